@@ -114,7 +114,8 @@ class ServerLink:
     async def connect(self, expected: ExpectedModel, version: int) -> None:
         """See what the server serves, and use it from now on.
 
-        Raises: InvalidInput: it cannot be reached, refuses the token, or serves another protocol, model or tokenizer.
+        Raises: InvalidInput: it cannot be reached, refuses the token, serves another protocol, model or tokenizer, or
+            was left in the middle of a weight update.
         """
         try:
             info = await self.read_info()
@@ -126,10 +127,22 @@ class ServerLink:
             got, do = f"{type(error).__name__}: {error}".rstrip(": "), "check the address and that the server runs"
             raise InvalidInput.of("server", "be reachable", got, where=self.url, do=do) from error
         self._check(info, expected)
+        await self._resume()
         if info.weight_version == UNNAMED:
             await self.ask("POST", "/update_weight_version", {"new_version": str(version)})
         self.info, self.version = info, version if info.weight_version == UNNAMED else int(info.weight_version)
         self.state, self.reason = ServerState.UP, ""
+
+    async def _resume(self) -> None:
+        """Let a server go on that a client, which died in an update, has left paused. Raises: as `connect`."""
+        try:
+            answer = await self.ask("GET", "/is_paused")
+            if isinstance(answer, dict) and answer.get("is_paused"):
+                await self.ask("POST", "/resume")
+        except ServerRefused as error:
+            if error.status != 404:
+                do = "start it again: its last weight update was not finished"
+                raise InvalidInput.of("server", "go on sampling", str(error), where=self.url, do=do) from error
 
     def _check(self, info: ServerInfo, expected: ExpectedModel) -> None:
         pairs = {

@@ -11,12 +11,11 @@ from typing import Any
 import pytest
 import torch
 
-from envgym.agents.policies.serving import fleet, wire
+from envgym.agents.policies.serving import fleet
 from envgym.agents.policies.serving.client import ClientLimits, ServedPolicy
 from envgym.agents.policies.serving.http import AsyncHttpServer, HttpRequest, ServerReply
 from envgym.agents.policies.serving.identity import model_digest
 from envgym.agents.policies.serving.link import ExpectedModel
-from envgym.agents.policies.serving.server import PolicyServer
 from envgym.agents.policies.serving.transport import FileTransport
 from envgym.agents.policies.serving.weight_store import digest
 from envgym.agents.policies.serving.wire import PROTOCOL
@@ -187,13 +186,6 @@ def test_requests_of_a_server_that_dies_are_answered_by_another(tmp_path: Path) 
     assert [item.token_ids for item in found] == [item.token_ids for item in expected]
 
 
-def test_the_only_server_is_asked_again_when_it_returns(tmp_path: Path) -> None:
-    replies = iter([(503, {"error": "gone"}), (503, {"error": "gone"})])
-    routes = made_up(__inference__v1__generate=lambda body: next(replies, answer((3, 3))))
-    with scripted(routes) as server, client(tmp_path, server.url) as policy:
-        assert ask(policy, [request((1, 2))])[0].token_ids == (7, 8, 9)
-
-
 def test_without_a_server_a_request_is_a_policy_failure_that_names_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -241,32 +233,6 @@ def test_a_server_that_returns_is_used_again_with_the_newest_weights(tmp_path: P
         policy._run(policy._fleet.look_at(link))
         assert (link.state, link.version, state["version"]) == ("up", 4, "4")
         assert ask(policy, [request((1, 2))])[0].policy_version == 4
-
-
-@pytest.mark.parametrize(
-    "info, reason",
-    [
-        ({"other": 1}, "must be a policy server"),
-        ({"weight_version": "x"}, "'x'"),
-        ({"protocol": 2}, "must be 1, got 2"),
-    ],
-)
-def test_a_server_that_returns_as_something_else_stays_down_and_says_why(
-    tmp_path: Path, info: dict[str, Any], reason: str
-) -> None:
-    changes: dict[str, Any] = {}
-    routes = made_up(
-        __envgym__info=lambda body: {**INFO, **changes},
-        __inference__v1__generate=lambda body: (503, {"error": "gone"}),
-    )
-    limits = replace(QUICK, retries=0, watch_s=1000)
-    with scripted(routes) as server, client(tmp_path, server.url, limits=limits) as policy:
-        with pytest.raises(PolicyFailure, match="503 gone"):
-            ask(policy, [request((1, 2))])
-        changes.update(info)
-        link = policy._fleet.links[0]
-        policy._run(policy._fleet.look_at(link))
-        assert (link.state, reason in link.reason) == ("down", True)
 
 
 def test_a_server_whose_update_fails_is_used_no_more(tmp_path: Path) -> None:
@@ -332,20 +298,6 @@ def test_preemptions_lower_the_limit_of_their_server(tmp_path: Path) -> None:
         assert link.limit.limit == 6.0
 
 
-def test_temporary_weights_are_removed_with_the_policy_and_where_there_is_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    with scripted(made_up()) as server:
-        policy = ServedPolicy([server.url], transport=FileTransport())
-        assert len(list(tmp_path.iterdir())) == 1
-        policy.close()
-        assert list(tmp_path.iterdir()) == []
-    with pytest.raises(InvalidInput, match="server must be reachable"):
-        ServedPolicy(["http://127.0.0.1:9"], transport=FileTransport())
-    assert list(tmp_path.iterdir()) == []
-
-
 # ---- bad input ------------------------------------------------------------------------------------------------------
 
 
@@ -365,22 +317,6 @@ def test_a_server_of_something_else_is_refused(
     routes = made_up(__envgym__info=lambda body: {**INFO, **info})
     with scripted(routes) as server, pytest.raises(InvalidInput, match=sentence):
         ServedPolicy([server.url], transport=FileTransport(tmp_path), expected=ExpectedModel(**expected))
-
-
-def test_a_number_beyond_all_bounds_is_refused() -> None:
-    with pytest.raises(InvalidInput, match="sampling_params must hold numbers"):
-        wire.read_request({"token_ids": [1], "sampling_params": {"max_tokens": float("inf")}})
-
-
-def test_a_server_that_an_update_fails_unexpectedly_is_broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def lose(served: PolicyServer, directory: Path) -> None:
-        raise KeyError("digests")
-
-    monkeypatch.setattr(PolicyServer, "_load", lose)
-    with serving(llama()) as served, client(tmp_path, served.http.url) as policy:
-        with pytest.raises(PolicyFailure, match="500 a weight update failed: KeyError: 'digests'"):
-            policy.update_weights(changed(llama(), 1.1), 1)
-        assert served._broken == "a weight update failed: KeyError: 'digests'"
 
 
 def test_the_twin_tells_its_model(tmp_path: Path) -> None:
