@@ -11,6 +11,7 @@ import os
 import runpy
 import signal
 import socket
+import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -66,7 +67,8 @@ def become(arguments: list[str], directory: str, environment: dict[str, str], pa
     os.environ.update(environment)
     option, program, *words = arguments
     first = directory if option == "-m" else ""
-    sys.path[:] = [first, *filter(None, environment.get("PYTHONPATH", "").split(os.pathsep)), *packages]
+    named = [path for path in environment.get("PYTHONPATH", "").split(os.pathsep) if path]
+    sys.path[:] = [first, *named, *(path for path in packages if path not in named)]
     importlib.invalidate_caches()
     sys.argv = [option, *words]
     if option == "-m":
@@ -76,7 +78,16 @@ def become(arguments: list[str], directory: str, environment: dict[str, str], pa
         exec(compile(program, "<string>", "exec"), main.__dict__)
 
 
+def paths_of_packages() -> list[str]:
+    """Return what is on the path of every program, which PYTHONPATH may name too; this process was given one."""
+    program = [sys.executable, "-c", "import json, sys; print(json.dumps(sys.path[1:]))"]
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    paths: list[str] = json.loads(subprocess.run(program, env=environment, capture_output=True, check=True).stdout)
+    return paths
+
+
 if __name__ == "__main__":
+    _packages = paths_of_packages()
     for _name in _IMPORTED:
         importlib.import_module(_name)
     assert len(list(Path("/proc/self/task").glob("*"))) <= 1, "a fork has no thread but the one that forks"
@@ -85,4 +96,4 @@ if __name__ == "__main__":
     with socket.socket(fileno=int(sys.argv[1])) as _connection:
         _asked = serve(_connection)
     if _asked is not None:
-        become(**_asked, packages=sys.path[1:])  # the first is the root, by PYTHONPATH
+        become(**_asked, packages=_packages)
