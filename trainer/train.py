@@ -257,7 +257,7 @@ class TrainLoop:
         result = self.context.method.filter(joined).at_most(collected.wanted + len(joined) - len(groups))
         self.callbacks.on_progress(LEARN, 0, len(result.kept))
         with times.measure("learn"):
-            batch, learned = self._learn(runner, result.kept, groups, step)
+            batch, learned = self._learn(runner, result.kept, collected, step)
         self.callbacks.on_progress(LEARN, len(result.kept), len(result.kept))
         with times.measure("sync"):
             self.step = step
@@ -296,7 +296,7 @@ class TrainLoop:
         return runner.run(self._collector.take(step - 1, stats=self.stats, on_finished=progress))
 
     def _learn(
-        self, runner: Runner, kept: Sequence[Group], sampled: Sequence[Group], step: int
+        self, runner: Runner, kept: Sequence[Group], collected: Collected, step: int
     ) -> tuple[TrainingBatch, Metrics]:
         """Learn from the groups that were kept, and let the models beside the policy learn from those as sampled.
 
@@ -308,15 +308,15 @@ class TrainLoop:
             with self.context.policy.pause(step):
                 batch = self.context.build_batch(kept, step=step - 1)
                 if self._demonstrations is not None:
-                    batch = self._demonstrations.join(batch, sampled, step=step, declare=self._audit.declare)
+                    batch = self._demonstrations.join(batch, collected.groups, step=step, declare=self._audit.declare)
                 check = None
                 if self._canary is not None:
                     self._audit.check(batch.rows, step=step)
-                    check = self._canary.samples_check(batch.rows, self.settings.sampling.sampling, step=step)
+                    check = self._canary.samples_check(batch.rows, collected.common_sampling(self.settings), step=step)
                 learned: Metrics = {"optim/updates": 0.0}
                 if batch.rows:  # else every group was dropped: nothing to learn from, and the step says so
                     learned = self.context.train_step(batch.rows, step=step - 1, check_samples=check)
-            return batch, learned | self.context.train_models(sampled, step=step - 1)
+            return batch, learned | self.context.train_models(collected.groups, step=step - 1)
 
         return runner.run(asyncio.to_thread(work)) if self.settings.rollout.overlaps else work()
 

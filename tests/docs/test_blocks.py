@@ -43,6 +43,7 @@ RUNNERS: Final = MappingProxyType(
         ("python", "docs/notebooks.md"): "tests/docs/test_notebooks.py::test_blocks_run_inside_a_running_loop",
         ("ipython", "docs/notebooks.md"): "tests/docs/test_notebooks.py::test_blocks_run_in_a_kernel",
         ("text", "docs/notebooks.md"): "tests/docs/test_notebooks.py::test_blocks_run_in_a_kernel",
+        ("python", "docs/policy_servers.md"): "tests/docs/test_policy_servers.py::test_program_runs",
         ("python", "docs/evaluate.md"): "tests/docs/test_evaluate.py::test_program_runs",
         ("python", "docs/sandbox.md"): "tests/docs/test_sandbox.py::test_program_runs_and_shows_what_its_comments_say",
         ("python", "docs/write_an_environment.md"): "tests/docs/test_write_an_environment.py::my_games",
@@ -56,6 +57,9 @@ RUNNERS: Final = MappingProxyType(
         ("text", "docs/evaluate.md"): f"{SHOWN}::test_results_have_the_form_that_the_page_shows",
         ("text", "docs/runs.md"): f"{SHOWN}::test_progress_and_the_error_have_the_form_that_the_page_shows",
         ("text", "docs/architecture.md"): f"{SHOWN}::test_commands_of_the_architecture_page_are_those_of_the_program",
+        ("yaml", "docs/processes.md"): (
+            "tests/docs/test_processes.py::test_settings_of_the_page_have_as_many_addresses_as_they_say"
+        ),
         ("text", "docs/processes.md"): "tests/docs/test_processes.py::test_page_shows_what_is_printed",
         ("text", "docs/objective.md"): DRAWING,
         ("text", "docs/packing.md"): DRAWING,

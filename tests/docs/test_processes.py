@@ -5,14 +5,18 @@ import re
 from pathlib import Path
 
 import pytest
+import yaml
 
 from envgym.cli.main import main
 from envgym.errors import RunError
 from envgym.process_log import FOLDER, line_of
 from envgym.processes import Processes
+from envgym.trainer.launch import check_addresses
+from envgym.trainer.settings import train_settings
 from tests.envgym.test_processes import Interrupted, python
 from tests.support.pages import blocks_of
 
+(STATIC,) = (block.text for block in blocks_of("docs/processes.md", "yaml"))
 DEATH, TRACE = (block.text for block in blocks_of("docs/processes.md", "text"))
 
 
@@ -43,3 +47,7 @@ def test_page_shows_what_is_printed(tmp_path: Path, capsys: pytest.CaptureFixtur
     capsys.readouterr()
     assert main(["trace", str(tmp_path), "step-000001/000"]) == 0
     assert capsys.readouterr().out == TRACE
+
+
+def test_settings_of_the_page_have_as_many_addresses_as_they_say() -> None:
+    check_addresses(train_settings(yaml.safe_load(STATIC)))

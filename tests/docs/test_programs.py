@@ -21,7 +21,16 @@ from tests.support.pages import BLOCKS, SMALL, blocks_of
 Names = dict[str, Any]
 OTHERS: Final = frozenset(
     f"docs/{name}.md"
-    for name in ("curricula", "evaluate", "first_task", "notebooks", "sandbox", "train", "write_an_environment")
+    for name in (
+        "curricula",
+        "evaluate",
+        "first_task",
+        "notebooks",
+        "policy_servers",
+        "sandbox",
+        "train",
+        "write_an_environment",
+    )
 )
 """Pages whose programs another test runs; tests/docs/test_blocks.py says which."""
 PAGES: Final = sorted({block.page for block in BLOCKS if block.language == "python"} - OTHERS)

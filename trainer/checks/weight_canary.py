@@ -81,15 +81,16 @@ class WeightCanary:
         self._sample_gap: float | None = None
         """Of a step's samples, until it is returned; None: they did not tell."""
 
-    def samples_check(self, rows: Sequence[TrainRow], sampling: Sampling, *, step: int) -> SamplesCheck | None:
+    def samples_check(self, rows: Sequence[TrainRow], sampling: Sampling | None, *, step: int) -> SamplesCheck | None:
         """Return what checks how far policy and learner differ over the rows of a step, before an update is applied.
 
         It raises a RunError where they differ by too much. None: the rows do not tell, as they were not all sampled
         from the whole distribution by the weights as they are now.
         """
         is_fresh = all(_is_sampled_by(row, step - 1) for row in rows if row.id.source in SAMPLED)
-        is_whole = sampling.top_p == 1 and sampling.top_k == 0
-        return partial(self._check_samples, sampling.temperature, step) if is_whole and is_fresh else None
+        if sampling is None or sampling.top_p != 1 or sampling.top_k != 0 or not is_fresh:
+            return None
+        return partial(self._check_samples, sampling.temperature, step)
 
     def _check_samples(self, temperature: float, step: int, stats: CorrectionStats) -> None:
         # Rounding is of the logits, and a temperature divides it with them.

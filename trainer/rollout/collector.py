@@ -28,6 +28,7 @@ from envgym.trainer.metrics.update import Metrics
 from envgym.trainer.rollout.annotate import AnnotateStage
 from envgym.trainer.rollout.groups import GroupRollout, GroupRunner, Stats
 from envgym.trainer.sections import RolloutSettings
+from envgym.trainer.settings import TrainSettings
 
 OnFinished = Callable[[Tree], None]
 STRAGGLER = "a straggler: the step went on without it"
@@ -42,6 +43,11 @@ class Collected(NamedTuple):
     wanted: int
     """How many groups the step may train on."""
     metrics: Metrics
+
+    def common_sampling(self, settings: TrainSettings) -> Sampling | None:
+        """Return how all episodes were sampled; None: requests, or an allocator's for more, may say otherwise."""
+        is_common = settings.allocator is None and all(request.sampling is None for request in self.requests)
+        return settings.sampling.sampling if is_common else None
 
 
 class _Step:
