@@ -82,7 +82,7 @@ LANES = (
             Step(markers=f"not ({_LANE_MARKERS} or fuzz)", options=_TWO_PROCESSES, is_required=True),
             Step(markers="fuzz", options=(*_TWO_PROCESSES, *_FUZZ_FILES)),
         ),
-        limit_s=480,
+        limit_s=600,
         constraints="constraints/core.txt",
     ),
     Lane(
