@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -78,7 +78,6 @@ class ProcessSpec(NamedTuple):
     """Its name in logs and sentences, such as `policy-server-0`."""
     command: Sequence[str]
     """What follows `python -m envgym`, or a whole command that begins with an absolute path."""
-    environment: Mapping[str, str] = {}
     serves: bool = True
     """Whether it announces that it is ready."""
 
@@ -232,7 +231,6 @@ class Processes:
         own = [] if spec.command and os.path.isabs(spec.command[0]) else [sys.executable, "-m", "envgym"]
         environment = {
             **os.environ,
-            **spec.environment,
             LOG_VARIABLE: "-",
             RUN_VARIABLE: self._run,
             ROLE_VARIABLE: spec.role,

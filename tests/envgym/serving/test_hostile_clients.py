@@ -2,7 +2,6 @@
 
 import json
 import socket
-from collections.abc import Iterator
 from contextlib import closing
 from http import HTTPStatus
 
@@ -26,13 +25,6 @@ from tests.support.env_server import (
     running_server,
     wait_until,
 )
-
-
-@pytest.fixture
-def server() -> Iterator[EnvServer]:
-    with running_server(COUNTER, SLOW_COUNTER) as server:
-        yield server
-
 
 # ---- hostile and broken clients --------------------------------------------------------------------------------------
 

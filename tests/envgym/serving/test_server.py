@@ -5,7 +5,6 @@ import pickle
 import socket
 import threading
 import time
-from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -39,13 +38,6 @@ from tests.support.env_server import (
     running_server,
     wait_until,
 )
-
-
-@pytest.fixture
-def server() -> Iterator[EnvServer]:
-    with running_server(COUNTER, SLOW_COUNTER) as server:
-        yield server
-
 
 # ---- what tells answers ----------------------------------------------------------------------------------------------
 
