@@ -80,6 +80,8 @@ class ProcessSpec(NamedTuple):
     """What follows `python -m envgym`, or a whole command that begins with an absolute path."""
     serves: bool = True
     """Whether it announces that it is ready."""
+    ends_itself: bool = False
+    """Whether it may end before the run does, with exit code 0."""
 
 
 class ProcessState(NamedTuple):
@@ -287,7 +289,7 @@ class Processes:
             own.last_line = str(entry.get("message", "")).strip().rpartition("\n")[2] or own.last_line
 
     def _note_death(self, own: _Process) -> None:
-        is_done = own.popen.returncode == 0 and not own.spec.serves
+        is_done = own.popen.returncode == 0 and (own.spec.ends_itself or not own.spec.serves)
         with self._changed:
             if is_done or self._ending.is_set() or self._failure is not None:
                 return
