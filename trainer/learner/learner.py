@@ -221,7 +221,11 @@ class Learner:
         )
 
 
-def not_finite(what: str, value: float, rates: Sequence[str]) -> InvalidInput:
+class NotFinite(InvalidInput):
+    """The loss or the gradient of an update is not finite, on every process that takes part in it."""
+
+
+def not_finite(what: str, value: float, rates: Sequence[str]) -> NotFinite:
     """Return the error of an update whose loss or gradient is not finite.
 
     Args:
@@ -230,7 +234,7 @@ def not_finite(what: str, value: float, rates: Sequence[str]) -> InvalidInput:
         rates: the settings of the learning rates to lower.
     """
     do = f"lower {' or '.join(rates)}, or look at the rows with --dry-run"
-    return InvalidInput(sentence(what, "be finite", value, where="learner", do=do))
+    return NotFinite(sentence(what, "be finite", value, where="learner", do=do))
 
 
 def adamw(model: nn.Module, optim: OptimSettings) -> torch.optim.AdamW:

@@ -13,7 +13,8 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import init_device_mesh
 
-from envgym.errors import RunError, sentence
+from envgym.errors import sentence
+from envgym.processes import PeerLost
 from envgym.trainer.learner.ranks.meeting import Meeting
 
 DEADLINE_S: Final = 600.0
@@ -36,7 +37,7 @@ class RankGroup:
             meeting: who meets, and where.
             deadline_s: seconds that a collective may take.
 
-        Raises: RunError: the others do not come.
+        Raises: PeerLost: the others do not come.
         """
         self.device = device
         limit = timedelta(seconds=deadline_s)
@@ -46,7 +47,7 @@ class RankGroup:
                 backend, init_method=meeting.init_method, rank=meeting.rank, world_size=meeting.size, timeout=limit
             )
             self._objects = dist.new_group(backend="gloo", timeout=limit)
-            self._orders = dist.new_group(backend="gloo", timeout=_IDLE)
+            self._orders = dist.new_group(backend="gloo", timeout=_IDLE if meeting.rank else limit)
             self.rank, self.size = dist.get_rank(), dist.get_world_size()
             self.mesh = init_device_mesh(device.type, (self.size,))
 
@@ -115,7 +116,7 @@ def _on_loopback(meeting: Meeting) -> Iterator[None]:
 
 @contextmanager
 def lost_ranks_told() -> Iterator[None]:
-    """Say in a sentence that another rank is gone. Raises: RunError: it is."""
+    """Say in a sentence that another rank is gone. Raises: PeerLost: it is."""
     try:
         yield
     except RuntimeError as error:
@@ -125,4 +126,4 @@ def lost_ranks_told() -> Iterator[None]:
             raise
         do = "look at what that rank wrote last, then continue with --resume"
         must = "answer until the run ends"
-        raise RunError(sentence("every learner rank", must, reason, where="ranks", do=do)) from error
+        raise PeerLost(sentence("every learner rank", must, reason, where="ranks", do=do)) from error

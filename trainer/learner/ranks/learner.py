@@ -16,19 +16,18 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from envgym.agents.models.weights import merged_weights, widen_head
-from envgym.errors import InvalidInput
 from envgym.trainer.batch.rows import MicroBatch, TrainRow
 from envgym.trainer.learner.causal_lm import causal_lm, lm_head_of
 from envgym.trainer.learner.checkpoint import SHARDS, OpenReference, load_critic, load_optimizer, save_critic
 from envgym.trainer.learner.critic import Critic
 from envgym.trainer.learner.forward import ForwardPass
-from envgym.trainer.learner.learner import Learner, Pause
+from envgym.trainer.learner.learner import Learner, NotFinite, Pause
 from envgym.trainer.learner.logprobs import TokenLogprobs
 from envgym.trainer.learner.objective import Objective
 from envgym.trainer.learner.packing.support import can_pack
 from envgym.trainer.learner.ranks.group import RankGroup, lost_ranks_told
 from envgym.trainer.learner.ranks.optimizer_state import save_shards
-from envgym.trainer.learner.ranks.sharded import RankedProcesses, gather_weights, scatter_weights, shard
+from envgym.trainer.learner.ranks.sharded import RankedProcesses, gather_weights, reshard, scatter_weights, shard
 from envgym.trainer.learner.train_step import SamplesCheck
 from envgym.trainer.methods.corrections import CorrectionStats
 from envgym.trainer.metrics.update import Metrics
@@ -100,7 +99,7 @@ class RankCalls:
             learner.optim = call.optim
             try:
                 getattr(learner, call.method)(*call.args, **call.keywords)
-            except InvalidInput:
+            except NotFinite:
                 continue  # every rank has found the same, and rank 0 says what becomes of it
 
     def _hear(self) -> _Call | None:
@@ -138,6 +137,7 @@ class RankLearner(Learner):
             critic: as for `Learner`; every rank holds all of it.
             rates: as for `Learner`.
         """
+        reshard(model)  # another learner may have run it
         super().__init__(
             model,
             optim=optim,
@@ -202,6 +202,7 @@ class RankLearner(Learner):
     def save(self, folder: Path) -> None:
         """Let every rank write its part of the optimizer's state; rank 0 writes the critic."""
         with self._calls.together(self, "save", folder):
+            reshard(self.model)
             save_shards(folder / SHARDS, self.model, self.optimizer)
             if self.critic is not None and self._calls.group.is_first:
                 save_critic(folder, self.critic)
@@ -209,6 +210,7 @@ class RankLearner(Learner):
     def load(self, folder: Path) -> None:
         """Let every rank read its part of what any number of processes wrote."""
         with self._calls.together(self, "load", folder):
+            reshard(self.model)
             load_optimizer(folder, self.model, self.optimizer)
             if self.critic is not None:
                 load_critic(folder, self.critic)
@@ -216,6 +218,7 @@ class RankLearner(Learner):
     def reset_optimizer(self) -> None:
         """Begin with an optimizer without moments, on every rank."""
         with self._calls.together(self, "reset_optimizer"):
+            reshard(self.model)
             super().reset_optimizer()
 
     def take_weights(self) -> None:

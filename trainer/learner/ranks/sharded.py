@@ -58,7 +58,7 @@ def _shards(model: nn.Module) -> list[FSDPModule]:
 @torch.no_grad()
 def gather_weights(model: nn.Module, into: nn.Module | None, *, trained_only: bool = False) -> None:
     """Copy the whole weights of a sharded model into a plain one; every rank calls it, one with a model."""
-    _reshard(model)
+    reshard(model)
     plain = None if into is None else dict(into.named_parameters())
     for name, parameter in model.named_parameters():
         if trained_only and not parameter.requires_grad:
@@ -72,7 +72,7 @@ def gather_weights(model: nn.Module, into: nn.Module | None, *, trained_only: bo
 @torch.no_grad()
 def scatter_weights(model: nn.Module, source: Iterable[tuple[str, Tensor]] | None, group: RankGroup) -> None:
     """Give a sharded model the whole weights that rank 0 has, in the order of its parameters; the others pass None."""
-    _reshard(model)
+    reshard(model)
     given = None if source is None else iter(source)
     for name, parameter in model.named_parameters():
         assert isinstance(parameter, DTensor), "all of it is sharded"
@@ -90,7 +90,8 @@ def as_shards(whole: Tensor, parameter: DTensor) -> DTensor:
     return distribute_tensor(whole, parameter.device_mesh, parameter.placements, src_data_rank=None)
 
 
-def _reshard(model: nn.Module) -> None:
+def reshard(model: nn.Module) -> None:
+    """Let a model that was run have its shards as parameters again, instead of what was gathered for the run."""
     for module in _shards(model):
         module.reshard()
 

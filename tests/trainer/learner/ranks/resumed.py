@@ -37,6 +37,7 @@ def weights_of(model: Any, learner: Learner) -> list[torch.Tensor]:  # as above
 def first_half(learner: Learner, whole: Any, folder: Path) -> list[torch.Tensor]:  # as above
     """Make a train step, save it with its weights into a folder, and return what the next one makes of them."""
     learner.train_step(rows_of(CASE), OBJECTIVE, step=0)
+    learner.compute_logprobs(rows_of(CASE), 1.0)  # leaves parameters gathered
     learner.save(folder)
     torch.save(whole.state_dict(), folder / "weights.pt")
     return second_half(learner, whole)

@@ -69,7 +69,7 @@ def test_state_of_another_model_is_refused(saved: tuple[Path, Weights]) -> None:
     model = torch.nn.Linear(3, 3)
     other = Learner.__new__(Learner)
     other.model, other.optimizer, other.critic = model, torch.optim.AdamW(model.parameters()), None
-    with pytest.raises(RunError, match="optimizer must fit the model beside it, got .* of shape"):
+    with pytest.raises(RunError, match=r"optimizer must fit the model beside it, got .* of shape"):
         other.load(saved[0])
 
 
