@@ -84,6 +84,7 @@ def run_rank(args: argparse.Namespace) -> None:
     from envgym.trainer.batch.rows import TrainRow
     from envgym.trainer.learner.learner import Learner
     from envgym.trainer.learner.objective import Objective
+    from envgym.trainer.learner.processes import ONE_PROCESS
     from envgym.trainer.learner.ranks.group import RankGroup
     from envgym.trainer.learner.ranks.meeting import Meeting
     from envgym.trainer.learner.ranks.sharded import RankedProcesses
@@ -98,9 +99,9 @@ def run_rank(args: argparse.Namespace) -> None:
     config = LlamaConfig(vocab_size=8192, hidden_size=512, intermediate_size=1536, num_hidden_layers=8)
     model: Any = LlamaForCausalLM(config)
     group = RankGroup(cpu, Meeting.at_file(args.rank, args.of, args.meeting)) if args.of > 1 else None
-    processes = {} if group is None else {"processes": RankedProcesses(group)}
+    processes = ONE_PROCESS if group is None else RankedProcesses(group)
     optim = OptimSettings(micro_batch_tokens=8192)
-    learner = Learner(model, optim=optim, num_steps=100, device=cpu, **processes)
+    learner = Learner(model, optim=optim, num_steps=100, device=cpu, processes=processes)
     ids, groups = tree_rows(random.Random(0), _GROUPS_OF_STEP)
     rows = [
         TrainRow(
