@@ -302,13 +302,7 @@ class Processes:
         with self._changed:
             if is_done or self._ending.is_set() or self._failure is not None:
                 return
-            got, do = own.ending, "look into its log"
-            if own.last_line.startswith(_ERROR):  # a sentence that says what to do
-                do = f"it says: {own.last_line.removeprefix(_ERROR).rstrip('.')}"
-            elif own.last_line:
-                got += f" after: {own.last_line}"
-            do += f"; then go on with: {self._resume}"
-            self._failure = RunError.of(own.spec.role, "run until the run ends", got, where=str(own.log), do=do)
+            self._failure = _failure_of(own, self._resume)
             self._changed.notify_all()
             if not self._is_waiting:
                 self._interrupt()
@@ -330,6 +324,18 @@ class Processes:
             if self._failure is None:
                 raise
         return self._failure
+
+
+def _failure_of(own: _Process, resume: str) -> RunError:
+    """Return the error of a process that died: which, how, and what to do."""
+    got, do = own.ending, "look into its log"
+    if own.last_line.startswith(_ERROR):  # a sentence that says what to do
+        do = f"it says: {own.last_line.removeprefix(_ERROR).rstrip('.')}"
+    elif own.last_line:
+        got += f" after: {own.last_line}"
+    return RunError.of(
+        own.spec.role, "run until the run ends", got, where=str(own.log), do=f"{do}; then go on with: {resume}"
+    )
 
 
 _shown: list[Processes] = []

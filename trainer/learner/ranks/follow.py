@@ -8,8 +8,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
+from envgym import __version__
 from envgym.agents.models.loading import prepare_device
 from envgym.agents.policies.backends import autocast_dtype
+from envgym.errors import RunError
 from envgym.trainer.learner.critic import Critic
 from envgym.trainer.learner.ranks.group import RankGroup
 from envgym.trainer.learner.ranks.learner import RankCalls, RankLearner
@@ -27,6 +29,8 @@ class _Beginning(NamedTuple):
     """Of the run, as JSON."""
     has_critic: bool
     """Whether a value head on the policy's body learns with it."""
+    version: str = __version__
+    """Of this package, on rank 0."""
 
 
 @contextmanager
@@ -68,12 +72,15 @@ def follow(
         timeout_s: seconds that a collective may take.
         on_settings: called with the run's settings before they are used.
 
-    Raises: RunError: the others do not come, one of them is gone, or this rank has not enough memory.
+    Raises: RunError: the others do not come, one of them is gone or has another version, or this rank has not enough
+        memory.
     """
     group = RankGroup(_of_rank(device, meeting), meeting, deadline_s=timeout_s)
     try:
         calls = RankCalls(group)
         beginning: _Beginning = group.hear()
+        must, do = f"be {beginning.version}, as on rank 0", "install the same version on every machine"
+        RunError.unless(beginning.version == __version__, "envgym", must, __version__, where="learner rank", do=do)
         on_settings(beginning.settings)
         settings = train_settings(beginning.settings)
         build_method(settings)  # knows the classes of the user's files, of which objectives are made
