@@ -157,7 +157,8 @@ class Hungry(PpoClip):
 @pytest.mark.processes
 def test_a_rank_without_memory_says_which_setting_to_lower(tmp_path: Path) -> None:
     (tmp_path / "hungry.py").write_text(HUNGRY)
-    file = run_file(tmp_path, loss={"name": "hungry.py:Hungry"}, optim={"micro_batch_tokens": 1024})
+    sections = {"optim": {"micro_batch_tokens": 1024}, "rollout": {"groups": 1, "group_size": 8}}
+    file = run_file(tmp_path, loss={"name": "hungry.py:Hungry"}, **sections)
     with started(tmp_path, "train", str(file), "--learners", "2") as (run, lines):
         sentences = [line for line in lines if line.startswith("envgym: ")]
         assert run.wait(60) == 2
