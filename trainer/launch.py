@@ -89,13 +89,23 @@ def process_specs(settings: TrainSettings) -> list[ProcessSpec]:
 
 
 def _policy_server(settings: TrainSettings) -> tuple[str, ...]:
-    """Return the command of a server of the run's model; its first weights are those of the model's directory."""
-    model, engine = settings.model, settings.engine
+    """Return the command of a server of the run's model; its first weights are those of the model's directory.
+
+    Raises: SettingsError: it is to be vLLM, and none is installed that can be used.
+    """
+    model, engine, kind = settings.model, settings.engine, settings.launch.server_engine
     threads = engine.threads or max(1, (os.cpu_count() or 1) // (1 + settings.launch.servers))
-    options = {"dtype": model.dtype, "device": engine.device, "threads": threads, "max-batch": engine.max_batch}
-    options |= {"adapter": model.adapter, "tokenizer": model.tokenizer}
+    options: dict[str, object] = {"dtype": model.dtype, "device": engine.device, "threads": threads}
+    options |= {"max-batch": engine.max_batch, "adapter": model.adapter, "tokenizer": model.tokenizer}
+    if kind == "vllm":
+        import torch  # heavy, as what follows
+
+        from envgym.agents.policies._vllm_engine import check_installed
+
+        check_installed(torch.__version__)
+        options |= {"cache-gib": engine.cache_gib, "max-context": engine.max_context}
     given = [word for name, value in options.items() if value is not None for word in (f"--{name}", str(value))]
-    return ("policy-server", str(resolve_model(model.name, tiny=model.tiny)), *given)
+    return ("policy-server", str(resolve_model(model.name, tiny=model.tiny)), "--engine", kind, *given)
 
 
 def with_addresses(settings: TrainSettings, urls: Mapping[str, str]) -> TrainSettings:
