@@ -148,11 +148,21 @@ def _learner_rank(settings: TrainSettings, meeting: Meeting, rank: int) -> Proce
 
 
 def _policy_server(settings: TrainSettings) -> tuple[str, ...]:
-    """Return the command of a server of the run's model; its first weights are those of the model's directory."""
-    model, engine = settings.model, settings.engine
-    options = {"dtype": model.dtype, "device": engine.device, "threads": _threads(settings)}
+    """Return the command of a server of the run's model; its first weights are those of the model's directory.
+
+    Raises: SettingsError: it is to be vLLM, and none is installed that can be used.
+    """
+    model, engine, kind = settings.model, settings.engine, settings.launch.server_engine
+    options: dict[str, object] = {"dtype": model.dtype, "device": engine.device, "threads": _threads(settings)}
     options |= {"max-batch": engine.max_batch, "adapter": model.adapter, "tokenizer": model.tokenizer}
-    return ("policy-server", str(resolve_model(model.name, tiny=model.tiny)), *_words(options))
+    if kind == "vllm":
+        import torch  # heavy, as what follows
+
+        from envgym.agents.policies._vllm_engine import check_installed
+
+        check_installed(torch.__version__)
+        options |= {"cache-gib": engine.cache_gib, "max-context": engine.max_context}
+    return ("policy-server", str(resolve_model(model.name, tiny=model.tiny)), "--engine", kind, *_words(options))
 
 
 def _words(options: Mapping[str, object]) -> list[str]:

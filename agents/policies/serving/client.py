@@ -82,7 +82,7 @@ class ServedPolicy(Policy):
             transport.close()
             raise
         self._version = self._fleet.links[0].version
-        self.accepts_weights = all(link.info.engine != "vllm" for link in self._fleet.links)
+        self.accepts_weights = all(link.info.takes_weights for link in self._fleet.links)
         lengths = [link.info.max_context for link in self._fleet.links]
         self._positions = min((length for length in lengths if length is not None), default=None)
         self._watching = asyncio.run_coroutine_threadsafe(self._fleet.watch(self._limits.watch_s), self._loop)

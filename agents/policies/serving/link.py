@@ -79,9 +79,11 @@ class ServerLink:
         await self._connections.close()
 
     def fail(self, state: ServerState, reason: object) -> None:
-        """Use the server no more, for now or until it is started again."""
+        """Use the server no more, for now or until it is started again: then what it was asked for fails at once."""
         if self.state is not ServerState.BROKEN:
             self.state, self.reason = state, f"{type(reason).__name__}: {reason}".rstrip(": ")
+            if state is ServerState.BROKEN:
+                self._connections.drop()
 
     async def read_info(self) -> ServerInfo:
         """Ask what the server is. Raises: as `ask`; InvalidInput: it is no policy server."""
@@ -103,7 +105,8 @@ class ServerLink:
             weights: Any = await self.ask("GET", "/weight_info")
             card = models["data"][0]
             name, length = str(card["id"]), card.get("max_model_len")
-            return ServerInfo("vllm", name, PROTOCOL, str(weights["weight_version"]), length)
+            version = str(weights["weight_version"])
+            return ServerInfo("vllm", name, PROTOCOL, version, length, takes_weights=False)
         except (ServerRefused, KeyError, TypeError, IndexError) as error:
             raise self._foreign(f"{error}") from error
 

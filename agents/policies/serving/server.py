@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import ExitStack, nullcontext
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import parse_qs
 
 from torch import Tensor, nn
@@ -30,6 +30,7 @@ from envgym.agents.policies.transformers import TransformersPolicy, copy_weights
 from envgym.core.json_types import JsonObject, parse_json
 from envgym.errors import InvalidInput, PolicyFailure
 
+T = TypeVar("T")
 _MAX_PARTS = 4_000_000
 """Values in one body."""
 
@@ -67,6 +68,8 @@ class PolicyServer:
         self._name_weights: Callable[[int], None] = policy.set_version
         self._is_updating = False
         self._broken: str | None = None
+        self._sampling: set[asyncio.Task[Any]] = set()
+        """Requests that sample."""
         self._changes = asyncio.Lock()
         self._get: Mapping[str, Callable[[], Awaitable[ServerReply]]] = {
             "/health": self._health,
@@ -101,8 +104,7 @@ class PolicyServer:
             if request.method != "POST" or answer is None:
                 got = f"{request.method} {request.path}"
                 return ServerReply.refuse(HTTPStatus.NOT_FOUND, f"path must be one of the routes, got {got}.")
-            if self._broken is not None:
-                raise _Refused(f"the server is broken, as {self._broken}; start it again.")
+            self._check_sound()
             return ServerReply.of(await answer(_read_body(request), request.query))
         except _Refused as error:
             return ServerReply.refuse(HTTPStatus.SERVICE_UNAVAILABLE, str(error))
@@ -110,6 +112,10 @@ class PolicyServer:
             return ServerReply.refuse(HTTPStatus.INTERNAL_SERVER_ERROR, str(error))
         except InvalidInput as error:
             return ServerReply.refuse(HTTPStatus.BAD_REQUEST, str(error))
+
+    def _check_sound(self) -> None:
+        if self._broken is not None:
+            raise _Refused(f"the server is broken, as {self._broken}; start it again.")
 
     # ---- sampling ------------------------------------------------------------------------------------------------
 
@@ -120,8 +126,24 @@ class PolicyServer:
         params = body.get("sampling_params")
         request = read_request(body)
         if isinstance(params, dict) and params.get("prompt_logprobs") is not None:
-            return await self._score(request.token_ids)
-        return generation_to_json(request, await self._policy.generate(request), model=self._model)
+            return await self._unless_broken(self._score(request.token_ids))
+        return generation_to_json(request, await self._unless_broken(self._policy.generate(request)), model=self._model)
+
+    async def _unless_broken(self, sampling: Awaitable[T]) -> T:
+        """Sample, and end when a weight update fails: nothing is sampled any more."""
+        task = asyncio.current_task()
+        assert task is not None, "a request is a task"
+        self._sampling.add(task)
+        try:
+            return await sampling
+        except asyncio.CancelledError:
+            if self._broken is None:
+                raise
+            task.uncancel()
+            self._check_sound()
+            raise
+        finally:
+            self._sampling.discard(task)
 
     async def _score(self, row: tuple[int, ...]) -> JsonObject:
         logprobs = (await self._policy.compute_logprobs([row]))[0]
@@ -183,6 +205,8 @@ class PolicyServer:
                 await asyncio.to_thread(change)
             except Exception as error:  # whatever it was: some weights may be new
                 self._broken = f"a weight update failed: {type(error).__name__}: {error}".rstrip(".: ")
+                for task in self._sampling:
+                    task.cancel()
                 raise PolicyFailure(f"{self._broken}.") from error
         return {"message": "Weights updated"}
 

@@ -47,6 +47,8 @@ class ServerInfo(NamedTuple):
     """Of the weights."""
     instance: str = ""
     """Another one after every start."""
+    takes_weights: bool = True
+    """Whether a run can bring it new ones; a vLLM that was started by itself takes none from files."""
 
 
 # ---- the client's side ----------------------------------------------------------------------------------------------
