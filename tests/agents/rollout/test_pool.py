@@ -220,6 +220,7 @@ def nothing_frozen(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Let the tests' own objects go for a while, as in a program that freezes none."""
     monkeypatch.setattr(pool, "_NEW_OBJECTS", LIMIT)
     monkeypatch.setattr(pool, "_MAX_POSTPONED", 2 * LIMIT)
+    monkeypatch.setattr(pool, "_postponed", pool._Postponed())
     before = gc.get_threshold()
     gc.unfreeze()
     gc.set_threshold(700, 10, 10)
