@@ -14,6 +14,7 @@ from pathlib import Path
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ["LANGUAGE"] = "C"  # argparse looks for a translation of each of its words in files, every time
 
 import gymnasium
 import hypothesis

@@ -14,6 +14,7 @@ from typing import Final
 import pytest
 from _pytest.mark import ParameterSet  # pytest does not export it
 
+from envgym.cache import cache_directory
 from envgym.cli.main import main
 from tests.agents.policies.fake_server import running as fake_server
 from tests.agents.policies.test_vllm_serve import running as vllm_server
@@ -148,7 +149,7 @@ def test_corpus_is_served_and_searched_as_the_page_says(
     documents = []
     for line in (of_env, served):
         words = shlex.split(line.replace("--port 8000", ""))[2:]
-        with serve_retriever(*words, cache=folder / "cache") as printed:
+        with serve_retriever(*words, cache=cache_directory()) as printed:
             url = served_url(printed.readline()).removesuffix("/retrieve")
             command = shlex.split(asked.replace("http://127.0.0.1:8000", url))
             answer = subprocess.run(command, check=True, capture_output=True, text=True).stdout
