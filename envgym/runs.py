@@ -80,7 +80,7 @@ def read_object(path: Path) -> dict[str, Any]:
 
 
 @cache
-def package_versions() -> Mapping[str, str]:
+def package_versions() -> dict[str, str]:
     """Return the versions that a run's numbers depend on."""
     found = {"python": platform.python_version(), "platform": platform.platform()}
     for package in _PACKAGES:
