@@ -19,7 +19,7 @@ from envgym.plugins import Choice
 from envgym.process_log import FOLDER, close_log, is_open, open_log
 from envgym.processes import Processes, ProcessSpec
 from envgym.serving.wire import TOKEN_VARIABLE as ENV_TOKEN
-from envgym.trainer.learner.ranks.meeting import Meeting
+from envgym.trainer.learner.ranks.meeting import Meeting, is_torchrun
 from envgym.trainer.settings import TrainSettings
 
 _ENV_SERVER: Final = "env-server"
@@ -79,11 +79,9 @@ def meeting_of_torchrun(settings: TrainSettings) -> Meeting | None:
     Raises: SettingsError: `launch.learners` says another number, or ranks are to be there with the launcher `static`.
     """
     launch = settings.launch
-    if "TORCHELASTIC_RUN_ID" not in os.environ and (launch.launcher != "static" or launch.learners == 1):
+    if not is_torchrun() and (launch.launcher != "static" or launch.learners == 1):
         return None
     meeting = Meeting.of_torchrun()
-    if meeting.size == 1:
-        return None
     must, do = f"be the {meeting.size} that torchrun has started", "leave it out"
     SettingsError.unless(
         launch.learners in (1, meeting.size), "launch.learners", must, launch.learners, where="launch", do=do
