@@ -7,15 +7,17 @@ may be new: it then answers nothing any more and must be started again.
 
 import asyncio
 import uuid
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import ExitStack, nullcontext
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import parse_qs
 
+import torch
 from torch import Tensor, nn
 
+from envgym.agents.policies.serving.collective import GroupAddress, WeightGroup, join, transports_of
 from envgym.agents.policies.serving.http import AsyncHttpServer, HttpRequest, ServerLimits, ServerReply
 from envgym.agents.policies.serving.identity import max_positions, model_digest
 from envgym.agents.policies.serving.weight_store import StoredWeights, compute_digests
@@ -33,6 +35,7 @@ from envgym.errors import InvalidInput, PolicyFailure
 T = TypeVar("T")
 _MAX_PARTS = 4_000_000
 """Values in one body."""
+_ALL = "send every weight; merged_weights(model) does, with adapters merged"
 
 
 class _Refused(Exception):
@@ -68,6 +71,8 @@ class PolicyServer:
         self._name_weights: Callable[[int], None] = policy.set_version
         self._is_updating = False
         self._broken: str | None = None
+        self._group: WeightGroup | None = None
+        """With the run that brings weights, where they come over one."""
         self._sampling: set[asyncio.Task[Any]] = set()
         """Requests that sample."""
         self._changes = asyncio.Lock()
@@ -82,6 +87,7 @@ class PolicyServer:
             GENERATE: self._generate,
             "/pause": self._pause,
             "/resume": self._resume,
+            "/init_weight_transfer_engine": self._join_group,
             "/start_weight_update": self._start_update,
             "/update_weights": self._update,
             "/finish_weight_update": self._finish_update,
@@ -174,6 +180,23 @@ class PolicyServer:
                 self._hold = None
         return {"status": "resumed"}
 
+    async def _join_group(self, body: JsonObject, query: str) -> JsonObject:
+        """Meet a run in a process group, over which its weights will come."""
+        fields: Any = body.get("init_info")
+        try:
+            address = GroupAddress(**fields)
+        except TypeError as error:
+            do = "send host, port, backend and timeout_s"
+            raise InvalidInput.of(
+                "init_info", "say where the group meets", str(error), where="/init_weight_transfer_engine", do=do
+            ) from error
+        async with self._changes:
+            try:
+                self._group = await asyncio.to_thread(join, address, self._device)
+            except (OSError, RuntimeError) as error:
+                raise PolicyFailure(f"the server found nobody in the group: {error}".splitlines()[0]) from error
+        return {"message": "Weight transfer initialized"}
+
     async def _start_update(self, body: JsonObject, query: str) -> JsonObject:
         async with self._changes:
             if self._hold is None or self._is_updating:
@@ -184,9 +207,12 @@ class PolicyServer:
 
     async def _update(self, body: JsonObject, query: str) -> JsonObject:
         info = body.get("update_info")
-        directory = info.get("directory") if isinstance(info, dict) else None
+        info = info if isinstance(info, dict) else {}
+        directory, group = info.get("directory"), self._group
+        if info.get("from_group") and group is not None:
+            return await self._change(lambda: self._receive(group), "/update_weights")
         if not isinstance(directory, str):
-            do = "send {update_info: {directory: ...}}"
+            do = "send {update_info: {directory: ...}}, or /init_weight_transfer_engine before {from_group: true}"
             raise InvalidInput.of("update_info", "name a directory", info, where="/update_weights", do=do)
         return await self._change(lambda: self._load(Path(directory)), "/update_weights")
 
@@ -212,6 +238,13 @@ class PolicyServer:
 
     def _load(self, directory: Path) -> None:
         load_weights(self._module, StoredWeights.read(directory))
+
+    def _receive(self, group: WeightGroup) -> None:
+        receive_weights(self._module, group.receive())
+
+    @property
+    def _device(self) -> torch.device:
+        return next(self._module.parameters()).device
 
     async def _rename(self, body: JsonObject, query: str) -> JsonObject:
         version = _version(body.get("new_version"), "/update_weight_version")
@@ -260,6 +293,7 @@ class PolicyServer:
                 "tokenizer_digest": self._tokenizer_digest,
                 "dtype": str(next(self._module.parameters()).dtype).removeprefix("torch."),
                 "instance": self._instance,
+                "transports": list(transports_of(self._device)),
             }
         )
 
@@ -272,15 +306,34 @@ def load_weights(module: nn.Module, stored: StoredWeights) -> None:
     pairs: list[tuple[Tensor, Tensor]] = pair_weights(module, stored.tensors())
     own = {name for name, _ in module.named_parameters()}
     if missing := sorted(own - stored.digests.keys()):
-        do = "write every weight; merged_weights(model) does, with adapters merged"
         must, got = f"hold all {len(own)}", f"{len(own) - len(missing)}, without {missing[0]}"
-        raise InvalidInput.of("new weights", must, got, where=str(stored.directory), do=do)
-    for target, tensor in pairs:
-        if target.dtype != tensor.dtype:
-            do = "serve the model in the type that it is trained in (--dtype)"
-            must = f"be of the server's {target.dtype}"
-            raise InvalidInput.of("new weights", must, str(tensor.dtype), where=str(stored.directory), do=do)
+        raise InvalidInput.of("new weights", must, got, where=str(stored.directory), do=_ALL)
+    _check_types(pairs, str(stored.directory))
     copy_weights(pairs)
+
+
+def receive_weights(module: nn.Module, named_tensors: Iterable[tuple[str, Tensor]]) -> None:
+    """Copy weights into a module as they come.
+
+    Raises: UnknownName, InvalidInput: weights are missing, or of other shapes or types; some were copied.
+    """
+    left = {name for name, _ in module.named_parameters()}
+    for name, tensor in named_tensors:
+        left.discard(name)
+        pairs = pair_weights(module, [(name, tensor)])
+        _check_types(pairs, name)
+        copy_weights(pairs)
+    InvalidInput.unless(
+        not left, "new weights", "be all", f"some without {min(left, default='')}", where="group", do=_ALL
+    )
+
+
+def _check_types(pairs: Iterable[tuple[Tensor, Tensor]], where: str) -> None:
+    """Compare types of weights. Raises: InvalidInput: one is not the server's."""
+    for target, tensor in pairs:
+        do = "serve the model in the type that it is trained in (--dtype)"
+        must = f"be of the server's {target.dtype}"
+        InvalidInput.unless(target.dtype == tensor.dtype, "new weights", must, tensor.dtype, where=where, do=do)
 
 
 def _read_body(request: HttpRequest) -> JsonObject:
