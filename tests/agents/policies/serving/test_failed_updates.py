@@ -33,7 +33,7 @@ def sampling_held(served: Served) -> Iterator[threading.Event]:
 
     def counted(*arguments: Any) -> torch.Tensor:
         began.set()
-        while served._hold is None and not served._policy._lock.is_held:
+        while served.weights.hold is None and not served._policy._lock.is_held:
             pass
         return decode(*arguments)
 

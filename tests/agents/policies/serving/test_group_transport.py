@@ -110,7 +110,10 @@ def test_a_server_that_returns_is_met_again_and_sent_the_newest() -> None:
         policy.update_weights(changed(llama(), 1.5), 4)
         link = policy._fleet.links[0]
         policy._fleet.fail(link, link.state.DOWN, "gone")
-        served._instance, served._group = "another", None  # as after another start, with the weights of its model
+        served._instance, served.weights.group = (
+            "another",
+            None,
+        )  # as after another start, with the weights of its model
         served._policy.set_version(0)
         policy._run(policy._fleet.look_at(link))
         assert (link.state, link.version, served._policy.version) == ("up", 4, 4)
@@ -121,7 +124,7 @@ def test_weights_that_are_not_all_break_the_server() -> None:
     with serving(llama()) as served, client(gloo(), served.http.url) as policy:
         with pytest.raises(PolicyFailure, match=r"new weights must be all, got some without lm_head\.weight"):
             policy.update_weights([pair for pair in changed(llama(), 2.0) if pair[0] != "lm_head.weight"], 1)
-        assert served._broken is not None
+        assert served.weights.broken is not None
 
 
 @contextmanager
