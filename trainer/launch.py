@@ -185,7 +185,8 @@ def with_addresses(settings: TrainSettings, urls: Mapping[str, str]) -> TrainSet
     )
     engine = settings.engine
     if of_policy:
-        backend = Choice.model_validate({"name": _POLICY_SERVERS, "servers": list(of_policy)})
+        given = {"servers": list(of_policy), "transport": settings.launch.transport}
+        backend = Choice.model_validate({"name": _POLICY_SERVERS, **given})
         engine = engine.model_copy(update={"backend": backend})
     envs = tuple(env if env.servers else env.model_copy(update={"servers": of_envs}) for env in settings.envs)
     return settings.model_copy(update={"envs": envs, "engine": engine})

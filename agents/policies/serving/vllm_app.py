@@ -15,7 +15,10 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from http import HTTPStatus
 from typing import Any, Final
 
+import torch
+
 from envgym.agents.policies.serving.backend import TOKEN_VARIABLE
+from envgym.agents.policies.serving.collective import transports_of
 from envgym.agents.policies.serving.http import ServerReply
 from envgym.agents.policies.serving.wire import GENERATE, INFO, PROTOCOL
 from envgym.core.json_types import JsonObject
@@ -31,7 +34,9 @@ URL_VARIABLE: Final = "ENVGYM_POLICY_URL"
 """Environment variable with the address at which this process serves."""
 DESCRIPTION_VARIABLE: Final = "ENVGYM_POLICY_MODEL"
 """Environment variable with what `/envgym/info` says of the model, in JSON."""
-_UPDATES: Final = frozenset({"/start_weight_update", "/update_weights", "/finish_weight_update"})
+_UPDATES: Final = frozenset(
+    {"/init_weight_transfer_engine", "/start_weight_update", "/update_weights", "/finish_weight_update"}
+)
 
 
 class Frontend:
@@ -135,6 +140,7 @@ class Frontend:
                 "max_context": config.max_model_len,
                 "dtype": str(config.dtype).removeprefix("torch."),
                 "instance": self._instance,
+                "transports": list(transports_of(torch.device(engine.vllm_config.device_config.device_type))),
                 **self._description,
             }
         )

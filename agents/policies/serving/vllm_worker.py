@@ -3,8 +3,8 @@
 vLLM imports this module by the name that `--worker-extension-cls` gives, which makes the engine `envgym` known to it.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Set
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,6 +20,7 @@ from vllm.model_executor.layers.linear import LinearBase
 from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead, VocabParallelEmbedding
 
 from envgym.agents.policies._vllm_worker import renew_head  # it also ends this process with its owner
+from envgym.agents.policies.serving.collective import GroupAddress, WeightGroup, join
 from envgym.agents.policies.serving.weight_store import StoredWeights, compute_digests
 from envgym.errors import InvalidInput
 
@@ -31,23 +32,30 @@ _PROBES: Final = 512
 
 
 @dataclass
-class NoInit(WeightTransferInitInfo):  # type: ignore[misc]  # vLLM is not installed everywhere
-    """Files need no rendezvous."""
+class GroupInfo(WeightTransferInitInfo):  # type: ignore[misc]  # vLLM is not installed everywhere
+    """Where a process group meets; files need none. Fields as of `GroupAddress`."""
+
+    host: str
+    port: int
+    backend: str
+    timeout_s: float
 
 
 @dataclass
-class StoredUpdate(WeightTransferUpdateInfo):  # type: ignore[misc]  # as above
-    """What `/update_weights` names."""
+class UpdateInfo(WeightTransferUpdateInfo):  # type: ignore[misc]  # as above
+    """What `/update_weights` is told."""
 
-    directory: str
+    directory: str | None = None
     """Of one version, as `WeightStore` writes it."""
+    from_group: bool = False
+    """The weights come over the group."""
 
 
 class RunWeights(WeightTransferEngine):  # type: ignore[misc]  # as above
     """Loads a version by the model's own `load_weights`, which fuses and lays out what its kernels want fused."""
 
-    init_info_cls = NoInit
-    update_info_cls = StoredUpdate
+    init_info_cls = GroupInfo
+    update_info_cls = UpdateInfo
     supports_draft_weight_update = False
 
     def __init__(self, config: Any, vllm_config: Any, device: torch.device, model: nn.Module) -> None:
@@ -57,9 +65,12 @@ class RunWeights(WeightTransferEngine):  # type: ignore[misc]  # as above
         do = "leave out what splits or quantizes it"
         InvalidInput.unless(num_workers == 1, "model", "be on one device", num_workers, where=_WHERE, do=do)
         InvalidInput.unless(quantization is None, "model", "not be quantized", quantization, where=_WHERE, do=do)
+        self._group: WeightGroup | None = None
 
-    def init_transfer_engine(self, init_info: NoInit) -> None:
-        """Do nothing."""
+    def init_transfer_engine(self, init_info: GroupInfo) -> None:
+        """Meet the run. Raises: RuntimeError: it is not there. InvalidInput: the device has no such way."""
+        self.shutdown()
+        self._group = join(GroupAddress(**asdict(init_info)), self.device)
 
     def start_weight_update(self) -> None:
         """Let layers take weights again."""
@@ -73,10 +84,20 @@ class RunWeights(WeightTransferEngine):  # type: ignore[misc]  # as above
         if self.device.type != "cpu":
             torch.accelerator.synchronize()
 
-    def receive_weights(self, update_info: StoredUpdate) -> None:
+    def receive_weights(self, update_info: UpdateInfo) -> None:
         """Load a version. Raises: InvalidInput: it is none, or its weights are others than the model's."""
-        stored = StoredWeights.read(Path(update_info.directory))
-        check_names(live_names(self.model, is_tied=self._is_tied), stored.digests, where=update_info.directory)
+        live = live_names(self.model, is_tied=self._is_tied)
+        if update_info.from_group and self._group is not None:
+            received = set[str]()
+            self.model.load_weights(_noting(self._group.receive(), received))
+            check_names(live, received, where="process group")
+            return
+        directory = update_info.directory
+        if directory is None:
+            do = "name a directory, or open a group with /init_weight_transfer_engine"
+            raise InvalidInput.of("update_info", "say where the weights are", update_info, where=_WHERE, do=do)
+        stored = StoredWeights.read(Path(directory))
+        check_names(live, stored.digests.keys(), where=directory)
         self.model.load_weights(stored.tensors())
 
     def finish_weight_update(self) -> None:
@@ -88,7 +109,10 @@ class RunWeights(WeightTransferEngine):  # type: ignore[misc]  # as above
             renew_head(self.model)
 
     def shutdown(self) -> None:
-        """Do nothing."""
+        """Leave the group."""
+        if self._group is not None:
+            self._group.close()
+            self._group = None
 
     @property
     def _is_tied(self) -> bool:
@@ -116,10 +140,16 @@ def is_tied(model_config: Any) -> bool:  # vLLM's ModelConfig
     return bool(getattr(model_config.hf_text_config, "tie_word_embeddings", False))
 
 
-def check_names(live: set[str], stored: Mapping[str, str], *, where: str) -> None:
+def _noting(named_tensors: Iterable[tuple[str, Tensor]], names: set[str]) -> Iterator[tuple[str, Tensor]]:
+    for name, tensor in named_tensors:
+        names.add(name)
+        yield name, tensor
+
+
+def check_names(live: Set[str], stored: Set[str], *, where: str) -> None:
     """Compare names of weights. Raises: InvalidInput: some are not the model's, or are kept under other names."""
-    if live != stored.keys():
-        first = min(live ^ stored.keys())
+    if live != stored:
+        first = min(live ^ stored)
         do = "send every weight, with adapters merged; where vLLM keeps them in another form, use engine.backend=vllm"
         must = f"be the {len(live)} that vLLM holds"
         raise InvalidInput.of("new weights", must, f"{len(stored)}, of which {first} differs", where=where, do=do)

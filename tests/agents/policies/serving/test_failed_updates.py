@@ -33,7 +33,7 @@ def sampling_held(served: Served) -> Iterator[threading.Event]:
 
     def counted(*arguments: Any) -> torch.Tensor:
         began.set()
-        while served._hold is None and not served._policy._lock.is_held:
+        while served.weights.hold is None and not served._policy._lock.is_held:
             pass
         return decode(*arguments)
 
@@ -64,7 +64,6 @@ def test_requests_that_a_failed_update_holds_end_at_once(tmp_path: Path) -> None
             ask(policy, [request((5, 6, 7), max_new_tokens=10)])
         updating.join()
         assert time.monotonic() - started < 10
-        assert served._sampling == set()
     assert [str(error).split(":")[0] for error in failures] == ["no policy server has the weights of version 9"]
 
 
