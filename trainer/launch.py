@@ -8,7 +8,7 @@ import os
 import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from tempfile import TemporaryDirectory
+from tempfile import mkdtemp
 from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
@@ -63,8 +63,8 @@ def launched(settings: TrainSettings) -> Iterator[Launched]:
         ExitStack() as held,
     ):
         if meeting is None and launch.learners > 1:
-            folder = held.enter_context(TemporaryDirectory(prefix="envgym-ranks-"))
-            meeting = Meeting.at_file(0, launch.learners, f"{folder}/meeting")
+            meeting = Meeting.at_file(0, launch.learners, f"{mkdtemp(prefix='envgym-ranks-')}/meeting")
+            held.callback(meeting.leave)
             engine = settings.engine.model_copy(update={"threads": _threads(settings)})
             settings = settings.model_copy(update={"engine": engine})
         processes.start(process_specs(settings, meeting))

@@ -1,26 +1,18 @@
 """Processes beside a run: what is started, where it serves, and that nothing changes but where the work is done."""
 
-import json
 import os
-import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-import yaml
 
 from envgym.agents.models.loading import resolve_model
 from envgym.errors import SettingsError
-from envgym.process_log import FOLDER, read_trace
+from envgym.process_log import read_trace
 from envgym.processes import process_states
-from envgym.runs import RunDirectory
 from envgym.trainer.launch import check_addresses, process_specs, with_addresses
 from envgym.trainer.metrics.callbacks import Callback
 from envgym.trainer.metrics.update import Metrics
-from envgym.trainer.settings import train_settings
 from envgym.trainer.train import train
-from tests.support.sources import ROOT
 from tests.support.tiny_runs import step_metrics, tiny_settings
 
 GAMES: dict[str, list[dict[str, object]]] = {
@@ -121,41 +113,3 @@ def test_run_with_servers_has_the_numbers_of_the_run_without(tmp_path: Path) -> 
     assert '"servers": []' in (tmp_path / "served" / "config.json").read_text()  # addresses of then are of no use
     roles = {entry["role"] for entry in read_trace(tmp_path / "served", "step-000001/000")}
     assert roles == {"controller", "env-server-0", "policy-server-0"}
-
-
-@pytest.mark.processes
-def test_a_server_that_dies_ends_the_run_which_can_be_resumed(tmp_path: Path) -> None:
-    data = {
-        "run": {"name": "served", "directory": "served", "steps": 40, "checkpoint_every": 1},
-        "model": {"name": "tiny"},
-        "engine": {"device": "cpu"},
-        "rollout": {"groups": 1, "group_size": 2},
-        "filter": {"name": "keep_all"},
-        "evaluation": {"tasks": 1},
-        "envs": GAMES["envs"][:1],
-        "launch": {"env_servers": 1, "servers": 1},
-    }
-    (tmp_path / "run.yaml").write_text(yaml.safe_dump(data))
-    program = [sys.executable, "-m", "envgym", "train", "run.yaml"]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    with subprocess.Popen(program, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True) as run:
-        assert run.stderr is not None
-        lines = iter(run.stderr.readline, "")
-        assert any(line.startswith("step    2/") for line in lines)
-        log = (tmp_path / "served" / FOLDER / "controller.jsonl").read_text().splitlines()
-        pids = {entry["process"]: entry["pid"] for entry in map(json.loads, log) if entry.get("event") == "start"}
-        os.kill(pids["policy-server-0"], signal.SIGKILL)
-        told = [line for line in lines if line.startswith("envgym: ")]
-        assert run.wait(60) == 2
-    assert len(told) == 1
-    for pid in pids.values():
-        with pytest.raises(ProcessLookupError):
-            os.kill(pid, 0)
-    assert told[0].startswith("envgym: policy-server-0 must run until the run ends, got the signal SIGKILL")
-    assert told[0].endswith("then go on with: envgym train served --resume.\n")
-    saved = RunDirectory.open(tmp_path / "served").metrics()[-1]["step"]
-    settings = train_settings(data).model_copy(deep=True)
-    directory = str(tmp_path / "served")
-    steps = {"steps": int(saved) + 1, "directory": directory, "trackers": ()}
-    train(settings.model_copy(update={"run": settings.run.model_copy(update=steps)}), resume=True)
-    assert RunDirectory.open(tmp_path / "served").metrics()[-1]["step"] == saved + 1

@@ -44,6 +44,7 @@ def joined(settings: TrainSettings, meeting: Meeting) -> Iterator[RankCalls]:
         calls.end()
     finally:
         group.close()
+        meeting.leave()
 
 
 def lead(
@@ -90,6 +91,7 @@ def follow(
         calls.follow()
     finally:
         group.close()
+        meeting.leave()
 
 
 def _learner_of(

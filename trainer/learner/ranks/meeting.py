@@ -1,6 +1,8 @@
 """Where the processes meet that learn together."""
 
 import os
+from contextlib import suppress
+from pathlib import Path
 from typing import Final, NamedTuple
 
 from envgym.errors import SettingsError
@@ -36,6 +38,13 @@ class Meeting(NamedTuple):
     def at_file(cls, rank: int, size: int, file: str) -> "Meeting":
         """Return a meeting of ranks of this machine at a file that does not exist yet."""
         return cls(rank, size, f"{_FILE}{file}", rank)
+
+    def leave(self) -> None:
+        """Remove the file, and the folder that was made for it; whoever comes first does."""
+        if self.file is not None:
+            Path(self.file).unlink(missing_ok=True)
+            with suppress(OSError):
+                Path(self.file).parent.rmdir()
 
     @property
     def file(self) -> str | None:

@@ -2,11 +2,12 @@
 
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -118,34 +119,55 @@ def pids_of(folder: Path) -> dict[str, int]:
     return {entry["process"]: entry["pid"] for entry in map(json.loads, log) if entry.get("event") == "start"}
 
 
+SIGKILLED = "must run until the run ends, got the signal SIGKILL"
+
+
 @pytest.mark.processes
 @pytest.mark.parametrize(
-    "number, told",
+    "role, number, told",
     [
-        (signal.SIGKILL, "envgym: learner-1 must run until the run ends, got the signal SIGKILL"),
-        (signal.SIGSTOP, "envgym: every learner rank must answer until the run ends, got "),
+        ("learner-1", signal.SIGKILL, f"envgym: learner-1 {SIGKILLED}"),
+        ("learner-1", signal.SIGSTOP, "envgym: every learner rank must answer until the run ends, got "),
+        ("policy-server-0", signal.SIGKILL, f"envgym: policy-server-0 {SIGKILLED}"),
+        ("env-server-0", signal.SIGKILL, f"envgym: env-server-0 {SIGKILLED}"),
+        ("controller", signal.SIGKILL, ""),
     ],
 )
-def test_a_rank_that_is_gone_ends_the_run_which_goes_on_without_it(
-    tmp_path: Path, number: signal.Signals, told: str
+def test_a_process_that_is_gone_ends_the_run_which_goes_on_by_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, role: str, number: signal.Signals, told: str
 ) -> None:
-    file = run_file(tmp_path, launch={"rank_timeout_s": 10.0})
-    with started(tmp_path, "train", str(file), "--learners", "2") as (run, lines):
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))
+    file = run_file(tmp_path, launch={"learners": 2, "servers": 1, "env_servers": 1, "rank_timeout_s": 10.0})
+    with started(tmp_path, "train", str(file)) as (run, lines):
         assert any(line.startswith("step    2/") for line in lines)
         pids = pids_of(tmp_path)
-        os.kill(pids["learner-1"], number)
+        assert set(pids) == {"learner-1", "policy-server-0", "env-server-0"}
+        os.kill({"controller": run.pid, **pids}[role], number)
         sentences = [line for line in lines if line.startswith("envgym: ")]
-        assert run.wait(90) == 2
-    assert len(sentences) == 1
-    assert sentences[0].startswith(told)
-    for pid in pids.values():
-        with pytest.raises(ProcessLookupError):
-            os.kill(pid, 0)
+        assert run.wait(90) == (2 if told else -signal.SIGKILL)
+        for pid in pids.values():
+            ended(pid)
+    assert len(sentences) == bool(told)
+    assert all(sentence.startswith(told) for sentence in sentences)
+    if role == "learner-1" and number == signal.SIGKILL:
+        assert sentences[0].endswith("then go on with: envgym train ranks --resume.\n")
+    assert not [path.name for path in (tmp_path / "temporary").iterdir() if "ranks" in path.name]
     saved = int(RunDirectory.open(tmp_path / "ranks").metrics()[-1]["step"])
-    settings = train_settings(yaml.safe_load(file.read_text()))
+    settings = train_settings(yaml.safe_load(file.read_text()) | {"launch": {}})
     update = {"steps": saved + 1, "directory": str(tmp_path / "ranks")}
     train(settings.model_copy(update={"run": settings.run.model_copy(update=update)}), resume=True)
     assert RunDirectory.open(tmp_path / "ranks").metrics()[-1]["step"] == saved + 1
+
+
+def ended(pid: int) -> None:
+    """Wait until a process that another one has started is gone, at most a minute."""
+    with suppress(ProcessLookupError):
+        descriptor = os.pidfd_open(pid)
+        try:
+            assert select.select([descriptor], [], [], 60)[0], f"{pid} still runs"
+        finally:
+            os.close(descriptor)
 
 
 HUNGRY = '''
