@@ -49,6 +49,7 @@ NOT_RUN: Final = {
     r"python3 -m venv|pip install": "installs packages from an index",
     r"(\w+=\d+ )?python (-m pytest|-m scripts.mutation|scripts/test_lanes.py)": "runs the tests themselves",
     r"(\.venv-vllm/bin/)?python benchmarks/": "takes hours; tests/benchmarks runs its parts",
+    r"torchrun ": "runs in tests/trainer/learner/ranks/test_runs.py",
     r"docker build": "scripts/with_docker.py builds the images in the lane docker",
     r"docker buildx": "asks a registry",
     r"systemd-run": "needs a session of systemd; tests/envgym/sandbox/test_cgroup.py has what it is for",
