@@ -6,8 +6,9 @@ Turns: the policy answers at once with made-up tokens, so what is left is the co
 at a time, and each waits for a turn before it asks for the next, whose context is longer. The policy is asked in this
 process and through a server in another one on loopback, in alternation, and the medians are compared.
 
-Updates: the weights of a llama of random numbers go to the transformers server by files. `write` is the learner's part
-(digests and files), `still` the time from the request to pause until sampling goes on, with its phases.
+Updates: the weights of a llama of random numbers go to the transformers server by each way of transport that the device
+has. `write` is the learner's part before the update (digests; files, or a copy), `still` the time from the request to
+pause until sampling goes on, with its phases.
 """
 
 import argparse
@@ -30,9 +31,10 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from envgym.agents.models.weights import merged_weights
 from envgym.agents.policies.serving.client import ClientLimits, ServedPolicy
+from envgym.agents.policies.serving.collective import transports_of
 from envgym.agents.policies.serving.link import ServerLink
 from envgym.agents.policies.serving.server import PolicyServer
-from envgym.agents.policies.serving.transport import FileTransport
+from envgym.agents.policies.serving.transport import FileTransport, GroupTransport, WeightTransport
 from envgym.agents.policies.transformers import TransformersPolicy
 from envgym.agents.protocols import FinishReason, GenerateRequest, Generation, Policy, Sampling
 
@@ -147,7 +149,16 @@ def measure_turns(options: argparse.Namespace) -> dict[str, object]:
 
 
 def measure_updates(options: argparse.Namespace) -> dict[str, object]:
-    """Return the seconds of an update per GB, by phase."""
+    """Return the seconds of an update per GB, by way of transport and phase."""
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    with tempfile.TemporaryDirectory() as folder:
+        ways: dict[str, WeightTransport] = {"files": FileTransport(Path(folder))}
+        ways |= {name: GroupTransport(name, device=device) for name in transports_of(device) if name != "files"}
+        return {name: measure_update(transport, options) for name, transport in ways.items()}
+
+
+def measure_update(transport: WeightTransport, options: argparse.Namespace) -> dict[str, object]:
+    """Return the seconds of an update per GB by one way, by phase."""
     other, model = OtherProcess(options.gb), of_size(options.gb)
     size = sum(weight.numel() * weight.element_size() for weight in model.parameters()) / 1e9
     phases: dict[str, list[float]] = defaultdict(list)
@@ -159,22 +170,21 @@ def measure_updates(options: argparse.Namespace) -> dict[str, object]:
         phases[path.partition("?")[0].removeprefix("/")].append(time.perf_counter() - began)
         return value
 
-    with tempfile.TemporaryDirectory() as folder:
-        served = ServedPolicy([other.url], transport=FileTransport(Path(folder)))
-        ServerLink.ask = timed  # type: ignore[method-assign, assignment]  # for as long as this measures
-        try:
-            totals: list[float] = []
-            for version in range(1, options.repeats + 2):
-                with torch.no_grad():
-                    for weight in model.parameters():
-                        weight.mul_(1.01)
-                began = time.perf_counter()
-                served.update_weights(merged_weights(model), version)
-                totals.append(time.perf_counter() - began)
-        finally:
-            ServerLink.ask = ask  # type: ignore[method-assign]
-            served.close()
-            other.close()
+    served = ServedPolicy([other.url], transport=transport)
+    ServerLink.ask = timed  # type: ignore[method-assign, assignment]  # for as long as this measures
+    try:
+        totals: list[float] = []
+        for version in range(1, options.repeats + 2):
+            with torch.no_grad():
+                for weight in model.parameters():
+                    weight.mul_(1.01)
+            began = time.perf_counter()
+            served.update_weights(merged_weights(model), version)
+            totals.append(time.perf_counter() - began)
+    finally:
+        ServerLink.ask = ask  # type: ignore[method-assign]
+        served.close()
+        other.close()
     names = ("pause", "start_weight_update", "update_weights", "finish_weight_update", "weight_checker", "resume")
     medians = {name: statistics.median(phases[name][1:]) for name in names}
     total, still = statistics.median(totals[1:]), sum(medians.values())
@@ -191,7 +201,7 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     load_before = os.getloadavg()[0]
-    found = {"turns": measure_turns(options), "update": measure_updates(options)}
+    found = {"turns": measure_turns(options), "updates": measure_updates(options)}
     settings = {"episodes": options.episodes, "turns_each": options.turns, "repeats": options.repeats}
     loads = [round(load_before, 1), round(os.getloadavg()[0], 1)]
     where = {"torch": torch.__version__, "python": platform.python_version(), "machine": platform.machine()}

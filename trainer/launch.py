@@ -19,7 +19,7 @@ from envgym.plugins import Choice
 from envgym.process_log import FOLDER, close_log, is_open, open_log
 from envgym.processes import Processes, ProcessSpec
 from envgym.serving.wire import TOKEN_VARIABLE as ENV_TOKEN
-from envgym.trainer.learner.ranks.meeting import Meeting
+from envgym.trainer.learner.ranks.meeting import Meeting, is_torchrun
 from envgym.trainer.settings import TrainSettings
 
 _ENV_SERVER: Final = "env-server"
@@ -79,11 +79,9 @@ def meeting_of_torchrun(settings: TrainSettings) -> Meeting | None:
     Raises: SettingsError: `launch.learners` says another number, or ranks are to be there with the launcher `static`.
     """
     launch = settings.launch
-    if "TORCHELASTIC_RUN_ID" not in os.environ and (launch.launcher != "static" or launch.learners == 1):
+    if not is_torchrun() and (launch.launcher != "static" or launch.learners == 1):
         return None
     meeting = Meeting.of_torchrun()
-    if meeting.size == 1:
-        return None
     must, do = f"be the {meeting.size} that torchrun has started", "leave it out"
     SettingsError.unless(
         launch.learners in (1, meeting.size), "launch.learners", must, launch.learners, where="launch", do=do
@@ -148,11 +146,21 @@ def _learner_rank(settings: TrainSettings, meeting: Meeting, rank: int) -> Proce
 
 
 def _policy_server(settings: TrainSettings) -> tuple[str, ...]:
-    """Return the command of a server of the run's model; its first weights are those of the model's directory."""
-    model, engine = settings.model, settings.engine
-    options = {"dtype": model.dtype, "device": engine.device, "threads": _threads(settings)}
+    """Return the command of a server of the run's model; its first weights are those of the model's directory.
+
+    Raises: SettingsError: it is to be vLLM, and none is installed that can be used.
+    """
+    model, engine, kind = settings.model, settings.engine, settings.launch.server_engine
+    options: dict[str, object] = {"dtype": model.dtype, "device": engine.device, "threads": _threads(settings)}
     options |= {"max-batch": engine.max_batch, "adapter": model.adapter, "tokenizer": model.tokenizer}
-    return ("policy-server", str(resolve_model(model.name, tiny=model.tiny)), *_words(options))
+    if kind == "vllm":
+        import torch  # heavy, as what follows
+
+        from envgym.agents.policies._vllm_engine import check_installed
+
+        check_installed(torch.__version__)
+        options |= {"cache-gib": engine.cache_gib, "max-context": engine.max_context}
+    return ("policy-server", str(resolve_model(model.name, tiny=model.tiny)), "--engine", kind, *_words(options))
 
 
 def _words(options: Mapping[str, object]) -> list[str]:
@@ -177,7 +185,8 @@ def with_addresses(settings: TrainSettings, urls: Mapping[str, str]) -> TrainSet
     )
     engine = settings.engine
     if of_policy:
-        backend = Choice.model_validate({"name": _POLICY_SERVERS, "servers": list(of_policy)})
+        given = {"servers": list(of_policy), "transport": settings.launch.transport}
+        backend = Choice.model_validate({"name": _POLICY_SERVERS, **given})
         engine = engine.model_copy(update={"backend": backend})
     envs = tuple(env if env.servers else env.model_copy(update={"servers": of_envs}) for env in settings.envs)
     return settings.model_copy(update={"envs": envs, "engine": engine})

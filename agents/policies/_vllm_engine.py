@@ -117,7 +117,7 @@ class VllmEngine:
         """
         self._spec, self._on_start = spec, on_start
         self._installed = check_installed(torch.__version__)
-        _import_vllm(self._installed)
+        import_vllm(self._installed)
         self._llm: Any = None
         """vLLM's AsyncLLM; None: not running."""
         self._deaths = 0
@@ -198,7 +198,7 @@ class VllmEngine:
 
         self._report.unlink(missing_ok=True)
         try:
-            with _environment(_variables(self._spec, self._report)), warnings.catch_warnings(action="ignore"):
+            with environment(worker_variables(self._spec, self._report)), warnings.catch_warnings(action="ignore"):
                 self._llm = AsyncLLM.from_engine_args(_arguments(self._spec))
         except Exception as error:  # vLLM raises whatever its parts raise
             reason = self._reason() or one_line(error)
@@ -248,10 +248,10 @@ class VllmEngine:
         return one_line(self._report.read_text(encoding="utf-8")) if self._report.exists() else ""
 
 
-def _import_vllm(installed: str) -> None:
+def import_vllm(installed: str) -> None:
     """Load vLLM. Raises: SettingsError: it does not load."""
     with (
-        _environment({"VLLM_LOGGING_LEVEL": os.environ.get("VLLM_LOGGING_LEVEL", "ERROR")}),
+        environment({"VLLM_LOGGING_LEVEL": os.environ.get("VLLM_LOGGING_LEVEL", "ERROR")}),
         warnings.catch_warnings(action="ignore"),
     ):
         try:
@@ -287,7 +287,7 @@ def _arguments(spec: VllmLaunchSettings) -> Any:  # AsyncEngineArgs
     )
 
 
-def _variables(spec: VllmLaunchSettings, report: Path) -> dict[str, str]:
+def worker_variables(spec: VllmLaunchSettings, report: Path) -> dict[str, str]:
     """Return what the process reads from its environment; what is set there already wins for logging."""
     variables = {
         REPORT: str(report),
@@ -305,7 +305,7 @@ def _variables(spec: VllmLaunchSettings, report: Path) -> dict[str, str]:
 
 
 @contextmanager
-def _environment(variables: dict[str, str]) -> Iterator[None]:
+def environment(variables: dict[str, str]) -> Iterator[None]:
     """Set variables while a process is started, and put them back."""
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)

@@ -116,7 +116,7 @@ class StagedWeights:
         runner = self.model_runner
         runner.reload_weights(weights_iterator=_tensors(path))
         if getattr(runner.model_config.hf_text_config, "tie_word_embeddings", False):
-            _renew_head(runner.get_model())
+            renew_head(runner.get_model())
 
 
 def _tensors(path: str) -> Iterator[tuple[str, Tensor]]:
@@ -127,7 +127,7 @@ def _tensors(path: str) -> Iterator[tuple[str, Tensor]]:
             yield name, file.get_tensor(name)
 
 
-def _renew_head(model: nn.Module) -> None:
+def renew_head(model: nn.Module) -> None:
     """Let a head that is the embedding's twin take part in an update.
 
     A kernel may hold the head's weight in a layout of its own (on a CPU it does), and vLLM 0.32 makes that anew only

@@ -17,9 +17,10 @@ import torch
 from torch import Tensor
 
 from envgym.agents.policies._requests import max_sampled_tokens
-from envgym.agents.policies._vllm_engine import VllmEngine, VllmLaunchSettings, one_line
+from envgym.agents.policies._vllm_engine import VllmEngine, VllmLaunchSettings
 from envgym.agents.policies._vllm_wire import read_generation, read_row_logprobs, sampling_arguments
 from envgym.agents.policies._vllm_worker import WeightStaging
+from envgym.agents.policies.serving.identity import read_config
 from envgym.agents.protocols import GenerateRequest, Generation, Policy
 from envgym.errors import InvalidInput, PolicyFailure
 
@@ -66,7 +67,7 @@ class VllmPolicy(Policy):
         """
         for name, value in {"max_batch": max_batch, "cache_gib": cache_gib}.items():
             InvalidInput.unless(value > 0, name, "be above 0", value, where=_WHERE, do="see VllmPolicy")
-        config = _config(source)
+        config = read_config(source)
         positions = getattr(config.get_text_config(), "max_position_embeddings", None)
         # One fewer, as vLLM scores a sequence only where a token could follow it.
         self._positions: int = max_context or (positions or 2048) - 1
@@ -214,14 +215,3 @@ class VllmPolicy(Policy):
         async with self._engine.write() as llm:  # starts the process where there is none
             if await llm.is_sleeping():
                 await llm.wake_up()
-
-
-def _config(source: str) -> Any:  # PretrainedConfig
-    """Read a model's configuration. Raises: InvalidInput: there is none."""
-    from transformers import AutoConfig
-
-    try:
-        return AutoConfig.from_pretrained(source, trust_remote_code=False)
-    except (OSError, ValueError) as error:
-        do = "check the name and the network, or name a directory"
-        raise InvalidInput.of("model", "be one that loads", source, where=one_line(error), do=do) from error

@@ -73,6 +73,10 @@ def run(args: argparse.Namespace) -> int:
     args.settings += [f"launch.{key}={value}" for key, value in chosen.items() if value is not None]
     data = _read_file(args)
     if data is not None and is_pipeline(data):
+        from envgym.trainer.learner.ranks.meeting import is_torchrun
+
+        do = f"use envgym train {shlex.quote(args.config)} --learners N, or train each stage by itself"
+        SettingsError.unless(not is_torchrun(), "pipeline", "be one process", "torchrun", where=args.config, do=do)
         return run_pipeline(data, args)
     settings = _read_settings(args, data)
     if args.overfit_one_batch is not None:

@@ -7,6 +7,7 @@ requests per second: threads that wait for each other's turn in the interpreter 
 """
 
 import asyncio
+import logging
 import math
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
@@ -18,6 +19,7 @@ from envgym.errors import InvalidInput, sentence
 from envgym.http_server import MAX_HEAD_BYTES, refusal
 from envgym.serving.wire import MAX_BODY_BYTES, Json, encode, error_to_json
 
+_log = logging.getLogger(__name__)
 JSON_TYPE: Final = "application/json"
 _MAX_SWEEP_S = 1.0
 _HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
@@ -217,9 +219,16 @@ class HttpConnection(asyncio.Protocol):
 
     def _send_later(self, reply: "asyncio.Future[HttpReply]") -> None:
         self._is_answering = False
-        if self._is_closing or self.transport.is_closing() or reply.cancelled():
+        if self._is_closing or self.transport.is_closing():
             return
-        self._send(reply.result())
+        try:
+            self._send(reply.result())
+        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001  # else the client waits until its time is over
+            _log.error("a request failed", exc_info=error)
+            got, do = f"{type(error).__name__}: {error}".rstrip(": "), "look into the server's log"
+            failure = InvalidInput.of("request", "be answered", got, where=self._server.url, do=do)
+            self._refuse(HTTPStatus.INTERNAL_SERVER_ERROR, failure)
+            return
         self.transport.resume_reading()
         self._advance()
 

@@ -51,10 +51,10 @@ def test_policy_servers_have_the_model_of_the_run(tmp_path: Path) -> None:
     assert [spec.role for spec in specs] == ["policy-server-0", "policy-server-1"]
     directory = str(resolve_model("tiny", tiny=settings.model.tiny))
     options = "--dtype float32 --device cpu --threads 3 --max-batch 5 --port 0"
-    assert specs[1].command == ("policy-server", directory, *options.split())
+    assert specs[1].command == ("policy-server", directory, "--engine", "transformers", *options.split())
     placed = with_addresses(settings, {"policy-server-0": "http://a:1", "policy-server-1": "http://b:2"})
     assert placed.engine.backend.name == "policy_servers"
-    assert placed.engine.backend.settings == {"servers": ["http://a:1", "http://b:2"]}
+    assert placed.engine.backend.settings == {"servers": ["http://a:1", "http://b:2"], "transport": "files"}
     assert placed.engine.threads == 3
     assert placed.envs == settings.envs
 

@@ -2,7 +2,7 @@
 
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field
 
@@ -22,6 +22,8 @@ class PolicyServers(Settings):
     """Their addresses, such as `http://10.0.0.2:8001`."""
     token_env: str | None = None
     """Environment variable that holds their token; null: `ENVGYM_POLICY_TOKEN`, where it is set."""
+    transport: Literal["files", "nccl", "gloo"] = "files"
+    """How new weights get there: as files, or over a process group with each server, by NCCL between GPUs or gloo."""
     weights: str | None = None
     """Directory for new weights, which the servers see under the same path; null: a temporary one of this machine."""
     keep: int = Field(default=2, ge=2)
@@ -39,9 +41,10 @@ class PolicyServers(Settings):
         self, model: ModelSettings, engine: EngineSettings, learner_model: Any | None, deterministic: bool
     ) -> Policy:
         """Connect to the servers; arguments as for `PolicyBackend`."""
-        from envgym.agents.policies.serving.client import ClientLimits, ServedPolicy  # torch is heavy
+        from envgym.agents.models.loading import prepare_device  # torch is heavy, as what follows
+        from envgym.agents.policies.serving.client import ClientLimits, ServedPolicy
         from envgym.agents.policies.serving.identity import expected_model
-        from envgym.agents.policies.serving.transport import FileTransport
+        from envgym.agents.policies.serving.transport import FileTransport, GroupTransport, WeightTransport
 
         limits = ClientLimits(
             timeout_s=self.timeout_s,
@@ -50,9 +53,14 @@ class PolicyServers(Settings):
             max_concurrency=self.max_concurrency,
         )
         expected, token = expected_model(model), self._token()
+        if self.transport == "files":
+            transport: WeightTransport = FileTransport(Path(self.weights) if self.weights else None, keep=self.keep)
+        else:
+            device = prepare_device(engine.device, engine.threads)
+            transport = GroupTransport(self.transport, device=device, timeout_s=self.update_timeout_s)
         return ServedPolicy(
             self.servers,
-            transport=FileTransport(Path(self.weights) if self.weights else None, keep=self.keep),
+            transport=transport,
             expected=expected,
             token=token,
             limits=limits,

@@ -15,7 +15,7 @@ from envgym.agents.policies.serving.link import ExpectedModel, ServerLink, Serve
 from envgym.agents.policies.serving.routing import block_hashes
 from envgym.agents.policies.serving.transport import WeightTransport
 from envgym.agents.protocols import FinishReason, GenerateRequest, Generation, Policy
-from envgym.errors import PolicyFailure
+from envgym.errors import InvalidInput, PolicyFailure
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -82,7 +82,7 @@ class ServedPolicy(Policy):
             transport.close()
             raise
         self._version = self._fleet.links[0].version
-        self.accepts_weights = all(link.info.engine != "vllm" for link in self._fleet.links)
+        self.accepts_weights = all(transport.name in link.info.transports for link in self._fleet.links)
         lengths = [link.info.max_context for link in self._fleet.links]
         self._positions = min((length for length in lengths if length is not None), default=None)
         self._watching = asyncio.run_coroutine_threadsafe(self._fleet.watch(self._limits.watch_s), self._loop)
@@ -95,10 +95,20 @@ class ServedPolicy(Policy):
         fleet = ServerFleet(links, expected, update_timeout_s=self._limits.update_timeout_s)
         try:
             await fleet.connect(version)
+            self._check_transport(links)
         except BaseException:
             await fleet.close()
             raise
         return fleet
+
+    def _check_transport(self, links: Sequence[ServerLink]) -> None:
+        """See that servers which take weights take them by this run's way. Raises: InvalidInput."""
+        name = self._transport.name
+        for link in links:
+            ways = link.info.transports
+            do = "choose one of these as transport of engine.backend"
+            must = f"be one that the server takes, {' or '.join(ways)}"
+            InvalidInput.unless(not ways or name in ways, "transport of weights", must, name, where=link.url, do=do)
 
     async def generate(self, request: GenerateRequest) -> Generation:
         """Sample one continuation.

@@ -11,6 +11,7 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from http import HTTPStatus
 from typing import NamedTuple
 from urllib.parse import urlsplit
@@ -251,7 +252,8 @@ class ConnectionFailed(Exception):
     """No answer came: the address cannot be reached, or the connection broke."""
 
 
-class _OpenConnection(NamedTuple):
+@dataclass(frozen=True, slots=True, eq=False)
+class _OpenConnection:
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
     http: h11.Connection
@@ -268,6 +270,8 @@ class HttpConnections:
         self._prefix = parts.path.rstrip("/")
         self._headers = [("Host", parts.netloc)] + ([("Authorization", f"Bearer {token}")] if token else [])
         self._idle: deque[_OpenConnection] = deque()
+        self._busy: set[_OpenConnection] = set()
+        self._num_drops = 0
 
     async def ask(
         self,
@@ -289,6 +293,7 @@ class HttpConnections:
         if is_open():
             head.append((HEADER, current_ids().header()))
         request = h11.Request(method=method, target=self._prefix + path, headers=head)
+        num_drops = self._num_drops
         async with asyncio.timeout(timeout_s):
             while self._idle:
                 connection = self._idle.pop()
@@ -297,8 +302,10 @@ class HttpConnections:
                     continue
                 try:
                     return await self._exchange(connection, request, content)
-                except _ClosedBefore:  # it was kept open for too long
-                    continue
+                except _ClosedBefore as error:
+                    if num_drops != self._num_drops:
+                        raise ConnectionFailed("the connection was given up") from error
+                    continue  # it was kept open for too long
             try:
                 reader, writer = await asyncio.open_connection(
                     self._host, self._port, ssl=True if self._is_encrypted else None
@@ -311,6 +318,12 @@ class HttpConnections:
             except _ClosedBefore as error:
                 raise ConnectionFailed("the server closed the connection without an answer") from error
 
+    def drop(self) -> None:
+        """Give up what is asked at the moment: every `ask` under way fails."""
+        self._num_drops += 1
+        for connection in self._busy:
+            connection.writer.transport.abort()
+
     async def close(self) -> None:
         """Close the connections that nobody uses."""
         while self._idle:
@@ -320,8 +333,9 @@ class HttpConnections:
                 await writer.wait_closed()
 
     async def _exchange(self, connection: _OpenConnection, request: h11.Request, content: bytes) -> tuple[int, bytes]:
-        reader, writer, http = connection
+        reader, writer, http = connection.reader, connection.writer, connection.http
         is_kept, status, parts = False, 0, list[bytes]()
+        self._busy.add(connection)
         try:
             data = [http.send(request), http.send(h11.Data(data=content)), http.send(h11.EndOfMessage())]
             writer.write(b"".join(part for part in data if part))
@@ -346,6 +360,7 @@ class HttpConnections:
         except h11.RemoteProtocolError as error:
             raise ConnectionFailed(f"the answer is no HTTP: {error}") from error
         finally:
+            self._busy.discard(connection)
             if is_kept:
                 http.start_next_cycle()
                 self._idle.append(connection)

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from envgym.agents.policies.serving.link import ExpectedModel
+from envgym.errors import InvalidInput
 
 if TYPE_CHECKING:
     from envgym.agents.settings import ModelSettings
@@ -15,15 +16,30 @@ if TYPE_CHECKING:
 
 def expected_model(settings: "ModelSettings") -> ExpectedModel:
     """Return what servers of a run's model must serve. Raises: UnknownName, InvalidInput: no such model."""
-    from transformers import AutoConfig, AutoModelForCausalLM
-
     from envgym.agents.models.loading import load_model_tokenizer, resolve_model
 
-    config = AutoConfig.from_pretrained(resolve_model(settings.name, tiny=settings.tiny), trust_remote_code=False)
+    architecture = architecture_digest(resolve_model(settings.name, tiny=settings.tiny))
+    return ExpectedModel(architecture, tokenizer_digest(load_model_tokenizer(settings)), settings.dtype)
+
+
+def architecture_digest(source: str) -> str:
+    """Return the `model_digest` of what a directory or a hub name configures; no weight is loaded."""
+    from transformers import AutoModelForCausalLM
+
     with torch.device("meta"):
-        module = AutoModelForCausalLM.from_config(config)
-    digest = tokenizer_digest(load_model_tokenizer(settings))
-    return ExpectedModel(model_digest(module), digest, settings.dtype)
+        return model_digest(AutoModelForCausalLM.from_config(read_config(source)))
+
+
+def read_config(source: str) -> Any:  # PretrainedConfig
+    """Read the configuration of a directory or a hub name. Raises: InvalidInput: there is none."""
+    from transformers import AutoConfig
+
+    try:
+        return AutoConfig.from_pretrained(source, trust_remote_code=False)
+    except (OSError, ValueError) as error:
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        do = "check the name and the network, or name a directory"
+        raise InvalidInput.of("model", "be one that loads", source, where=" ".join(lines[:2])[:400], do=do) from error
 
 
 def model_digest(module: nn.Module) -> str:

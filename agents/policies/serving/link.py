@@ -2,14 +2,18 @@
 
 import asyncio
 import json
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Coroutine, Mapping
+from contextlib import suppress
 from enum import StrEnum
+from functools import partial
 from typing import Any, NamedTuple
+from urllib.parse import urlsplit
 
 from envgym.agents.policies.endpoint import error_text
 from envgym.agents.policies.serving.concurrency import ConcurrencyLimit
 from envgym.agents.policies.serving.http import ConnectionFailed, HttpConnections
-from envgym.agents.policies.serving.transport import WeightUpdate
+from envgym.agents.policies.serving.transport import GroupSender, WeightUpdate, init_info
 from envgym.agents.policies.serving.wire import INFO, PROTOCOL, ServerInfo, read_metrics
 from envgym.errors import InvalidInput, PolicyFailure
 
@@ -54,6 +58,8 @@ class ServerLink:
         self._connections = HttpConnections(self.url, token=token)
         self.state, self.reason = ServerState.DOWN, "it was not asked yet"
         self.info = ServerInfo("", "", PROTOCOL, "", None)
+        address = urlsplit(self.url)
+        self._host, self._port = address.hostname or "", address.port or 80
         self.under_way, self.version = 0, 0
         self.limit = ConcurrencyLimit(limit=float(min(8, ceiling)), ceiling=ceiling)
 
@@ -79,9 +85,11 @@ class ServerLink:
         await self._connections.close()
 
     def fail(self, state: ServerState, reason: object) -> None:
-        """Use the server no more, for now or until it is started again."""
+        """Use the server no more, for now or until it is started again: then what it was asked for fails at once."""
         if self.state is not ServerState.BROKEN:
             self.state, self.reason = state, f"{type(reason).__name__}: {reason}".rstrip(": ")
+            if state is ServerState.BROKEN:
+                self._connections.drop()
 
     async def read_info(self) -> ServerInfo:
         """Ask what the server is. Raises: as `ask`; InvalidInput: it is no policy server."""
@@ -103,7 +111,8 @@ class ServerLink:
             weights: Any = await self.ask("GET", "/weight_info")
             card = models["data"][0]
             name, length = str(card["id"]), card.get("max_model_len")
-            return ServerInfo("vllm", name, PROTOCOL, str(weights["weight_version"]), length)
+            version = str(weights["weight_version"])
+            return ServerInfo("vllm", name, PROTOCOL, version, length, transports=())
         except (ServerRefused, KeyError, TypeError, IndexError) as error:
             raise self._foreign(f"{error}") from error
 
@@ -173,19 +182,79 @@ class ServerLink:
         try:
             async with asyncio.timeout(timeout_s):
                 await self._update(update, timeout_s)
-        except (ConnectionFailed, TimeoutError, ServerRefused, PolicyFailure) as error:
+        except (ConnectionFailed, TimeoutError, ServerRefused, PolicyFailure, OSError) as error:
             self.fail(ServerState.BROKEN, error)
+            if update.sender is not None:
+                update.sender.forget(self._key)
         else:
             self.state, self.reason, self.version = ServerState.UP, "", update.version
 
     async def _update(self, update: WeightUpdate, timeout_s: float) -> None:
         await self.ask("POST", "/pause?mode=keep", timeout_s=timeout_s)
+        if update.sender is not None:
+            await self._meet(update.sender, timeout_s)
         await self.ask("POST", "/start_weight_update", timeout_s=timeout_s)
-        await self.ask("POST", "/update_weights", {"update_info": update.update_info}, timeout_s=timeout_s)
+        loading = self.ask("POST", "/update_weights", {"update_info": update.update_info}, timeout_s=timeout_s)
+        if update.sender is None:
+            await loading
+        else:
+            await _together(loading, partial(update.sender.send, self._key))
         await self.ask("POST", "/finish_weight_update", {"weight_version": str(update.version)}, timeout_s=timeout_s)
         answer = await self.ask("POST", "/weight_checker", {"action": "checksum"}, timeout_s=timeout_s)
         _check_digests(answer.get("checksums") if isinstance(answer, dict) else None, update)
         await self.ask("POST", "/resume", timeout_s=timeout_s)
+
+    @property
+    def _key(self) -> str:
+        """The server as it was started this time."""
+        return f"{self.url} {self.info.instance}"
+
+    async def _meet(self, sender: GroupSender, timeout_s: float) -> None:
+        """Open the group with the server, unless there is one."""
+        meeting = await asyncio.to_thread(sender.prepare, self._key, self._host, self._port)
+        if meeting is not None:
+            told = {"init_info": init_info(meeting.address)}
+            asking = self.ask("POST", "/init_weight_transfer_engine", told, timeout_s=timeout_s)
+            await _together(asking, partial(sender.meet, self._key, meeting))
+
+
+async def _together(asking: Coroutine[Any, Any, object], work: Callable[[], None]) -> None:
+    """Ask a server while this side of a collective runs in a daemon thread, which may hang where the server dies.
+
+    Raises: as `ServerLink.ask`; PolicyFailure: this side failed.
+    """
+    tasks = [asyncio.ensure_future(asking), asyncio.ensure_future(_in_daemon_thread(work))]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+        for task in tasks:
+            if task in done:
+                task.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+
+
+async def _in_daemon_thread(work: Callable[[], None]) -> None:
+    """Wait for what blocks, in a thread that nobody has to wait for. Raises: PolicyFailure: it failed."""
+    loop = asyncio.get_running_loop()
+    ended: asyncio.Future[str] = loop.create_future()
+
+    def tell(reason: str) -> None:
+        if not ended.done():
+            ended.set_result(reason)
+
+    def run() -> None:
+        reason = ""
+        try:
+            work()
+        except Exception as error:  # noqa: BLE001  # whatever a backend raises
+            reason = f"{type(error).__name__}: {error}".splitlines()[0][:300]
+        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            loop.call_soon_threadsafe(tell, reason)
+
+    threading.Thread(target=run, name="weights", daemon=True).start()
+    if reason := await ended:
+        raise PolicyFailure(f"the weights could not be sent: {reason}")
 
 
 def _check_digests(found: object, update: WeightUpdate) -> None:

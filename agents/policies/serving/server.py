@@ -1,41 +1,29 @@
 """The transformers twin of vLLM's server: the same routes around the continuous-batching transformers policy.
 
-It serves one model, of whose weights nobody else holds a reference. While it is paused, requests stand still between
-two tokens; an update goes through start, update and finish, and one that fails leaves the server broken, as some layers
-may be new: it then answers nothing any more and must be started again.
+It serves one model, of whose weights nobody else holds a reference. An update goes through start, update and finish;
+one that fails leaves the server broken: it then answers nothing any more and must be started again.
 """
 
-import asyncio
 import uuid
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import ExitStack, nullcontext
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
 
-from torch import Tensor, nn
+from torch import nn
 
+from envgym.agents.policies.serving.collective import GroupAddress, transports_of
 from envgym.agents.policies.serving.http import AsyncHttpServer, HttpRequest, ServerLimits, ServerReply
 from envgym.agents.policies.serving.identity import max_positions, model_digest
-from envgym.agents.policies.serving.weight_store import StoredWeights, compute_digests
-from envgym.agents.policies.serving.wire import (
-    GENERATE,
-    INFO,
-    PROTOCOL,
-    generation_to_json,
-    read_request,
-)
-from envgym.agents.policies.transformers import TransformersPolicy, copy_weights, pair_weights
+from envgym.agents.policies.serving.served_weights import NotNow, ServedWeights
+from envgym.agents.policies.serving.wire import GENERATE, INFO, PROTOCOL, generation_to_json, read_request
+from envgym.agents.policies.transformers import TransformersPolicy
 from envgym.core.json_types import JsonObject, parse_json
 from envgym.errors import InvalidInput, PolicyFailure
 
 _MAX_PARTS = 4_000_000
 """Values in one body."""
-
-
-class _Refused(Exception):
-    """The request cannot be answered in the state that the server is in."""
 
 
 class PolicyServer:
@@ -63,11 +51,7 @@ class PolicyServer:
         """
         self._policy, self._module, self._model = policy, module, model
         self._instance, self._tokenizer_digest = uuid.uuid4().hex, tokenizer_digest
-        self._hold: ExitStack | None = None
-        self._name_weights: Callable[[int], None] = policy.set_version
-        self._is_updating = False
-        self._broken: str | None = None
-        self._changes = asyncio.Lock()
+        self.weights = ServedWeights(policy, module)
         self._get: Mapping[str, Callable[[], Awaitable[ServerReply]]] = {
             "/health": self._health,
             "/metrics": self._metrics,
@@ -79,6 +63,7 @@ class PolicyServer:
             GENERATE: self._generate,
             "/pause": self._pause,
             "/resume": self._resume,
+            "/init_weight_transfer_engine": self._join_group,
             "/start_weight_update": self._start_update,
             "/update_weights": self._update,
             "/finish_weight_update": self._finish_update,
@@ -90,8 +75,7 @@ class PolicyServer:
     async def close(self) -> None:
         """Stop serving, and let go of the policy, which stays open."""
         await self.http.close()
-        if self._hold is not None:
-            self._hold.close()
+        self.weights.close()
 
     async def _answer(self, request: HttpRequest) -> ServerReply:
         try:
@@ -101,10 +85,9 @@ class PolicyServer:
             if request.method != "POST" or answer is None:
                 got = f"{request.method} {request.path}"
                 return ServerReply.refuse(HTTPStatus.NOT_FOUND, f"path must be one of the routes, got {got}.")
-            if self._broken is not None:
-                raise _Refused(f"the server is broken, as {self._broken}; start it again.")
+            self.weights.check_sound()
             return ServerReply.of(await answer(_read_body(request), request.query))
-        except _Refused as error:
+        except NotNow as error:
             return ServerReply.refuse(HTTPStatus.SERVICE_UNAVAILABLE, str(error))
         except PolicyFailure as error:
             return ServerReply.refuse(HTTPStatus.INTERNAL_SERVER_ERROR, str(error))
@@ -120,8 +103,8 @@ class PolicyServer:
         params = body.get("sampling_params")
         request = read_request(body)
         if isinstance(params, dict) and params.get("prompt_logprobs") is not None:
-            return await self._score(request.token_ids)
-        return generation_to_json(request, await self._policy.generate(request), model=self._model)
+            return await self.weights.sample(self._score(request.token_ids))
+        return generation_to_json(request, await self.weights.sample(self._policy.generate(request)), model=self._model)
 
     async def _score(self, row: tuple[int, ...]) -> JsonObject:
         logprobs = (await self._policy.compute_logprobs([row]))[0]
@@ -136,89 +119,68 @@ class PolicyServer:
         mode = parse_qs(query).get("mode", ["keep"])[0]
         if mode != "keep":
             raise InvalidInput.of("mode", "be keep for this server", mode, where="/pause", do="send /pause?mode=keep")
-        async with self._changes:
-            if self._hold is None:
-                hold = ExitStack()
-                self._name_weights = await asyncio.to_thread(hold.enter_context, self._policy.hold())
-                self._hold = hold
+        await self.weights.pause()
         return {"status": "paused"}
 
     async def _resume(self, body: JsonObject, query: str) -> JsonObject:
-        async with self._changes:
-            if self._is_updating:
-                raise _Refused("the server is in the middle of a weight update; send /finish_weight_update first.")
-            if self._hold is not None:
-                self._hold.close()
-                self._hold = None
+        await self.weights.resume()
         return {"status": "resumed"}
 
+    async def _join_group(self, body: JsonObject, query: str) -> JsonObject:
+        """Meet a run in a process group, over which its weights will come."""
+        fields: Any = body.get("init_info")
+        try:
+            address = GroupAddress(**fields)
+        except TypeError as error:
+            where, do = "/init_weight_transfer_engine", "send host, port, backend and timeout_s"
+            raise InvalidInput.of("init_info", "say where the group meets", str(error), where=where, do=do) from error
+        await self.weights.join(address)
+        return {"message": "Weight transfer initialized"}
+
     async def _start_update(self, body: JsonObject, query: str) -> JsonObject:
-        async with self._changes:
-            if self._hold is None or self._is_updating:
-                do = "send /finish_weight_update" if self._is_updating else "send /pause?mode=keep"
-                raise _Refused(f"the server must be paused and not be updated already; {do} first.")
-            self._is_updating = True
+        await self.weights.start()
         return {"message": "Weight update started"}
 
     async def _update(self, body: JsonObject, query: str) -> JsonObject:
         info = body.get("update_info")
-        directory = info.get("directory") if isinstance(info, dict) else None
-        if not isinstance(directory, str):
-            do = "send {update_info: {directory: ...}}"
+        info = info if isinstance(info, dict) else {}
+        directory, group = info.get("directory"), self.weights.group
+        if info.get("from_group") and group is not None:
+            await self.weights.receive(group)
+        elif isinstance(directory, str):
+            await self.weights.load(Path(directory))
+        else:
+            do = "send {update_info: {directory: ...}}, or /init_weight_transfer_engine before {from_group: true}"
             raise InvalidInput.of("update_info", "name a directory", info, where="/update_weights", do=do)
-        return await self._change(lambda: self._load(Path(directory)), "/update_weights")
-
-    async def _finish_update(self, body: JsonObject, query: str) -> JsonObject:
-        version = _version(body.get("weight_version"), "/finish_weight_update")
-        reply = await self._change(lambda: self._name_weights(version), "/finish_weight_update")
-        self._is_updating = False
-        return reply
-
-    async def _change(self, change: Callable[[], None], where: str) -> JsonObject:
-        """Do a part of an update; where it fails, the server is broken."""
-        async with self._changes:
-            if not self._is_updating:
-                raise _Refused(f"the server is not being updated; send /start_weight_update before {where}.")
-            try:
-                await asyncio.to_thread(change)
-            except Exception as error:  # whatever it was: some weights may be new
-                self._broken = f"a weight update failed: {type(error).__name__}: {error}".rstrip(".: ")
-                raise PolicyFailure(f"{self._broken}.") from error
         return {"message": "Weights updated"}
 
-    def _load(self, directory: Path) -> None:
-        load_weights(self._module, StoredWeights.read(directory))
+    async def _finish_update(self, body: JsonObject, query: str) -> JsonObject:
+        await self.weights.finish(_version(body.get("weight_version"), "/finish_weight_update"))
+        return {"message": "Weight update finished"}
 
     async def _rename(self, body: JsonObject, query: str) -> JsonObject:
         version = _version(body.get("new_version"), "/update_weight_version")
-        async with self._changes:
-            await asyncio.to_thread(self._policy.set_version if self._hold is None else self._name_weights, version)
+        await self.weights.rename(version)
         return {"success": True, "new_version": str(version)}
 
     async def _check_weights(self, body: JsonObject, query: str) -> JsonObject:
         if body.get("action") != "checksum":
             do = "send {action: checksum}"
             raise InvalidInput.of("action", "be checksum", body.get("action"), where="/weight_checker", do=do)
-        async with self._changes:
-            found = await asyncio.to_thread(self._compute_digests)
-        return {"checksums": dict(found)}
-
-    def _compute_digests(self) -> dict[str, str]:
-        with nullcontext() if self._hold is not None else self._policy.hold():
-            return compute_digests(self._module.named_parameters())
+        return {"checksums": dict(await self.weights.compute_digests())}
 
     # ---- state ---------------------------------------------------------------------------------------------------
 
     async def _health(self) -> ServerReply:
-        if self._broken is not None:
-            return ServerReply.refuse(HTTPStatus.SERVICE_UNAVAILABLE, self._broken)
+        if self.weights.broken is not None:
+            return ServerReply.refuse(HTTPStatus.SERVICE_UNAVAILABLE, self.weights.broken)
         return ServerReply(HTTPStatus.OK, b"", "text/plain")
 
     async def _weight_info(self) -> ServerReply:
         return ServerReply.of({"weight_version": str(self._policy.version)})
 
     async def _is_paused(self) -> ServerReply:
-        return ServerReply.of({"is_paused": self._hold is not None})
+        return ServerReply.of({"is_paused": self.weights.hold is not None})
 
     async def _metrics(self) -> ServerReply:
         """Name what is counted as vLLM does; this engine never preempts a sequence."""
@@ -236,27 +198,9 @@ class PolicyServer:
                 "tokenizer_digest": self._tokenizer_digest,
                 "dtype": str(next(self._module.parameters()).dtype).removeprefix("torch."),
                 "instance": self._instance,
+                "transports": list(transports_of(self.weights.device)),
             }
         )
-
-
-def load_weights(module: nn.Module, stored: StoredWeights) -> None:
-    """Copy a stored version into a module.
-
-    Raises: UnknownName, InvalidInput: weights are missing, or of other shapes or types; nothing was copied.
-    """
-    pairs: list[tuple[Tensor, Tensor]] = pair_weights(module, stored.tensors())
-    own = {name for name, _ in module.named_parameters()}
-    if missing := sorted(own - stored.digests.keys()):
-        do = "write every weight; merged_weights(model) does, with adapters merged"
-        must, got = f"hold all {len(own)}", f"{len(own) - len(missing)}, without {missing[0]}"
-        raise InvalidInput.of("new weights", must, got, where=str(stored.directory), do=do)
-    for target, tensor in pairs:
-        if target.dtype != tensor.dtype:
-            do = "serve the model in the type that it is trained in (--dtype)"
-            must = f"be of the server's {target.dtype}"
-            raise InvalidInput.of("new weights", must, str(tensor.dtype), where=str(stored.directory), do=do)
-    copy_weights(pairs)
 
 
 def _read_body(request: HttpRequest) -> JsonObject:

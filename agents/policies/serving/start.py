@@ -5,7 +5,8 @@ from typing import Any
 
 from envgym.agents.models.loading import load, load_adapter, load_tokenizer, prepare_device, resolve_model
 from envgym.agents.policies.serving.identity import tokenizer_digest
-from envgym.agents.policies.serving.server import PolicyServer, load_weights
+from envgym.agents.policies.serving.served_weights import load_weights
+from envgym.agents.policies.serving.server import PolicyServer
 from envgym.agents.policies.serving.weight_store import WeightStore
 from envgym.agents.policies.transformers import TransformersPolicy
 

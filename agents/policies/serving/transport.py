@@ -1,13 +1,15 @@
-"""How new weights get from the learner to the servers. By files; other ways implement the same interface."""
+"""How new weights get from the learner to the servers: by files, or over a process group with each server."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple, Protocol
 
+import torch
 from torch import Tensor
 
-from envgym.agents.policies.serving.weight_store import WeightStore
+from envgym.agents.policies.serving.collective import GroupAddress, Meeting, WeightGroup, group_device, local_address
+from envgym.agents.policies.serving.weight_store import WeightStore, compute_digests
 from envgym.core.json_types import JsonObject
 
 
@@ -19,10 +21,15 @@ class WeightUpdate(NamedTuple):
     """Body of `/update_weights`, under its key of this name."""
     digests: Mapping[str, str]
     """Name -> sha256 of the tensor's bytes: what `/weight_checker` must find."""
+    sender: "GroupSender | None" = None
+    """Sends the weights while `/update_weights` runs; None: the server fetches them."""
 
 
 class WeightTransport(Protocol):
-    """Makes weights available to servers: by files here; a fast path sends them while `/update_weights` runs."""
+    """Makes weights available to servers, or sends them while `/update_weights` runs."""
+
+    name: str
+    """Among the `transports` that a server takes."""
 
     def publish(self, named_tensors: Iterable[tuple[str, Tensor]], version: int) -> WeightUpdate:
         """Make a version available, until the one after the next."""
@@ -39,6 +46,8 @@ class WeightTransport(Protocol):
 
 class FileTransport:
     """Weights as versioned directories that servers read."""
+
+    name = "files"
 
     def __init__(self, directory: Path | None = None, *, keep: int = 2) -> None:
         """Write to a directory; None: to a temporary one, which `close` removes. Arguments as for `WeightStore`."""
@@ -61,3 +70,68 @@ class FileTransport:
         """Remove the directory where it is a temporary one."""
         if self._temporary is not None:
             self._temporary.cleanup()
+
+
+class GroupSender:
+    """Sends one version over the groups of a transport; its methods block, and `forget` may be called meanwhile."""
+
+    def __init__(self, transport: "GroupTransport", named_tensors: Sequence[tuple[str, Tensor]]) -> None:
+        """Hold the tensors of a version."""
+        self._transport, self._tensors = transport, named_tensors
+
+    def prepare(self, server: str, host: str, port: int) -> Meeting | None:
+        """Listen for a server, where there is no group with it yet. Raises: OSError: it is not reached."""
+        if server in self._transport.groups:
+            return None
+        address = local_address(host, port)
+        return Meeting.prepare(address, self._transport.name, timeout_s=self._transport.timeout_s)
+
+    def meet(self, server: str, meeting: Meeting) -> None:
+        """Wait for a server, which was told where. Raises: RuntimeError: it does not come."""
+        self._transport.groups[server] = meeting.meet(self._transport.device)
+
+    def send(self, server: str) -> None:
+        """Send the version. Raises: RuntimeError: the server has gone."""
+        self._transport.groups[server].send(self._tensors)
+
+    def forget(self, server: str) -> None:
+        """Leave the group with a server whose update failed."""
+        group = self._transport.groups.pop(server, None)
+        if group is not None:
+            group.close()
+
+
+class GroupTransport:
+    """Weights over a process group with each server; the newest version stays in this process's memory."""
+
+    def __init__(self, backend: str, *, device: torch.device, timeout_s: float = 600.0) -> None:
+        """Prepare to send.
+
+        Args:
+            backend: `nccl` or `gloo`.
+            device: of the learner.
+            timeout_s: longest wait for a server.
+
+        Raises: InvalidInput: the device has no such way.
+        """
+        self.name, self.timeout_s = backend, timeout_s
+        self.device = group_device(backend, device)
+        self.groups: dict[str, WeightGroup] = {}
+
+    def publish(self, named_tensors: Iterable[tuple[str, Tensor]], version: int) -> WeightUpdate:
+        """Copy a version, tensor by tensor, so that nothing is gathered any more when it is sent."""
+        held = [(name, tensor.detach().to("cpu", copy=True).contiguous()) for name, tensor in named_tensors]
+        return WeightUpdate(version, {"from_group": True}, compute_digests(held), GroupSender(self, held))
+
+    def finish(self) -> None:
+        """Do nothing: the version is kept for servers that return."""
+
+    def close(self) -> None:
+        """Leave all groups."""
+        while self.groups:
+            self.groups.popitem()[1].close()
+
+
+def init_info(address: GroupAddress) -> JsonObject:
+    """Return what `/init_weight_transfer_engine` is told."""
+    return {"host": address.host, "port": address.port, "backend": address.backend, "timeout_s": address.timeout_s}

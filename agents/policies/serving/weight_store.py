@@ -135,8 +135,8 @@ class WeightStore:
 
 
 def digest(tensor: Tensor) -> str:
-    """Return the sha256 of a tensor's bytes, as vLLM's `/weight_checker` computes it."""
-    data = tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy()
+    """Return the sha256 of a tensor's bytes, zeros taken as positive: a kernel need not keep the sign of one."""
+    data = (tensor.detach().cpu() + 0).contiguous().view(-1).view(torch.uint8).numpy()
     return hashlib.sha256(data.data).hexdigest()
 
 

@@ -2,6 +2,7 @@
 
 POST /inference/v1/generate     token ids in; token ids, log-probs and spans of weight versions out
 POST /pause?mode=keep           freeze requests between two tokens        POST /resume
+POST /init_weight_transfer_engine {init_info}: opens a process group for weights
 POST /start_weight_update       POST /update_weights {update_info}        POST /finish_weight_update {weight_version}
 POST /weight_checker {action: checksum}       POST /update_weight_version {new_version}       GET /weight_info
 GET  /health                    GET /metrics
@@ -47,6 +48,8 @@ class ServerInfo(NamedTuple):
     """Of the weights."""
     instance: str = ""
     """Another one after every start."""
+    transports: Sequence[str] = ("files",)
+    """Ways by which it takes new weights; a vLLM that was started by itself takes none."""
 
 
 # ---- the client's side ----------------------------------------------------------------------------------------------

@@ -1,5 +1,6 @@
 """Whatever a client sends, it gets one sentence, and nobody else notices."""
 
+import asyncio
 import json
 import socket
 from contextlib import closing
@@ -9,7 +10,7 @@ import pytest
 
 from envgym.errors import InvalidInput
 from envgym.serving import wire
-from envgym.serving.http import HttpLimits
+from envgym.serving.http import HttpLimits, HttpReply, HttpServer
 from envgym.serving.server import EnvServer
 from tests.support.env_server import (
     COUNTER,
@@ -137,6 +138,32 @@ def test_requests_that_come_at_once_are_answered_in_order(server: EnvServer) -> 
         while data.count(b"turn ") < 3:
             data += connection.sock.recv(1 << 16)
     assert [data.find(b"turn %d" % n) for n in (1, 2, 3)] == sorted(data.find(b"turn %d" % n) for n in (1, 2, 3))
+
+
+@pytest.mark.parametrize("failure", [RuntimeError("lost"), None])
+def test_a_reply_that_fails_after_its_request_is_told_so_at_once(failure: Exception | None) -> None:
+    def handler(method: str, path: str, body: bytes) -> "HttpReply | asyncio.Future[HttpReply]":
+        reply: asyncio.Future[HttpReply] = asyncio.get_running_loop().create_future()
+        if failure is None:
+            reply.cancel()
+        else:
+            reply.set_exception(failure)
+        return reply
+
+    async def ask_once() -> bytes:
+        server = HttpServer(handler)
+        port = await server.listen("127.0.0.1", 0, url="http://127.0.0.1:{port}", is_local=True)
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        answer = await asyncio.wait_for(reader.read(), WAIT_S)
+        writer.close()
+        await server.close()
+        return answer
+
+    answer = asyncio.run(ask_once())
+    assert answer.startswith(b"HTTP/1.1 500 ")
+    told = "RuntimeError: lost" if failure is not None else "CancelledError"
+    assert f"request must be answered, got {told} (".encode() in answer
 
 
 def test_half_a_request_is_dropped_in_time() -> None:

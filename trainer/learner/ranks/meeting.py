@@ -8,6 +8,11 @@ from envgym.errors import SettingsError
 _FILE: Final = "file://"
 
 
+def is_torchrun() -> bool:
+    """Return whether torchrun has started this process, and others."""
+    return "TORCHELASTIC_RUN_ID" in os.environ and os.environ.get("WORLD_SIZE") != "1"
+
+
 class Meeting(NamedTuple):
     """Where ranks find each other."""
 

@@ -121,7 +121,7 @@ def test_a_turn_that_an_update_meets_has_spans_of_both_versions(tmp_path: Path) 
             steps[0] += 1
             if steps[0] == 4:
                 began.set()
-                while served._hold is None and not served._policy._lock.is_held:
+                while served.weights.hold is None and not served._policy._lock.is_held:
                     pass
             return decode(*arguments)
 
@@ -253,7 +253,7 @@ def test_a_server_whose_update_fails_is_used_no_more(tmp_path: Path) -> None:
 def test_weights_that_are_not_those_that_were_sent_break_the_server(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("envgym.agents.policies.serving.server.copy_weights", lambda pairs: None)
+    monkeypatch.setattr("envgym.agents.policies.serving.served_weights.copy_weights", lambda pairs: None)
     with (
         serving(llama()) as served,
         client(tmp_path, served.http.url) as policy,

@@ -8,7 +8,7 @@ import pytest
 
 from envgym.agents.policies.serving import wire
 from envgym.agents.policies.serving.client import ServedPolicy
-from envgym.agents.policies.serving.server import PolicyServer
+from envgym.agents.policies.serving.served_weights import ServedWeights
 from envgym.agents.policies.serving.transport import FileTransport
 from envgym.errors import InvalidInput, PolicyFailure
 from tests.agents.policies.serving.running import changed, scripted, serving
@@ -68,7 +68,7 @@ def test_a_server_that_a_client_has_left_paused_goes_on(tmp_path: Path) -> None:
         with client(tmp_path, served.http.url) as first:
             first._run(first._fleet.links[0].ask("POST", "/pause?mode=keep"))
         with client(tmp_path, served.http.url) as second:
-            assert served._hold is None
+            assert served.weights.hold is None
             second._run(second._fleet.links[0].ask("POST", "/pause?mode=keep"))
             second._run(second._fleet.links[0].ask("POST", "/start_weight_update"))
         with pytest.raises(InvalidInput, match=r"server must go on sampling, got 503 .*start it again"):
@@ -81,11 +81,11 @@ def test_a_number_beyond_all_bounds_is_refused() -> None:
 
 
 def test_a_server_that_an_update_fails_unexpectedly_is_broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def lose(served: PolicyServer, directory: Path) -> None:
+    def lose(served: ServedWeights, directory: Path) -> None:
         raise KeyError("digests")
 
-    monkeypatch.setattr(PolicyServer, "_load", lose)
+    monkeypatch.setattr(ServedWeights, "_load", lose)
     with serving(llama()) as served, client(tmp_path, served.http.url) as policy:
         with pytest.raises(PolicyFailure, match="500 a weight update failed: KeyError: 'digests'"):
             policy.update_weights(changed(llama(), 1.1), 1)
-        assert served._broken == "a weight update failed: KeyError: 'digests'"
+        assert served.weights.broken == "a weight update failed: KeyError: 'digests'"

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from envgym.agents.policies.serving import weight_store
-from envgym.agents.policies.serving.server import load_weights
+from envgym.agents.policies.serving.served_weights import load_weights
 from envgym.agents.policies.serving.transport import FileTransport
 from envgym.agents.policies.serving.weight_store import StoredWeights, WeightStore, digest
 from envgym.errors import InvalidInput, UnknownName

@@ -27,6 +27,7 @@ from envgym.trainer.train import train
 from tests.support.sources import ROOT
 from tests.support.tiny_runs import step_metrics, tiny_settings
 
+RESETS = {"reset_reference": True, "reset_optimizer": True, "settings": {"objective.kl_coef": 0.2}}
 SFT = {"episodes": 8, "batch_size": 4, "lr": 0.001}
 VARIANTS: dict[str, dict[str, Any]] = {
     "reference after a warm start, loss of a file": {
@@ -41,6 +42,14 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "objective": {"kl_coef": 0.1},
     },
     "terms that couple rows": {"recipe": "clip_cov"},
+    "reference, optimizer and weights that controllers change": {
+        "objective": {"kl_coef": 0.1},
+        "controllers": [
+            {"name": "stages", "stages": [{"after": {"step": 1}, **RESETS}]},
+            {"name": "weight_average", "decay": 0.5, "adopt_every": 1},
+        ],
+        "run": {"steps": 3},
+    },
 }
 
 
@@ -56,7 +65,7 @@ def test_run_of_two_ranks_has_the_numbers_of_one_process(variant: str, tmp_path:
     sections = VARIANTS[variant]
     train(tiny_settings(tmp_path / "alone", **sections))
     found, expected = run_in_two(tmp_path / "two", **sections), step_metrics(tmp_path / "alone")
-    assert len(found) == len(expected) == 2
+    assert len(found) == len(expected) == sections.get("run", {}).get("steps", 2)
     for of_two, of_one in zip(found, expected, strict=True):
         assert of_two == pytest.approx(of_one, rel=1e-4, abs=1e-5)
 
