@@ -149,7 +149,7 @@ def _warm_start(paths: CellPaths, settings: TrainSettings) -> None:
         state=TrainState(step=0, stats={}),
         model=bench.model,
         tokenizer=bench.tokenizer,
-        optimizer=bench.learner.optimizer,
+        learner=bench.learner,
         keep=1,
     )
     _write(paths, WARM_START, settings, (started, started_cpu), [{"budget": 0, "spent": 0, **point}], metrics)

@@ -7,16 +7,17 @@ protocols, and called only if it fits them.
 
 import hashlib
 import inspect
+import os
 import re
 import sys
 import threading
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from importlib import import_module
 from importlib.machinery import SourceFileLoader
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoints, entry_points
 from importlib.util import module_from_spec, spec_from_loader
 from operator import attrgetter
 from pathlib import Path
@@ -104,7 +105,7 @@ class PluginKind(Generic[T]):
             return name
         installed = self._entry_points()
         if name in installed:
-            points = entry_points(group=f"envgym.{self.name}", name=name)
+            points = _installed(f"envgym.{self.name}").select(name=name)
             if len({point.value for point in points}) > 1:
                 got = " and ".join(f"{point.value} of {point.dist.name}" for point in points if point.dist)
                 do = "write the import path of the one that is meant"
@@ -156,7 +157,7 @@ class PluginKind(Generic[T]):
             raise SettingsError(sentence("settings", f"fit {choice.name}", str(error), where=place, do=do)) from error
 
     def _entry_points(self) -> dict[str, str]:
-        return {entry.name: entry.value for entry in entry_points(group=f"envgym.{self.name}")}
+        return {entry.name: entry.value for entry in _installed(f"envgym.{self.name}")}
 
     def _import(self, path: str) -> Any:  # whatever stands there
         try:
@@ -186,6 +187,25 @@ class PluginKind(Generic[T]):
             return isinstance(plugin, type)
         made = return_type(plugin)
         return isinstance(made, type) and misfit(made, [import_path(path) for path in self.protocols]) is None
+
+
+def _installed(group: str) -> EntryPoints:
+    """Return the entry points of a group, of all distributions that are installed by now."""
+    return _entry_points_of(group, tuple((folder, _modified_ns(folder or os.curdir)) for folder in sys.path))
+
+
+@lru_cache(maxsize=128)
+def _entry_points_of(group: str, path: tuple[tuple[str, int], ...]) -> EntryPoints:
+    """Read the entry points of a group, once as long as the folders of the path stay as they are."""
+    del path  # of which `sys.path` is the same
+    return entry_points(group=group)
+
+
+def _modified_ns(path: str) -> int:
+    try:
+        return os.stat(path).st_mtime_ns
+    except OSError:
+        return 0  # not there
 
 
 def read_kinds(catalog: Path) -> Mapping[str, PluginKind[Any]]:  # each kind makes objects of its own type

@@ -35,8 +35,12 @@ FORCED_S = 60.0
 EXIT_FAILED: Final = 2
 """Exit code of a run that a process's death ended, as of every error that is one sentence."""
 _PARENT_DEATH_SIGNAL: Final = 1  # PR_SET_PDEATHSIG of prctl(2)
+_PEER_S = 15.0
+"""From the loss of a connection until the death of the process behind it is known, if it has died."""
 _LAST_WORDS_S = 1.0
 """From the end of a process until its output is taken as read."""
+_ERROR: Final = "envgym: "
+"""How a command's error begins."""
 _KEPT_BYTES = 1 << 16
 """Longest line of a process's output."""
 
@@ -71,6 +75,10 @@ def end_with_parent() -> None:
 # ---- in the process that starts them --------------------------------------------------------------------------------
 
 
+class PeerLost(RunError):
+    """A process of the run does not answer; should it have died, that is known soon."""
+
+
 class ProcessSpec(NamedTuple):
     """A process to start."""
 
@@ -80,6 +88,8 @@ class ProcessSpec(NamedTuple):
     """What follows `python -m envgym`, or a whole command that begins with an absolute path."""
     serves: bool = True
     """Whether it announces that it is ready."""
+    ends_itself: bool = False
+    """Whether it may end before the run does, with exit code 0."""
 
 
 class ProcessState(NamedTuple):
@@ -151,7 +161,8 @@ class Processes:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         """End them. Raises: RunError: one had died by itself; it is why the block failed."""
-        failure = None if error is None else self._await_failure()
+        within_s = _PEER_S if isinstance(error, PeerLost) else 0.5
+        failure = None if error is None else self._await_failure(within_s)
         _shown.remove(self)
         try:
             self.end()
@@ -287,13 +298,11 @@ class Processes:
             own.last_line = str(entry.get("message", "")).strip().rpartition("\n")[2] or own.last_line
 
     def _note_death(self, own: _Process) -> None:
-        is_done = own.popen.returncode == 0 and not own.spec.serves
+        is_done = own.popen.returncode == 0 and (own.spec.ends_itself or not own.spec.serves)
         with self._changed:
             if is_done or self._ending.is_set() or self._failure is not None:
                 return
-            got = own.ending + (f" after: {own.last_line}" if own.last_line else "")
-            do = f"look into its log, then go on with: {self._resume}"
-            self._failure = RunError.of(own.spec.role, "run until the run ends", got, where=str(own.log), do=do)
+            self._failure = _failure_of(own, self._resume)
             self._changed.notify_all()
             if not self._is_waiting:
                 self._interrupt()
@@ -306,11 +315,27 @@ class Processes:
     def _interrupt_main(self) -> None:
         signal.pthread_kill(threading.main_thread().ident or 0, self._signal)
 
-    def _await_failure(self) -> RunError | None:
+    def _await_failure(self, within_s: float) -> RunError | None:
         """Return the failure that explains an error of the block: a death may be known a moment later."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._failure is not None, timeout=0.5)
-            return self._failure
+        try:
+            with self._changed, self._waiting():
+                self._changed.wait_for(lambda: self._failure is not None, timeout=within_s)
+        except KeyboardInterrupt:
+            if self._failure is None:
+                raise
+        return self._failure
+
+
+def _failure_of(own: _Process, resume: str) -> RunError:
+    """Return the error of a process that died: which, how, and what to do."""
+    got, do = own.ending, "look into its log"
+    if own.last_line.startswith(_ERROR):  # a sentence that says what to do
+        do = f"it says: {own.last_line.removeprefix(_ERROR).rstrip('.')}"
+    elif own.last_line:
+        got += f" after: {own.last_line}"
+    return RunError.of(
+        own.spec.role, "run until the run ends", got, where=str(own.log), do=f"{do}; then go on with: {resume}"
+    )
 
 
 _shown: list[Processes] = []

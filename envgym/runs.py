@@ -27,6 +27,7 @@ import platform
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from os import PathLike
 from pathlib import Path
@@ -78,14 +79,13 @@ def read_object(path: Path) -> dict[str, Any]:
     return data
 
 
+@cache
 def package_versions() -> dict[str, str]:
     """Return the versions that a run's numbers depend on."""
     found = {"python": platform.python_version(), "platform": platform.platform()}
     for package in _PACKAGES:
-        try:
+        with suppress(PackageNotFoundError):
             found[package] = version(package)
-        except PackageNotFoundError:
-            continue
     return found
 
 

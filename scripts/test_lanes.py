@@ -22,7 +22,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
-_LANE_MARKERS = "processes or peers or vllm or web or docker or notebook or gpu"
+_MARKERS_OF_NEEDS = "processes or peers or vllm or web or docker or notebook or gpu"
+_LANE_MARKERS = f"{_MARKERS_OF_NEEDS} or docs"
 _NO_TESTS_COLLECTED = 5
 
 
@@ -70,8 +71,9 @@ class Counts(NamedTuple):
         return Counts(*(mine + its for mine, its in zip(self, other, strict=True)))
 
 
-_TWO_PROCESSES = ("-n", "2", "--dist", "worksteal")
-_FAST = Step(markers=f"not ({_LANE_MARKERS} or fuzz or slow)", options=_TWO_PROCESSES, is_required=True)
+_PARALLEL = ("-n", "3", "--dist", "worksteal")
+"""One more than two cores: many tests wait for a sandbox, a server or a limit."""
+_FAST = Step(markers=f"not ({_LANE_MARKERS} or fuzz or slow)", options=_PARALLEL, is_required=True)
 _FUZZ_FILES = tuple(sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "tests").rglob("test_fuzz*.py")))
 """Where fuzz tests lie, so that no other test module is imported for them."""
 
@@ -79,10 +81,22 @@ LANES = (
     Lane(
         name="core",
         steps=(
-            Step(markers=f"not ({_LANE_MARKERS} or fuzz)", options=_TWO_PROCESSES, is_required=True),
-            Step(markers="fuzz", options=(*_TWO_PROCESSES, *_FUZZ_FILES)),
+            Step(markers=f"not ({_LANE_MARKERS} or fuzz)", options=_PARALLEL, is_required=True),
+            Step(markers="fuzz", options=("-n", "2", *_FUZZ_FILES)),
         ),
         limit_s=600,
+        constraints="constraints/core.txt",
+    ),
+    Lane(
+        name="docs",
+        steps=(
+            Step(
+                markers=f"docs and not ({_MARKERS_OF_NEEDS})",
+                options=(*_PARALLEL, "tests/docs", "tests/examples"),
+                is_required=True,
+            ),
+        ),
+        limit_s=300,
         constraints="constraints/core.txt",
     ),
     Lane(

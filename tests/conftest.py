@@ -14,6 +14,7 @@ from pathlib import Path
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ["LANGUAGE"] = "C"  # argparse looks for a translation of each of its words in files, every time
 
 import gymnasium
 import hypothesis
@@ -23,6 +24,8 @@ from envgym import registry
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # tests that were started in the background start programs, too
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+gc.disable()  # until the tests are collected: modules and tests stay, so nothing would be found among them
 
 # No test fails by the clock: neither by a deadline nor because a busy machine draws examples slowly.
 _UNTIMED = hypothesis.settings(deadline=None, database=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
@@ -67,6 +70,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         item.add_marker(pytest.mark.timeout(share + _LAST_ROUND_S))
     gc.collect()
     gc.freeze()  # modules stay: the garbage collector passes over millions of objects no more
+    gc.enable()
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -4,9 +4,10 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import nn
 
 from envgym.agents.catalog import SEARCH
 from envgym.agents.loop.agent import Agent, make_agent
@@ -29,7 +30,8 @@ from envgym.trainer.checks.compatibility import (
 from envgym.trainer.env_source import EnvSource, TaskPool, build_env_sources, decontaminate
 from envgym.trainer.learner.causal_lm import check_head
 from envgym.trainer.learner.critic import Critic
-from envgym.trainer.learner.learner import Learner, SamplesCheck
+from envgym.trainer.learner.learner import Learner
+from envgym.trainer.learner.train_step import SamplesCheck
 from envgym.trainer.method import Method, build_method
 from envgym.trainer.methods.annotators.base import Model
 from envgym.trainer.methods.losses.kl_reference import REFERENCE
@@ -57,6 +59,9 @@ from envgym.trainer.rollout.annotate import AnnotateStage
 from envgym.trainer.rollout.collector import Collector
 from envgym.trainer.sections import CriticSettings, RolloutSettings
 from envgym.trainer.settings import TrainSettings
+
+if TYPE_CHECKING:
+    from envgym.trainer.learner.ranks.learner import RankCalls
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,7 +135,8 @@ class RunContext:
     def open_reference(self) -> None:
         """Let the learner read the reference where the objective has a KL term. Raises: SettingsError: it cannot."""
         needs_reference = self.method.objective.settings.kl_coef > 0
-        self.learner.reference = reference_of(self.models, self.learner.forward) if needs_reference else None
+        reference = reference_of(self.models, self.learner.forward) if needs_reference else None
+        self.learner.set_reference(reference, self.policy.pause)
 
     def update_policy(self, version: int) -> None:
         """Let the policy sample from the learner's weights as they are now."""
@@ -227,12 +233,15 @@ class RunContext:
         )
 
 
-def build_run_context(settings: TrainSettings, *, checkpoint: Path | None = None) -> RunContext:
+def build_run_context(
+    settings: TrainSettings, *, checkpoint: Path | None = None, ranks: "RankCalls | None" = None
+) -> RunContext:
     """Build the parts; cheap checks first, the model last.
 
     Args:
         settings: of the run.
         checkpoint: take the weights from here instead of from `model.name`.
+        ranks: that learn together, of which this is the first; None: this process learns alone.
     """
     method = build_method(settings)
     env_sources = decontaminate(build_env_sources(settings.envs, settings.evaluation), settings.decontamination)
@@ -257,24 +266,13 @@ def build_run_context(settings: TrainSettings, *, checkpoint: Path | None = None
     for search in (method.search, evaluation_search):
         if isinstance(search, TreeStrategy):
             search.check_tokenizer(tokenizer)
-    critic, rates = None, ["optim.lr"]
-    chosen = settings.critic or CriticSettings()
-    if isinstance(method.credit, CriticCredit) and chosen.model is None:
-        critic = Critic(model, chosen, settings.optim, device=device)
-        rates.append("critic.lr")
-    learner = Learner(
-        model,
-        optim=settings.optim,
-        num_steps=settings.run.steps,
-        device=device,
-        autocast=autocast_dtype(settings.model),
-        critic=critic,
-        rates=rates,
-    )
+    learner = _build_learner(settings, method, model, device, ranks)
     policy = build_trained_policy(
         settings.model, settings.engine, learner_model=model, deterministic=settings.rollout.deterministic
     )
     policy.check_sampling(settings.sampling.sampling)
+    if ranks is not None and not policy.shares_weights:
+        model.to("cpu")  # it is there to be sent and saved
     parts = ModelContext(model=model, tokenizer=tokenizer, policy=policy, device=device, settings=settings)
     models = build_models(parts)
     has_kl = any(given.objective.kl_coef for given in (settings, *planned))
@@ -297,4 +295,26 @@ def build_run_context(settings: TrainSettings, *, checkpoint: Path | None = None
         device=device,
         models=models,
         probed=probe_models(method.annotators, models, [source.tasks for source in env_sources.values()]),
+    )
+
+
+def _build_learner(
+    settings: TrainSettings, method: Method, model: nn.Module, device: torch.device, ranks: "RankCalls | None"
+) -> Learner:
+    """Build the learner of the run, with a critic on its body where the credit reads one."""
+    chosen = settings.critic or CriticSettings()
+    has_critic = isinstance(method.credit, CriticCredit) and chosen.model is None
+    rates = ["optim.lr", "critic.lr"] if has_critic else ["optim.lr"]
+    if ranks is not None:
+        from envgym.trainer.learner.ranks.follow import lead  # heavy, for few runs
+
+        return lead(ranks, settings, model, has_critic=has_critic, rates=rates)
+    return Learner(
+        model,
+        optim=settings.optim,
+        num_steps=settings.run.steps,
+        device=device,
+        autocast=autocast_dtype(settings.model),
+        critic=Critic(model, chosen, settings.optim, device=device) if has_critic else None,
+        rates=rates,
     )

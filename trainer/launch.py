@@ -7,8 +7,9 @@ resumed starts its processes anew.
 import os
 import secrets
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from typing import Final
+from contextlib import ExitStack, contextmanager
+from tempfile import TemporaryDirectory
+from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
 from envgym.agents.models.loading import resolve_model
@@ -18,35 +19,80 @@ from envgym.plugins import Choice
 from envgym.process_log import FOLDER, close_log, is_open, open_log
 from envgym.processes import Processes, ProcessSpec
 from envgym.serving.wire import TOKEN_VARIABLE as ENV_TOKEN
+from envgym.trainer.learner.ranks.meeting import Meeting, is_torchrun
 from envgym.trainer.settings import TrainSettings
 
 _ENV_SERVER: Final = "env-server"
 _POLICY_SERVER: Final = "policy-server"
+_LEARNER: Final = "learner"
 _POLICY_SERVERS: Final = "policy_servers"
 """The backend that samples through policy servers."""
 
 
-@contextmanager
-def launched(settings: TrainSettings) -> Iterator[TrainSettings]:
-    """Start the processes of a run for a block, and yield its settings with the addresses at which they serve.
+class Launched(NamedTuple):
+    """A run whose processes serve."""
 
-    Raises: SettingsError: the launcher is `static`, and other numbers of addresses are given. RunError: a process did
-        not start, or died during the block; it says which, how, and what to do.
+    settings: TrainSettings
+    """Of the run, with the addresses at which they serve."""
+    meeting: Meeting | None
+    """Where the learner ranks meet; None: this process learns alone."""
+
+
+@contextmanager
+def launched(settings: TrainSettings) -> Iterator[Launched]:
+    """Start the processes of a run for a block.
+
+    Raises: SettingsError: the launcher is `static`, and other numbers of addresses are given, or torchrun has started
+        another number of ranks. RunError: a process did not start, or died during the block; it says which, how, and
+        what to do.
     """
+    meeting = meeting_of_torchrun(settings)
+    if meeting is not None:
+        launch = settings.launch.model_copy(update={"learners": meeting.size})
+        settings = settings.model_copy(update={"launch": launch})
     launch = settings.launch
     check_addresses(settings)
-    if not launch.num_started:
-        yield settings
+    if not _num_started(settings, meeting):
+        yield Launched(settings, meeting)
         return
     resume = f"envgym train {settings.run.path} --resume"
     with (
         _log_of_controller(settings),
         _tokens(ENV_TOKEN, POLICY_TOKEN),
         Processes(settings.run.path / FOLDER, run=settings.run.name, resume=resume) as processes,
+        ExitStack() as held,
     ):
-        processes.start(process_specs(settings))
+        if meeting is None and launch.learners > 1:
+            folder = held.enter_context(TemporaryDirectory(prefix="envgym-ranks-"))
+            meeting = Meeting.at_file(0, launch.learners, f"{folder}/meeting")
+            engine = settings.engine.model_copy(update={"threads": _threads(settings)})
+            settings = settings.model_copy(update={"engine": engine})
+        processes.start(process_specs(settings, meeting))
         ready = processes.wait_ready(timeout_s=launch.start_timeout_s)
-        yield with_addresses(settings, {role: str(told["url"]) for role, told in ready.items()})
+        urls = {role: str(told["url"]) for role, told in ready.items() if "url" in told}
+        yield Launched(with_addresses(settings, urls), meeting)
+
+
+def meeting_of_torchrun(settings: TrainSettings) -> Meeting | None:
+    """Return where the ranks meet that torchrun has started, this process one of them; None: it has started none.
+
+    Raises: SettingsError: `launch.learners` says another number, or ranks are to be there with the launcher `static`.
+    """
+    launch = settings.launch
+    if not is_torchrun() and (launch.launcher != "static" or launch.learners == 1):
+        return None
+    meeting = Meeting.of_torchrun()
+    must, do = f"be the {meeting.size} that torchrun has started", "leave it out"
+    SettingsError.unless(
+        launch.learners in (1, meeting.size), "launch.learners", must, launch.learners, where="launch", do=do
+    )
+    return meeting
+
+
+def _num_started(settings: TrainSettings, meeting: Meeting | None) -> int:
+    """Return how many processes this one starts: no ranks where torchrun has."""
+    launch = settings.launch
+    return launch.num_started - (launch.learners - 1 if meeting is not None and launch.launcher == "local" else 0)
 
 
 @contextmanager
@@ -74,18 +120,29 @@ def _log_of_controller(settings: TrainSettings) -> Iterator[None]:
         close_log()
 
 
-def process_specs(settings: TrainSettings) -> list[ProcessSpec]:
-    """Return the processes that a run starts."""
+def process_specs(settings: TrainSettings, meeting: Meeting | None = None) -> list[ProcessSpec]:
+    """Return the processes that a run starts; the ranks but the first, where they meet at a file."""
     launch, env_ids = settings.launch, dict.fromkeys(env.id for env in settings.envs if not env.servers)
     commands = {
         _ENV_SERVER: (launch.env_servers, ("serve", *env_ids)),
         _POLICY_SERVER: (launch.servers, _policy_server(settings) if launch.servers else ()),
     }
-    return [
+    specs = [
         ProcessSpec(f"{role}-{number}", (*command, "--port", "0"))
         for role, (count, command) in commands.items()
         for number in range(count)
     ]
+    if meeting is not None and meeting.file is not None:
+        specs += [_learner_rank(settings, meeting, rank) for rank in range(1, meeting.size)]
+    return specs
+
+
+def _learner_rank(settings: TrainSettings, meeting: Meeting, rank: int) -> ProcessSpec:
+    """Return a rank of the learner that follows this process; it is ready when it waits for the others."""
+    launch, engine = settings.launch, settings.engine
+    options: dict[str, object] = {"rank": rank, "of": meeting.size, "meeting": meeting.file, "device": engine.device}
+    options |= {"threads": _threads(settings), "timeout": launch.rank_timeout_s}
+    return ProcessSpec(f"{_LEARNER}-{rank}", ("learner-rank", *_words(options)), ends_itself=True)
 
 
 def _policy_server(settings: TrainSettings) -> tuple[str, ...]:
@@ -94,8 +151,7 @@ def _policy_server(settings: TrainSettings) -> tuple[str, ...]:
     Raises: SettingsError: it is to be vLLM, and none is installed that can be used.
     """
     model, engine, kind = settings.model, settings.engine, settings.launch.server_engine
-    threads = engine.threads or max(1, (os.cpu_count() or 1) // (1 + settings.launch.servers))
-    options: dict[str, object] = {"dtype": model.dtype, "device": engine.device, "threads": threads}
+    options: dict[str, object] = {"dtype": model.dtype, "device": engine.device, "threads": _threads(settings)}
     options |= {"max-batch": engine.max_batch, "adapter": model.adapter, "tokenizer": model.tokenizer}
     if kind == "vllm":
         import torch  # heavy, as what follows
@@ -104,8 +160,17 @@ def _policy_server(settings: TrainSettings) -> tuple[str, ...]:
 
         check_installed(torch.__version__)
         options |= {"cache-gib": engine.cache_gib, "max-context": engine.max_context}
-    given = [word for name, value in options.items() if value is not None for word in (f"--{name}", str(value))]
-    return ("policy-server", str(resolve_model(model.name, tiny=model.tiny)), "--engine", kind, *given)
+    return ("policy-server", str(resolve_model(model.name, tiny=model.tiny)), "--engine", kind, *_words(options))
+
+
+def _words(options: Mapping[str, object]) -> list[str]:
+    return [word for name, value in options.items() if value is not None for word in (f"--{name}", str(value))]
+
+
+def _threads(settings: TrainSettings) -> int:
+    """Return the CPU threads of every process with a model: a share of the cores, where the settings name none."""
+    launch = settings.launch
+    return settings.engine.threads or max(1, (os.cpu_count() or 1) // (launch.learners + launch.servers))
 
 
 def with_addresses(settings: TrainSettings, urls: Mapping[str, str]) -> TrainSettings:

@@ -87,7 +87,10 @@ class LaunchSettings(Settings):
 
     launcher: Literal["local", "static"] = "local"
     """`local` starts them on this machine; `static` starts none, and sees that as many addresses are given (`servers`
-    of the envs and of `engine.backend`)."""
+    of the envs and of `engine.backend`); its learner ranks are those of torchrun."""
+    learners: int = Field(default=1, ge=1)
+    """Processes that learn together, this one among them, each with a shard of the model; under torchrun as many as it
+    has started."""
     servers: int = Field(default=0, ge=0)
     """Policy servers, which sample with a copy of the weights each; 0: the policy samples in this process."""
     server_engine: Literal["transformers", "vllm"] = "transformers"
@@ -98,11 +101,13 @@ class LaunchSettings(Settings):
     """Environment servers, which share the episodes of the envs that name no servers; 0: envs live in this process."""
     start_timeout_s: float = Field(default=300.0, gt=0)
     """Seconds within which every process must be ready."""
+    rank_timeout_s: float = Field(default=600.0, gt=0)
+    """Seconds that learner ranks wait for each other in the middle of a train step."""
 
     @property
     def num_started(self) -> int:
         """How many processes are started."""
-        return self.servers + self.env_servers if self.launcher == "local" else 0
+        return self.learners - 1 + self.servers + self.env_servers if self.launcher == "local" else 0
 
 
 class RolloutSettings(Settings):

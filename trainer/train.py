@@ -33,8 +33,6 @@ from envgym.trainer.learner.checkpoint import (
     TrainState,
     drop_old_references,
     has_part,
-    load_critic,
-    load_optimizer,
     load_parts,
     load_state,
     newest_checkpoint,
@@ -109,13 +107,18 @@ def train(
         starts = settings.launch.num_started > 0
         if run is not None or starts:
             held.enter_context(sole_writer(settings.run.path))
-        recorded, settings = settings, held.enter_context(launched(settings))
+        recorded, (settings, meeting) = settings, held.enter_context(launched(settings))
+        ranks = None
+        if meeting is not None:
+            from envgym.trainer.learner.ranks.follow import joined  # heavy, for few runs
+
+            ranks = held.enter_context(joined(settings, meeting))
         checkpoint = None if run is None else newest_checkpoint(run.path)
         sources = demonstration_sources(settings.sft if checkpoint is None else None)
         demonstrations = None if settings.demonstrations is None else DemonstrationPool(settings)
         if demonstrations is not None:
             sources.append(demonstrations.source)
-        context = build_run_context(settings, checkpoint=checkpoint)
+        context = build_run_context(settings, checkpoint=checkpoint, ranks=ranks)
         held.callback(context.policy.close)
         check_memory([context.learner, *([] if context.critic is None else [context.critic.learner])], settings)
         if context.device.type == "cpu":
@@ -335,9 +338,8 @@ class TrainLoop:
             state=TrainState(step=self.step, stats=self.stats),
             model=self.context.model,
             tokenizer=self.context.tokenizer,
-            optimizer=self.context.learner.optimizer,
+            learner=self.context.learner,
             keep=self.settings.run.keep_checkpoints,
-            critic=self.context.learner.critic,
             parts=self.context.checkpointed_parts(with_tasks=self.context.tasks.has_grown) | self._control.parts(),
         )
         drop_old_references(self.run_directory.path)
@@ -347,9 +349,7 @@ class TrainLoop:
         load_parts(checkpoint, self._control.parts())
         self.context = self._control.put_in_force(self.context, self._collector, self.settings)
         self.settings = self._control.settings
-        load_optimizer(checkpoint, self.context.learner.optimizer)
-        if self.context.learner.critic is not None:
-            load_critic(checkpoint, self.context.learner.critic)
+        self.context.learner.load(checkpoint)
         load_parts(checkpoint, self.context.checkpointed_parts(with_tasks=has_part(checkpoint, "tasks")))
         if self.context.method.replay is not None:
             self.context.method.replay.check_agent(self.context.agent)

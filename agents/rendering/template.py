@@ -9,7 +9,7 @@ Two ways of using tools, chosen when the dialect is probed:
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, lru_cache
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +28,10 @@ CPU_S = 5
 """Seconds of processor time that rendering a conversation may take."""
 _WALL_S = 300.0
 _MAX_REQUESTS = 1_000_000
+_MAX_KEPT_CHARACTERS = 2**14
+"""Of a request whose answer is kept."""
+_VARYING = ("strftime_now", "random")
+"""What a template names that renders the same messages in several ways."""
 
 
 class _TemplateFault(Exception):
@@ -37,6 +41,20 @@ class _TemplateFault(Exception):
 @cache
 def _pool() -> WorkerPool:
     return WorkerPool("envgym.agents.models.template_worker", 2, max_requests=_MAX_REQUESTS)
+
+
+def _answer(line: str) -> Mapping[str, str]:
+    """Return what a worker answers to a request. Raises: WorkerDied, WorkerHung."""
+
+    def ask(worker: Worker) -> Mapping[str, str]:
+        worker.send_line(line)
+        return worker.receive(_WALL_S)
+
+    return _pool().use(ask)
+
+
+_kept_answer = lru_cache(maxsize=2048)(_answer)
+"""The members of a group begin with the same prompt, and all agents of a process probe the same template."""
 
 
 class ChatTemplate:
@@ -104,12 +122,10 @@ class ChatTemplate:
             "cpu_s": CPU_S,
         }
 
-        def ask(worker: Worker) -> Mapping[str, str]:
-            worker.send(request)
-            return worker.receive(_WALL_S)
-
+        line = json.dumps(request)
+        is_kept = len(line) <= _MAX_KEPT_CHARACTERS and not any(name in template for name in _VARYING)
         try:
-            answer = _pool().use(ask)
+            answer = _kept_answer(line) if is_kept else _answer(line)
         except (WorkerDied, WorkerHung) as lost:
             must, do = f"render within {CPU_S} s and 1 GiB", "use a model with another template"
             raise InvalidInput.of("chat template", must, str(lost), where=self.name, do=do) from None

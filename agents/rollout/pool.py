@@ -170,6 +170,8 @@ class _Postponed:
 
     num_objects = 0
     _full_collections = 0
+    _has_caller_frozen = False
+    """Whether the caller has ever frozen objects; to count them is to pass over all of them."""
 
     def collect_if_many(self) -> None:
         """Look at all objects, where many were left out since the last time; most records are gone by now."""
@@ -183,9 +185,11 @@ class _Postponed:
         """Count the young objects, and move them to the oldest generation without looking at them.
 
         `freeze` moves all objects out of the generations, and `unfreeze` moves them into the oldest. Where the caller
-        has frozen some, they would be let go: the next collection looks at the young ones then.
+        has frozen some, they would be let go: the next collection looks at the young ones then, and after every later
+        run too.
         """
-        if gc.get_freeze_count() == 0:
+        self._has_caller_frozen = self._has_caller_frozen or gc.get_freeze_count() > 0
+        if not self._has_caller_frozen:
             self.num_objects += gc.get_count()[0]
             self._full_collections = gc.get_stats()[2]["collections"]
             gc.freeze()

@@ -22,6 +22,7 @@ from envgym.progress import ProgressDisplay
 from envgym.settings import apply_overrides, places, read_settings_file
 
 if TYPE_CHECKING:
+    from envgym.trainer.learner.ranks.meeting import Meeting
     from envgym.trainer.settings import TrainSettings
 
 
@@ -40,6 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def add_launch_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the processes beside this one: shorter names of the settings in `launch`."""
+    parser.add_argument("--learners", type=int, metavar="N", help="processes that learn together, this one among them")
     parser.add_argument("--servers", type=at_least_0, metavar="M", help="policy servers beside this process")
     parser.add_argument("--env-servers", type=at_least_0, metavar="K", help="environment servers beside this process")
     help_launcher = "start the processes on this machine, or use the addresses in the settings (default: local)"
@@ -48,7 +50,9 @@ def add_launch_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--start-timeout", type=float, metavar="S", help=help_timeout)
 
 
-_LAUNCH = {name: name for name in ("servers", "env_servers", "launcher")} | {"start_timeout": "start_timeout_s"}
+_LAUNCH = {name: name for name in ("learners", "servers", "env_servers", "launcher")} | {
+    "start_timeout": "start_timeout_s"
+}
 """Arguments -> keys of the section `launch`."""
 
 
@@ -69,6 +73,10 @@ def run(args: argparse.Namespace) -> int:
     args.settings += [f"launch.{key}={value}" for key, value in chosen.items() if value is not None]
     data = _read_file(args)
     if data is not None and is_pipeline(data):
+        from envgym.trainer.learner.ranks.meeting import is_torchrun
+
+        do = f"use envgym train {shlex.quote(args.config)} --learners N, or train each stage by itself"
+        SettingsError.unless(not is_torchrun(), "pipeline", "be one process", "torchrun", where=args.config, do=do)
         return run_pipeline(data, args)
     settings = _read_settings(args, data)
     if args.overfit_one_batch is not None:
@@ -104,7 +112,12 @@ def _read_settings(args: argparse.Namespace, data: dict[str, Any] | None) -> "Tr
 
 
 def _run_training(settings: "TrainSettings", args: argparse.Namespace) -> int:
-    """Train, show it, and print what came of it."""
+    """Train, show it, and print what came of it; as a further rank of torchrun, learn with the first."""
+    from envgym.trainer.launch import meeting_of_torchrun
+
+    meeting = meeting_of_torchrun(settings)
+    if meeting is not None and meeting.rank:
+        return _follow(settings, meeting)
     command = f"envgym {args.command} {shlex.quote(str(settings.run.path))} --resume"
     describe_interrupt_by(partial(describe_saved, settings.run.path, command))
     from envgym.trainer.checks.preflight import check_names, open_run_directory
@@ -121,6 +134,15 @@ def _run_training(settings: "TrainSettings", args: argparse.Namespace) -> int:
         print_json({**run_json(result.directory, result.report), "steps": result.steps})
         return 0
     print_run(result.directory, result.report)
+    return 0
+
+
+def _follow(settings: "TrainSettings", meeting: "Meeting") -> int:
+    from envgym.agents.models.loading import prepare_device
+    from envgym.trainer.learner.ranks.follow import follow
+
+    device = prepare_device(settings.engine.device, settings.engine.threads)
+    follow(meeting, device=device, timeout_s=settings.launch.rank_timeout_s, on_settings=import_from_here)
     return 0
 
 

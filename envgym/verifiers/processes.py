@@ -84,10 +84,14 @@ class Worker:
 
     def send(self, request: JsonObject) -> None:
         """Write one request. Raises: WorkerDied."""
+        self.send_line(json.dumps(request))
+
+    def send_line(self, line: str) -> None:
+        """Write one request that is JSON already. Raises: WorkerDied."""
         self.num_requests += 1
         try:
             assert self._process.stdin is not None
-            self._process.stdin.write(json.dumps(request).encode() + b"\n")
+            self._process.stdin.write(line.encode() + b"\n")
             self._process.stdin.flush()
         except OSError:
             raise WorkerDied(self._process.wait()) from None

@@ -28,8 +28,8 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def folder(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return a folder of its own with the files and the runs, from which files are imported."""
-    shutil.copytree(trained, tmp_path, dirs_exist_ok=True)
+    shutil.copytree(trained, tmp_path, dirs_exist_ok=True, ignore=shutil.ignore_patterns("cache"))
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("ENVGYM_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("ENVGYM_CACHE", str(trained / "cache"))  # of all pages: what one has built, the next ones read
     monkeypatch.syspath_prepend(str(tmp_path))
     return tmp_path

@@ -116,7 +116,7 @@ def settings_blocks() -> list[object]:
     return [pytest.param(block.text, id=block.where) for block in chosen]
 
 
-@pytest.mark.slow
+@pytest.mark.docs
 @pytest.mark.parametrize("text", settings_blocks())
 @pytest.mark.usefixtures("folder")
 def test_settings_show_a_batch(text: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,7 +12,7 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "evaluate.md"
 TEXT = PAGE.read_text(encoding="utf-8")
 
 
-@pytest.mark.slow
+@pytest.mark.docs
 def test_program_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ((name, text),) = re.findall(r'^```python title="([^"]*)"\n(.*?)^```$', TEXT, re.DOTALL | re.MULTILINE)
     (tmp_path / name).write_text(text)

@@ -26,7 +26,7 @@ def shorter(text: str) -> str:
     return yaml.safe_dump(settings)
 
 
-@pytest.mark.slow
+@pytest.mark.docs
 def test_every_block_of_the_page_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -55,7 +55,7 @@ def test_page_says_what_the_test_makes_smaller() -> None:
     assert [large for large in SMALLER if large not in text] == []
 
 
-@pytest.mark.slow
+@pytest.mark.docs
 def test_blocks_run_inside_a_running_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))

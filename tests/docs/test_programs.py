@@ -72,7 +72,7 @@ CHECKS: Final[Mapping[str, Callable[[Names, str], object]]] = MappingProxyType(
 """What holds after the programs of a page, given their names and what they printed."""
 
 
-@pytest.mark.slow
+@pytest.mark.docs
 @pytest.mark.parametrize("page", PAGES)
 def test_programs_of_a_page_run(page: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     if page == "docs/search_envs.md":

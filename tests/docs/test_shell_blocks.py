@@ -14,6 +14,7 @@ from typing import Final
 import pytest
 from _pytest.mark import ParameterSet  # pytest does not export it
 
+from envgym.cache import cache_directory
 from envgym.cli.main import main
 from tests.agents.policies.fake_server import running as fake_server
 from tests.agents.policies.test_vllm_serve import running as vllm_server
@@ -49,6 +50,7 @@ NOT_RUN: Final = {
     r"python3 -m venv|pip install": "installs packages from an index",
     r"(\w+=\d+ )?python (-m pytest|-m scripts.mutation|scripts/test_lanes.py)": "runs the tests themselves",
     r"(\.venv-vllm/bin/)?python benchmarks/": "takes hours; tests/benchmarks runs its parts",
+    r"torchrun ": "runs in tests/trainer/learner/ranks/test_runs.py",
     r"docker build": "scripts/with_docker.py builds the images in the lane docker",
     r"docker buildx": "asks a registry",
     r"systemd-run": "needs a session of systemd; tests/envgym/sandbox/test_cgroup.py has what it is for",
@@ -59,7 +61,11 @@ NOT_RUN: Final = {
     r"envgym .*http://127.0.0.1:8700": "runs there too",
 }
 """Why a line is not run by `test_lines_of_a_page_run`, or which test runs it."""
-LANES: Final = {"vllm": "--backend vllm|backend=vllm", "web": "smollm2_miniwob|web/"}
+LANES: Final = {
+    "processes": "run.name=served|runs/served",
+    "vllm": "--backend vllm|backend=vllm",
+    "web": "smollm2_miniwob|web/",
+}
 """Lane -> the lines that need its parts."""
 REPLY: Final = {"choices": [{"message": {"role": "assistant", "content": "5"}, "finish_reason": "stop"}]}
 """Of the endpoint that the pages ask."""
@@ -93,7 +99,7 @@ def run(words: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytes
 
 
 def lane_of(line: str) -> str:
-    """Return the test lane that has what a line needs; an empty name is the core's."""
+    """Return the test lane that has what a line needs; an empty name: that of the pages."""
     return next((lane for lane, pattern in LANES.items() if re.search(pattern, line)), "")
 
 
@@ -122,7 +128,7 @@ def endpoint(folder: Path, lines: Sequence[str]) -> Iterator[str]:
         yield server.url
 
 
-@pytest.mark.slow
+@pytest.mark.docs
 @pytest.mark.parametrize("lines", cases())
 def test_lines_of_a_page_run(
     lines: Sequence[str], folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -135,7 +141,7 @@ def test_lines_of_a_page_run(
             run(made_small(line), capsys, monkeypatch)
 
 
-@pytest.mark.slow
+@pytest.mark.docs
 def test_corpus_is_served_and_searched_as_the_page_says(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -148,7 +154,7 @@ def test_corpus_is_served_and_searched_as_the_page_says(
     documents = []
     for line in (of_env, served):
         words = shlex.split(line.replace("--port 8000", ""))[2:]
-        with serve_retriever(*words, cache=folder / "cache") as printed:
+        with serve_retriever(*words, cache=cache_directory()) as printed:
             url = served_url(printed.readline()).removesuffix("/retrieve")
             command = shlex.split(asked.replace("http://127.0.0.1:8000", url))
             answer = subprocess.run(command, check=True, capture_output=True, text=True).stdout
@@ -160,7 +166,7 @@ def test_corpus_is_served_and_searched_as_the_page_says(
     assert of_file == ["baikal"]
 
 
-@pytest.mark.slow
+@pytest.mark.docs
 def test_envs_are_served_as_the_page_says(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

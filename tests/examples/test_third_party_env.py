@@ -12,7 +12,7 @@ import yaml
 
 from tests.support.pages import blocks_of
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.docs
 PACKAGE = Path(__file__).resolve().parents[2] / "examples" / "third_party_env"
 PAGE = "examples/third_party_env/README.md"
 ENV_ID = "word_games/backwards-v0"

@@ -10,6 +10,7 @@ from torch import Tensor
 from envgym.agents.loop import state as agent_loop
 from envgym.agents.models.loading import load
 from envgym.agents.models.tiny import TinySettings
+from envgym.agents.policies.serving import fleet
 from envgym.agents.policies.serving.transport import FileTransport, WeightUpdate
 from envgym.agents.protocols import Generation
 from envgym.core.segments import Segment
@@ -125,7 +126,10 @@ def test_a_server_that_dies_in_mid_run_costs_no_episode_where_there_is_another(t
     assert [step["rollout/invalid"] for step in steps] == [0.0, 0.0]
 
 
-def test_without_any_server_the_run_ends_with_a_sentence_and_no_reward(tmp_path: Path) -> None:
+def test_without_any_server_the_run_ends_with_a_sentence_and_no_reward(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fleet, "_RETURN_S", 1.0)
     with serving(tiny_model()) as server:
         kill_after(server, 20)
         with pytest.raises((RunError, PolicyFailure)) as raised:

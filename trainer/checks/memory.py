@@ -26,7 +26,7 @@ def check_memory(learners: Sequence[Learner], settings: TrainSettings) -> None:
         added += state_memory(learner.model, reference=has_reference).total - held
     in_step = settings.rollout.groups * settings.rollout.group_size * settings.agent.max_context_tokens
     tokens = min(optim.micro_batch_tokens, in_step)
-    memory = max((micro_batch_memory(learner.forward) for learner in learners), key=lambda found: found.of(tokens))
+    memory = max((micro_batch_memory(learner.probe) for learner in learners), key=lambda found: found.of(tokens))
     needed = added + memory.of(tokens)
     if needed > free:
         sizes = f"{needed / 2**30:.1f} GiB are needed and {free / 2**30:.1f} GiB are free"

@@ -20,7 +20,7 @@ from envgym.agents.protocols import GenerateRequest, Policy, Sampling
 from envgym.core.tree import Source
 from envgym.errors import PolicyFailure, RunError, sentence
 from envgym.trainer.batch.rows import TrainRow, scored_row
-from envgym.trainer.learner.learner import SamplesCheck
+from envgym.trainer.learner.train_step import SamplesCheck
 from envgym.trainer.methods.corrections import CorrectionStats
 from envgym.trainer.methods.row_ids import SAMPLED
 from envgym.trainer.metrics.update import Metrics

@@ -2,9 +2,10 @@
 
 Both are written beside their final place and renamed, so that a reader sees all of them or nothing.
 
-A checkpoint after step n holds the model (an ordinary Hugging Face or peft directory), the optimizer, the critic where
-there is one, in `parts/NAME` what every method with a state of its own wrote, and a small JSON state, which lists these
-files with their sizes. Randomness needs no state: every random choice derives from the run's seed and the step.
+A checkpoint after step n holds the model (an ordinary Hugging Face or peft directory), the optimizer (one file, or
+those of several ranks), the critic where there is one, in `parts/NAME` what every method with a state of its own wrote,
+and a small JSON state, which lists these files with their sizes. Randomness needs no state: every random choice derives
+from the run's seed and the step.
 """
 
 import json
@@ -22,6 +23,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import nn
+from torch.distributed.tensor import DTensor
 
 from envgym.agents.models.weights import widen_head
 from envgym.errors import RunError
@@ -33,6 +35,8 @@ from envgym.trainer.methods.protocols import Checkpointed, TaskStats
 
 _PREFIX = "step-"
 _STATE, _OPTIMIZER, _CRITIC, _PARTS = "state.json", "optimizer.pt", "critic.pt", "parts"
+SHARDS = "optimizer"
+"""Folder of a checkpoint with the optimizer's state of several ranks, instead of a file."""
 _UNREADABLE = (
     RuntimeError, ValueError, LookupError, TypeError, AttributeError, EOFError, UnpicklingError, SafetensorError
 )  # fmt: skip
@@ -55,9 +59,8 @@ def save_checkpoint(
     state: TrainState,
     model: Any,  # PreTrainedModel or PeftModel
     tokenizer: Any,  # PreTrainedTokenizerFast
-    optimizer: torch.optim.Optimizer,
+    learner: Checkpointed,
     keep: int,
-    critic: Critic | None = None,
     parts: Mapping[str, Checkpointed] = MappingProxyType({}),
 ) -> Path:
     """Write the checkpoint of `state.step` and delete all but the newest `keep`; each of `parts` has its own folder.
@@ -71,9 +74,7 @@ def save_checkpoint(
     with _telling_of_space(place):
         _write_model(model, beside / "model")
         tokenizer.save_pretrained(beside / "model")
-        torch.save(optimizer.state_dict(), beside / _OPTIMIZER)
-        if critic is not None:
-            save_critic(beside, critic)
+        learner.save(beside)
     sizes = {name: _save_part(part, beside / _PARTS / name) for name, part in parts.items()}
     stats = [[env, index, *values] for (env, index), values in state.stats.items()]
     write_json(beside / _STATE, {"step": state.step, "stats": stats, **({"parts": sizes} if sizes else {})})
@@ -158,7 +159,15 @@ def _fault(checkpoint: Path) -> str | None:
     file = checkpoint / _STATE
     try:
         load_state(checkpoint)
-        for file in (checkpoint / _OPTIMIZER, *checkpoint.glob(_CRITIC)):
+        if (checkpoint / SHARDS).is_dir():
+            from envgym.trainer.learner.ranks.optimizer_state import check_shards  # heavy, for few runs
+
+            file = checkpoint / SHARDS
+            check_shards(file)
+            whole = [*checkpoint.glob(_CRITIC)]
+        else:
+            whole = [checkpoint / _OPTIMIZER, *checkpoint.glob(_CRITIC)]
+        for file in whole:
             torch.load(file, weights_only=True, mmap=True)
         for file, size in _part_files(checkpoint):
             if file.stat().st_size != size:
@@ -216,9 +225,28 @@ def load_parts(checkpoint: Path, parts: Mapping[str, Checkpointed]) -> None:
             raise RunError.of(f"state of {name}", must, got, where=str(folder), do=do) from error
 
 
-def load_optimizer(checkpoint: Path, optimizer: torch.optim.Optimizer) -> None:
-    """Put the optimizer's moments back. Raises: RunError: they are of another model."""
-    _load_into(optimizer, checkpoint / _OPTIMIZER)
+def save_optimizer(folder: Path, optimizer: torch.optim.Optimizer) -> None:
+    """Write the state of an optimizer of one process into a folder."""
+    torch.save(optimizer.state_dict(), folder / _OPTIMIZER)
+
+
+def load_optimizer(checkpoint: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """Put the optimizer's moments back, whatever number of learner ranks wrote them.
+
+    Raises: RunError: they are of another model.
+    """
+    shards = checkpoint / SHARDS
+    whole = checkpoint / _OPTIMIZER
+    if not shards.is_dir() and not isinstance(next(model.parameters()), DTensor):
+        _load_into(optimizer, whole)
+        return
+    from envgym.trainer.learner.ranks.optimizer_state import load_shards, load_whole  # heavy, for few runs
+
+    with _telling_of_misfit(shards):
+        if shards.is_dir():
+            load_shards(shards, model, optimizer)
+        else:
+            load_whole(torch.load(whole, weights_only=True, mmap=True), optimizer)
 
 
 def save_critic(folder: Path, critic: Critic) -> None:
@@ -249,9 +277,16 @@ def load_value_head(checkpoint: Path, critic: Critic) -> None:
 
 def _load_into(taker: torch.optim.Optimizer | Critic | nn.Module, path: Path, *, part: str | None = None) -> None:
     """Give a state that was kept, or a part of it, back."""
-    try:
+    with _telling_of_misfit(path):
         state = torch.load(path, weights_only=True)
         taker.load_state_dict(state if part is None else state[part])
+
+
+@contextmanager
+def _telling_of_misfit(path: Path) -> Iterator[None]:
+    """Say that a state is of another model, or none at all. Raises: RunError: it is."""
+    try:
+        yield
     except _UNREADABLE as error:  # what torch says to other shapes and names
         reason = str(error).strip().splitlines()[-1].strip()
         do = "use the checkpoint as it was saved"

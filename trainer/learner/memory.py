@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -124,16 +125,21 @@ class StateMemory:
 
 
 def state_memory(model: nn.Module, *, reference: bool) -> StateMemory:
-    """Count weights, gradients and AdamW's moments of a model.
+    """Count weights, gradients and AdamW's moments of a model; of a sharded one, those of this rank.
 
     Args:
         model: plain, or with adapters.
         reference: whether a frozen copy is kept for the KL term; with adapters that is a copy of the adapters.
     """
-    held = sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
-    trained = sum(p.numel() * p.element_size() for p in model.parameters() if p.requires_grad)
+    held = sum(map(_bytes_here, model.parameters()))
+    trained = sum(_bytes_here(parameter) for parameter in model.parameters() if parameter.requires_grad)
     copied = (trained if hasattr(model, "peft_config") else held) if reference else 0
     return StateMemory(weights=held + copied, gradients=trained, optimizer=_MOMENTS * trained)
+
+
+def _bytes_here(parameter: nn.Parameter) -> int:
+    shard = parameter.to_local() if isinstance(parameter, DTensor) else parameter
+    return shard.numel() * shard.element_size()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -316,7 +316,7 @@ def _term_loss(
     mask_BT = read_BT & (corrected.loss_mask_BT | ~sampled_BT)
     loss_batch = inputs.of_term(term, mask_BT)
     result = term.loss(loss_batch)
-    coef = None if term.coef is ONE else term.coef(inputs.step)
+    coef = None if term.coef == ONE else term.coef(inputs.step)
     losses_BT = result.losses_BT
     if term.is_weighted:
         losses_BT = losses_BT * torch.where(sampled_BT, corrected.weights_BT, 1.0)

@@ -7,7 +7,8 @@ from torch import Tensor
 
 from envgym.trainer.batch.rows import MicroBatch, TrainRow
 from envgym.trainer.learner.critic import PaddedValueTargets, supervised_tokens
-from envgym.trainer.learner.learner import Learner, minibatches, set_learning_rate
+from envgym.trainer.learner.learner import Learner, set_learning_rate
+from envgym.trainer.learner.train_step import minibatches
 from envgym.trainer.metrics.update import Metrics, UpdateMetrics
 
 

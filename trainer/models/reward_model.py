@@ -11,7 +11,8 @@ from torch.nn.functional import logsigmoid
 from envgym.core.trajectory import Group
 from envgym.trainer.batch.rows import MicroBatch, TrainRow, scored_row
 from envgym.trainer.learner.critic import Critic
-from envgym.trainer.learner.learner import Learner, LossFn
+from envgym.trainer.learner.learner import Learner
+from envgym.trainer.learner.train_step import LossFn
 from envgym.trainer.methods.annotators.process_reward import turn_prefixes
 from envgym.trainer.methods.credit.outcome import episode_rewards
 from envgym.trainer.methods.pairs import Pair, Which, preference_pairs

@@ -10,6 +10,7 @@ from envgym.errors import SettingsError, check_known, sentence
 from envgym.trainer.batch.rows import MicroBatch, TrainRow
 from envgym.trainer.learner.forward import ForwardPass
 from envgym.trainer.learner.learner import Learner
+from envgym.trainer.learner.logprobs import TokenLogprobs
 from envgym.trainer.methods.annotators.base import Model
 from envgym.trainer.methods.losses.kl_reference import REFERENCE
 from envgym.trainer.methods.scores import POLICY_MODEL, Quantity, ScoreRequest
@@ -31,23 +32,31 @@ class ScoringModels:
         self, rows: Sequence[TrainRow], quantities: Mapping[str, Collection[Quantity]]
     ) -> dict[tuple[str, Quantity], list[list[float]]]:
         """Return each quantity of each model: one number per token of each row."""
-        forward = self.learner.forward
-        batches = forward.micro_batches(rows, range(len(rows)))
+        batches = self.learner.micro_batches(rows, range(len(rows)))
         found: dict[tuple[str, Quantity], torch.Tensor] = {}
         for name, asked in quantities.items():
             if "values" in asked:
                 critic = self.learner if self.critic is None else self.critic
                 found[name, "values"] = critic.compute_values(rows, self._dealt(critic.forward, rows, batches))
-            if "entropies" in asked or "logprobs" in asked:
-                with self._forward_pass(name) as of_model:
-                    given = self._dealt(of_model, rows, batches)
-                    if "entropies" in asked:
-                        scored = of_model.token_logprobs(rows, given, self.temperature)
-                        assert scored.entropies_BT is not None, "it computes them"
-                        found[name, "logprobs"], found[name, "entropies"] = scored.logprobs_BT, scored.entropies_BT
-                    else:
-                        found[name, "logprobs"] = of_model.logprobs(rows, given, self.temperature)
+            if "entropies" in asked:
+                scored = self._token_logprobs(name, rows, batches)
+                assert scored.entropies_BT is not None, "it computes them"
+                found[name, "logprobs"], found[name, "entropies"] = scored.logprobs_BT, scored.entropies_BT
+            elif "logprobs" in asked:
+                found[name, "logprobs"] = self._logprobs(name, rows, batches)
         return {key: _unpadded(values_NT, rows) for key, values_NT in found.items()}
+
+    def _token_logprobs(self, name: str, rows: Sequence[TrainRow], batches: Sequence[MicroBatch]) -> TokenLogprobs:
+        if name == POLICY_MODEL:
+            return self.learner.compute_token_logprobs(rows, batches, self.temperature)
+        with self._frozen(name) as of_model:
+            return of_model.token_logprobs(rows, self._dealt(of_model, rows, batches), self.temperature)
+
+    def _logprobs(self, name: str, rows: Sequence[TrainRow], batches: Sequence[MicroBatch]) -> torch.Tensor:
+        if name == POLICY_MODEL:
+            return self.learner.compute_logprobs(rows, self.temperature, batches)
+        with self._frozen(name) as of_model:
+            return of_model.logprobs(rows, self._dealt(of_model, rows, batches), self.temperature)
 
     def _dealt(
         self, of_model: ForwardPass, rows: Sequence[TrainRow], batches: Sequence[MicroBatch]
@@ -57,10 +66,7 @@ class ScoringModels:
         return batches if same else of_model.micro_batches(rows, range(len(rows)))
 
     @contextmanager
-    def _forward_pass(self, name: str) -> Iterator[ForwardPass]:
-        if name == POLICY_MODEL:
-            yield self.learner.forward
-            return
+    def _frozen(self, name: str) -> Iterator[ForwardPass]:
         model = self.models[name]
         assert isinstance(model, FrozenModel), "checked before the run began"
         with model.open() as module:

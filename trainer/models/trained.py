@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final, Protocol, runtime_checkable
 
-import torch
 from torch import nn
 
 from envgym.agents.models.loading import load, load_tokenizer, resolve_model
@@ -15,7 +14,6 @@ from envgym.core.trajectory import Group, Trajectory
 from envgym.errors import SettingsError, sentence
 from envgym.trainer.batch.rows import TrainRow, train_rows
 from envgym.trainer.learner.causal_lm import without_dropout
-from envgym.trainer.learner.checkpoint import load_critic, load_optimizer, save_critic
 from envgym.trainer.learner.critic import Critic
 from envgym.trainer.learner.learner import Learner
 from envgym.trainer.methods.annotators.base import Model
@@ -28,7 +26,6 @@ from envgym.trainer.sections import OptimSettings
 
 WEIGHTS: Final = "model"
 """The folder of the weights, in that of a learning model's state and in a checkpoint alike."""
-_OPTIMIZER: Final = "optimizer.pt"
 
 
 @runtime_checkable
@@ -133,16 +130,12 @@ class LearningModel(Model):
         model: Any = self.learner.model  # a PreTrainedModel
         model.save_pretrained(folder / WEIGHTS)
         self._context.tokenizer.save_pretrained(folder / WEIGHTS)
-        torch.save(self.learner.optimizer.state_dict(), folder / _OPTIMIZER)
-        if self.learner.critic is not None:
-            save_critic(folder, self.learner.critic)
+        self.learner.save(folder)
 
     def load(self, folder: Path) -> None:
         """Take over what `save` wrote."""
         self._learner = self._learner_of(self._read(str(folder / WEIGHTS)))
-        load_optimizer(folder, self._learner.optimizer)
-        if self._learner.critic is not None:
-            load_critic(folder, self._learner.critic)
+        self._learner.load(folder)
 
 
 def sampled_rows(groups: Sequence[Group]) -> list[TrainRow]:

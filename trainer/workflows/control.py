@@ -13,7 +13,6 @@ from envgym.settings import read_value
 from envgym.trainer.build import RunContext
 from envgym.trainer.checks.changes import changed_settings, leaves
 from envgym.trainer.checks.compatibility import check_critic_stays, check_run
-from envgym.trainer.learner.learner import adamw
 from envgym.trainer.learner.weights import set_trained_weights, trained_weights
 from envgym.trainer.method import Method, build_method
 from envgym.trainer.methods.controllers.base import Control, ControlContext, EvaluationSummary
@@ -105,10 +104,11 @@ class RunControl:
             if control.weights is not None:
                 with context.policy.pause(step):
                     set_trained_weights(context.model, control.weights)
+                    learner.take_weights()
                 if not context.policy.shares_weights:
                     context.update_policy(step)
             if control.reset_optimizer:
-                learner.optimizer = adamw(learner.model, learner.optim)
+                learner.reset_optimizer()
         if any(control.reset_reference for control in controls):
             reset_reference(changed.models, self._run, step)
             self.reference_step = step

@@ -13,8 +13,8 @@ from envgym.core.tree import Tree
 from envgym.event_loop import run_coroutine
 from envgym.trainer.batch.rows import TrainRow
 from envgym.trainer.build import RunContext, build_run_context
-from envgym.trainer.learner.learner import needs_old_logprobs_pass
 from envgym.trainer.learner.memory import StateMemory, measure_memory, state_memory
+from envgym.trainer.learner.train_step import needs_old_logprobs_pass
 from envgym.trainer.methods.credit.outcome import episode_rewards
 from envgym.trainer.methods.protocols import CriticCredit, FilterResult
 from envgym.trainer.sections import RolloutSettings

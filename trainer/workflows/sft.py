@@ -3,6 +3,7 @@
 import logging
 import random
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from typing import NamedTuple
 
 from envgym.agents.search import Chain
@@ -99,7 +100,9 @@ async def _run_phase(
         got = f"none of {demonstrations.num_episodes} episodes succeeded"
         do = "check the env's oracle with `envgym check`, or choose another sft.source"
         raise SettingsError(sentence("warm start", "have successful episodes", got, where="sft", do=do))
-    losses, success = await _fit(context, settings, phase, rows, on_progress)
+    num_updates = phase.epochs * -(-len(rows) // phase.batch_size)
+    with closing(_learner_of_phase(context, settings, phase, num_updates)) as learner:
+        losses, success = await _fit(context, settings, phase, rows, learner, on_progress)
     tenth = _tenth(losses)
     metrics = {
         "sft/episodes": float(demonstrations.num_episodes),
@@ -111,18 +114,8 @@ async def _run_phase(
     return metrics, losses
 
 
-async def _fit(
-    context: RunContext,
-    settings: TrainSettings,
-    sft: SftSettings,
-    rows: Sequence[TrainRow],
-    on_progress: OnProgress,
-) -> tuple[list[float], float | None]:
-    """Run the epochs of a phase with an optimizer of its own, or stop where the policy succeeds often enough.
-
-    Returns: the loss of every update, and the success at the last check (None where nothing was checked).
-    """
-    num_updates = sft.epochs * -(-len(rows) // sft.batch_size)
+def _learner_of_phase(context: RunContext, settings: TrainSettings, sft: SftSettings, num_updates: int) -> Learner:
+    """Return a learner of the policy with an optimizer of its own, whose rate is that of the phase."""
     optim = settings.optim.model_copy(
         update={
             "lr": sft.lr,
@@ -132,14 +125,22 @@ async def _fit(
             "epochs": 1,
         }
     )
-    learner = Learner(
-        context.model,
-        optim=optim,
-        num_steps=num_updates,
-        device=context.device,
-        autocast=context.learner.autocast,
-        rates=["sft.lr"],
-    )
+    return context.learner.with_optimizer(optim, num_steps=num_updates, rates=["sft.lr"])
+
+
+async def _fit(
+    context: RunContext,
+    settings: TrainSettings,
+    sft: SftSettings,
+    rows: Sequence[TrainRow],
+    learner: Learner,
+    on_progress: OnProgress,
+) -> tuple[list[float], float | None]:
+    """Run the epochs of a phase, or stop where the policy succeeds often enough.
+
+    Returns: the loss of every update, and the success at the last check (None where nothing was checked).
+    """
+    num_updates = learner.num_steps
     losses: list[float] = []
     success: float | None = None
     checked: Metrics = {}
@@ -176,6 +177,8 @@ def _batches(rows: Sequence[TrainRow], sft: SftSettings, *, seed: int) -> Iterat
 
 async def _check(context: RunContext, settings: TrainSettings, sft: SftSettings, *, check: int) -> Metrics:
     """Return the metrics of sampled episodes on train tasks; without success where all of them are invalid."""
+    if not context.policy.shares_weights:
+        context.update_policy(0)
     collector = context.make_collector(
         settings,
         rollout=RolloutSettings(groups=sft.check_tasks, group_size=1),

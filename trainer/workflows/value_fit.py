@@ -133,9 +133,8 @@ def fit_value(
             state=TrainState(step=1, stats={}),
             model=context.model,
             tokenizer=context.tokenizer,
-            optimizer=context.learner.optimizer,
+            learner=context.learner,
             keep=1,
-            critic=critic,
         )
     return ValueFit(directory=run.path, metrics=metrics)
 

@@ -1,21 +1,19 @@
 """Real tokenizers for the rendering tests, each loaded once; what cannot be had here is skipped with its reason."""
 
-import subprocess
-import sys
+import warnings
 from collections.abc import Callable
 from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from envgym.agents.models.loading import load_tokenizer
 from envgym.agents.models.tiny import tiny_tokenizer
+from scripts.fetch_tokenizers import Unavailable, fetch
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
-ROOT = Path(__file__).resolve().parents[3]
 GetTokenizer = Callable[[str], "PreTrainedTokenizerFast"]
 
 
@@ -24,9 +22,13 @@ def _load(name: str) -> "PreTrainedTokenizerFast | str":
     """Return the tokenizer, or why it cannot be had."""
     if name == "tiny":
         return tiny_tokenizer()
-    command = [sys.executable, str(ROOT / "scripts" / "fetch_tokenizers.py"), name]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
-    return load_tokenizer(done.stdout.strip()) if done.returncode == 0 else done.stderr.strip()
+    try:
+        with warnings.catch_warnings():  # of the libraries that convert a tokenizer at its first use
+            warnings.simplefilter("ignore")
+            directory = fetch(name)
+    except Unavailable as reason:
+        return str(reason)
+    return load_tokenizer(str(directory))
 
 
 @pytest.fixture

@@ -3,16 +3,15 @@
 import asyncio
 import gc
 import threading
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 
 import pytest
 
 from envgym.agents.policies.scripted import ScriptedPolicy
 from envgym.agents.protocols import GenerateRequest, Generation, Sampling
-from envgym.agents.rollout import pool
 from envgym.agents.rollout.driver import run_episode
 from envgym.agents.rollout.episode import EpisodeJob
-from envgym.agents.rollout.pool import AbortHandle, GrowTreeFn, RolloutPool, rare_collections
+from envgym.agents.rollout.pool import AbortHandle, GrowTreeFn, RolloutPool
 from envgym.core.messages import Action
 from envgym.core.trajectory import trajectories
 from envgym.core.tree import Tree
@@ -194,85 +193,3 @@ def test_a_tree_that_nobody_waits_for_any_more_ends_without_an_error() -> None:
     asyncio.run(work())
     gc.collect()  # what was never retrieved is told then
     assert errors == []
-
-
-# ---- garbage collection ---------------------------------------------------------------------------------------------
-
-LIMIT = 5_000
-"""New objects before a garbage collection, in these tests."""
-
-
-class Cyclic:
-    """Garbage that reference counts do not free."""
-
-    alive = 0
-
-    def __init__(self) -> None:
-        self.itself = self
-        Cyclic.alive += 1
-
-    def __del__(self) -> None:
-        Cyclic.alive -= 1
-
-
-@pytest.fixture
-def nothing_frozen(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Let the tests' own objects go for a while, as in a program that freezes none."""
-    monkeypatch.setattr(pool, "_NEW_OBJECTS", LIMIT)
-    monkeypatch.setattr(pool, "_MAX_POSTPONED", 2 * LIMIT)
-    before = gc.get_threshold()
-    gc.unfreeze()
-    gc.set_threshold(700, 10, 10)
-    try:
-        gc.collect()
-        yield
-    finally:
-        gc.set_threshold(*before)
-        gc.collect()
-        gc.freeze()
-
-
-def most_alive(num_runs: int, num_cycles: int) -> int:
-    """Return how many cycles lived at most, where every run makes so many and keeps none."""
-    most = 0
-    for _ in range(num_runs):
-        with rare_collections():
-            for _ in range(num_cycles):
-                Cyclic()
-                most = max(most, Cyclic.alive)
-    return most
-
-
-@pytest.mark.usefixtures("nothing_frozen")
-def test_garbage_in_cycles_is_bounded_within_a_run_and_over_many() -> None:
-    assert 4_000 < most_alive(1, 30_000) <= LIMIT
-    assert 8_000 < most_alive(16, 2_000) <= 3 * LIMIT
-    gc.collect()
-    assert Cyclic.alive == 0, "what was put off was not lost"
-
-
-@pytest.mark.usefixtures("nothing_frozen")
-def test_what_a_run_keeps_is_not_looked_at_when_it_ends() -> None:
-    collections: list[dict[str, int]] = []
-
-    def note(phase: str, info: dict[str, int]) -> None:
-        collections.append(info)
-
-    with rare_collections():
-        gc.callbacks.append(note)
-        kept: list[list[object]] = [[] for _ in range(3_000)]
-    try:
-        for _ in range(300):
-            kept.append([])
-    finally:
-        gc.callbacks.remove(note)
-    assert collections == []
-    assert any(item is kept[0] for item in gc.get_objects(generation=2))
-
-
-def test_what_the_caller_has_frozen_stays_frozen() -> None:
-    assert gc.get_freeze_count() > 0, "the tests freeze their modules"
-    before = gc.get_freeze_count()
-    with rare_collections():
-        pass
-    assert abs(gc.get_freeze_count() - before) < 100

@@ -62,7 +62,8 @@ def shown(page: "Page", report: ReportData, tmp_path: Path) -> "Page":
 
 
 def names(page: "Page") -> list[str]:
-    return page.locator(".episode-list b").all_inner_texts()
+    found: list[str] = page.locator(".episode-list b").all_inner_texts()
+    return found
 
 
 def test_failures_come_first_in_parts_and_no_two_rows_are_alike(shown: "Page") -> None:

@@ -79,7 +79,7 @@ def has_fork(python: PythonSession) -> bool:
 def test_a_hostile_fork_ends_no_other_session_and_delays_none(
     python: PythonSession, other: PythonSession, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(session, "FORK_S", 6.0)
+    monkeypatch.setattr(session, "FORK_S", 3.0)
     assert python.run(AT_FORK.format(IN_EACH_CLONE[name])).error is None
     generation = shared_supervisor().generation
     forking = threading.Thread(target=has_fork, args=(python,))
@@ -92,7 +92,7 @@ def test_a_hostile_fork_ends_no_other_session_and_delays_none(
         assert other.run("x").output == "42\n"
         delays.append(time.monotonic() - begun)
     assert shared_supervisor().generation == generation
-    assert max(delays, default=0.0) < 4.0  # the hostile one may take 6 seconds
+    assert max(delays, default=0.0) < 2.0  # the hostile one may take 3 seconds
 
 
 def test_a_request_about_processes_that_have_ended_is_refused_and_others_are_served(other: PythonSession) -> None:

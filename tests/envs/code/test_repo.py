@@ -103,18 +103,15 @@ def test_patches_by_hand() -> None:
         read_patch("hello")
 
 
-@pytest.mark.parametrize("name", [PRECEDENCE, "slots/months", "switchyard/any_state"])
+FAST = (PRECEDENCE, "slots/months", "switchyard/any_state")
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=() if name in FAST else pytest.mark.slow) for name in TASKS])
 def test_oracle_mends_with_the_edit_tools(name: str) -> None:
     env = begun(name)
     while not (result := env.step(env.oracle())).terminated:
         assert result.info["envgym"].tool_errors == 0
     assert result.info["envgym"].reward == Scored(value=1.0, components={"issue": 1.0, "kept": 1.0})
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", TASKS)
-def test_oracle_mends_everything(name: str) -> None:
-    test_oracle_mends_with_the_edit_tools(name)
 
 
 def test_oracle_goes_on_from_where_somebody_else_has_been() -> None:

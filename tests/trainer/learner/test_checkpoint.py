@@ -14,12 +14,11 @@ from envgym.errors import RunError
 from envgym.trainer.learner.checkpoint import (
     TrainState,
     checkpoints,
-    load_optimizer,
     load_state,
     save_checkpoint,
     save_model,
 )
-from envgym.trainer.learner.learner import adamw
+from envgym.trainer.learner.learner import Learner
 from envgym.trainer.methods.protocols import Checkpointed, TaskStats
 from envgym.trainer.sections import OptimSettings
 
@@ -33,7 +32,7 @@ class Bench:
     def __init__(self) -> None:
         loaded = load("tiny", trainable=True, tiny=SHAPE)
         self.model, self.tokenizer = loaded.model, loaded.tokenizer
-        self.optimizer = adamw(self.model, OptimSettings())
+        self.learner = learner_of(self.model)
         self.parts: dict[str, Checkpointed] = {}
         self.update(0)
 
@@ -42,7 +41,7 @@ class Bench:
         generator = torch.Generator().manual_seed(seed)
         for parameter in self.model.parameters():
             parameter.grad = torch.randn(parameter.shape, generator=generator)
-        self.optimizer.step()
+        self.learner.optimizer.step()
 
     def save(self, folder: Path, step: int, keep: int = 2) -> Path:
         """Save a checkpoint of `step`."""
@@ -52,7 +51,7 @@ class Bench:
             state=state,
             model=self.model,
             tokenizer=self.tokenizer,
-            optimizer=self.optimizer,
+            learner=self.learner,
             keep=keep,
             parts=self.parts,
         )
@@ -60,6 +59,10 @@ class Bench:
     def weights(self) -> torch.Tensor:
         """Return all weights in one vector."""
         return weights_of(self.model)
+
+
+def learner_of(model: nn.Module) -> Learner:
+    return Learner(model, optim=OptimSettings(), num_steps=1, device=torch.device("cpu"))
 
 
 def die(*_: object) -> None:
@@ -85,8 +88,8 @@ def test_next_update_after_a_reload_equals_that_of_the_original(tmp_path: Path) 
     place = original.save(tmp_path, 1)
     resumed = Bench()
     resumed.model = load(place / "model", trainable=True).model
-    resumed.optimizer = adamw(resumed.model, OptimSettings())
-    load_optimizer(place, resumed.optimizer)
+    resumed.learner = learner_of(resumed.model)
+    resumed.learner.load(place)
     assert torch.equal(resumed.weights(), original.weights())
     original.update(1)
     resumed.update(1)

@@ -9,6 +9,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from envgym.trainer.learner.learner import Learner
 from envgym.trainer.learner.objective import Objective
+from envgym.trainer.learner.train_step import StepInputs
 from envgym.trainer.methods.corrections import Correction, NoCorrection, Tis
 from envgym.trainer.methods.losses import PpoClip
 from envgym.trainer.sections import ObjectiveSettings, OptimSettings
@@ -53,11 +54,11 @@ def test_update_reads_one_number_however_many_micro_batches(
     learner = Learner(model, optim=optim, num_steps=1, device=CPU)
     settings = ObjectiveSettings.model_validate({"entropy_coef": 0.1})
     objective = Objective(loss=PpoClip(), correction=correction, settings=settings, temperature=1.0)
-    inputs = learner._step_inputs(rows, objective, with_old_logprobs=with_old_logprobs, step=0)
+    inputs = StepInputs.compute(learner, rows, objective, with_old_logprobs=with_old_logprobs, step=0)
     batches = learner.micro_batches(rows, range(len(rows)))
     assert len(batches) == {1: 6, 20: 3 if packing else 4, 10_000: 1}[micro_batch_tokens]
     with DeviceWaits() as waits:
-        learner.update(batches, learner._loss_fn(inputs, range(len(rows))))
+        learner.update(batches, inputs.loss_fn(range(len(rows))))
     assert waits.num_read == 1, "the norm of the gradient; the losses are read together"
     assert not waits.num_made
     # On a CPU the attention of packs finds out which keys a block has.

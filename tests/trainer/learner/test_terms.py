@@ -12,8 +12,9 @@ from envgym.core.segments import Origin, Segment
 from envgym.core.trajectory import Row
 from envgym.core.tree import Source
 from envgym.trainer.batch.rows import TrainRow, pad
-from envgym.trainer.learner.learner import Learner, minibatches
+from envgym.trainer.learner.learner import Learner
 from envgym.trainer.learner.objective import Objective, Term
+from envgym.trainer.learner.train_step import minibatches
 from envgym.trainer.methods.corrections import Tis
 from envgym.trainer.methods.losses import LossBatch, NegativeLogLikelihood, PpoClip, PromptMean, TokenLoss
 from envgym.trainer.methods.row_ids import RowId

@@ -1,6 +1,7 @@
 """The processes that learn together: who they are, and what they say to each other."""
 
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -12,10 +13,15 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import init_device_mesh
 
-from envgym.errors import RunError, SettingsError, sentence
+from envgym.errors import sentence
+from envgym.processes import PeerLost
+from envgym.trainer.learner.ranks.meeting import Meeting
 
 DEADLINE_S: Final = 600.0
 """A collective that takes longer has lost a rank."""
+_IDLE: Final = timedelta(days=365)
+"""For which ranks wait to be told what to do next: while rank 0 samples, they have nothing to do."""
+_LOOPBACK: Final = "127.0.0.1"
 _LOST: Final = ("gloo", "connection closed", "connection reset", "timed out", "nccl", "broken pipe", "socket")
 """What torch writes about a peer that is gone."""
 
@@ -23,24 +29,25 @@ _LOST: Final = ("gloo", "connection closed", "connection reset", "timed out", "n
 class RankGroup:
     """This process among those that learn together."""
 
-    def __init__(self, device: torch.device, *, deadline_s: float = DEADLINE_S) -> None:
-        """Meet the others, as the variables of torchrun say.
+    def __init__(self, device: torch.device, meeting: Meeting, *, deadline_s: float = DEADLINE_S) -> None:
+        """Meet the others.
 
         Args:
             device: of this rank.
+            meeting: who meets, and where.
             deadline_s: seconds that a collective may take.
 
-        Raises: SettingsError: a variable is missing. RunError: the others do not come.
+        Raises: PeerLost: the others do not come.
         """
-        missing = [name for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
-        do = "start it with torchrun"
-        SettingsError.unless(not missing, "ranks", "know each other", f"no {missing}", where="environment", do=do)
         self.device = device
         limit = timedelta(seconds=deadline_s)
         backend = "nccl" if device.type == "cuda" else "gloo"
-        with lost_ranks_told():
-            dist.init_process_group(backend, timeout=limit)
+        with lost_ranks_told(), _on_loopback(meeting):
+            dist.init_process_group(
+                backend, init_method=meeting.init_method, rank=meeting.rank, world_size=meeting.size, timeout=limit
+            )
             self._objects = dist.new_group(backend="gloo", timeout=limit)
+            self._orders = dist.new_group(backend="gloo", timeout=_IDLE if meeting.rank else limit)
             self.rank, self.size = dist.get_rank(), dist.get_world_size()
             self.mesh = init_device_mesh(device.type, (self.size,))
 
@@ -62,11 +69,19 @@ class RankGroup:
 
     def gather(self, value: Any) -> list[Any]:  # anything that pickles
         """Return the values of all ranks, their tensors on the CPU."""
-        buffer = BytesIO()
-        torch.save(value, buffer)
         found: list[bytes] = [b""] * self.size
-        dist.all_gather_object(found, buffer.getvalue(), group=self._objects)
-        return [torch.load(BytesIO(data), map_location="cpu", weights_only=False) for data in found]
+        dist.all_gather_object(found, _packed(value), group=self._objects)
+        return [_unpacked(data) for data in found]
+
+    def tell(self, value: Any) -> None:  # as above
+        """Tell the other ranks something, which `hear` returns there; only rank 0 calls it."""
+        dist.broadcast_object_list([_packed(value)], src=0, group=self._orders)
+
+    def hear(self) -> Any:  # as above
+        """Return what rank 0 tells, whenever it does."""
+        told: list[bytes] = [b""]
+        dist.broadcast_object_list(told, src=0, group=self._orders)
+        return _unpacked(told[0])
 
     def close(self) -> None:
         """Leave the group."""
@@ -74,9 +89,34 @@ class RankGroup:
             dist.destroy_process_group()
 
 
+def _packed(value: Any) -> bytes:  # as above
+    buffer = BytesIO()
+    torch.save(value, buffer)
+    return buffer.getvalue()
+
+
+def _unpacked(data: bytes) -> Any:  # as above
+    return torch.load(BytesIO(data), map_location="cpu", weights_only=False)  # from a rank of this run
+
+
+@contextmanager
+def _on_loopback(meeting: Meeting) -> Iterator[None]:
+    """Let ranks of one machine listen to no other."""
+    if meeting.init_method == "env://" and os.environ["MASTER_ADDR"] != _LOOPBACK:
+        yield
+        return
+    given = os.environ.get("GLOO_SOCKET_IFNAME")
+    os.environ["GLOO_SOCKET_IFNAME"] = given or ("lo" if sys.platform == "linux" else "lo0")
+    try:
+        yield
+    finally:
+        if given is None:
+            del os.environ["GLOO_SOCKET_IFNAME"]
+
+
 @contextmanager
 def lost_ranks_told() -> Iterator[None]:
-    """Say in a sentence that another rank is gone. Raises: RunError: it is."""
+    """Say in a sentence that another rank is gone. Raises: PeerLost: it is."""
     try:
         yield
     except RuntimeError as error:
@@ -86,4 +126,4 @@ def lost_ranks_told() -> Iterator[None]:
             raise
         do = "look at what that rank wrote last, then continue with --resume"
         must = "answer until the run ends"
-        raise RunError(sentence("every learner rank", must, reason, where="ranks", do=do)) from error
+        raise PeerLost(sentence("every learner rank", must, reason, where="ranks", do=do)) from error

@@ -1,10 +1,10 @@
-"""The learner of one rank: a shard of the model, a share of the rows, the sums of all ranks.
+"""One rank's part of a learner: a shard of the model, a share of the rows, the sums of all ranks.
 
 Every rank is given the same rows and does the same things in the same order. So all of them know the denominators, and
 what differs is only whose forward passes a rank computes.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from types import MethodType
 from typing import Any, Final
@@ -38,6 +38,8 @@ def shard(model: nn.Module, mesh: DeviceMesh) -> None:
         mesh: of the ranks.
     """
     inner: Any = causal_lm(model)
+    if isinstance(inner, FSDPModule):  # another learner of the same model
+        return
     for layer in inner.get_decoder().layers:
         fully_shard(layer, mesh=mesh)
     fully_shard(inner, mesh=mesh)
@@ -56,7 +58,7 @@ def _shards(model: nn.Module) -> list[FSDPModule]:
 @torch.no_grad()
 def gather_weights(model: nn.Module, into: nn.Module | None, *, trained_only: bool = False) -> None:
     """Copy the whole weights of a sharded model into a plain one; every rank calls it, one with a model."""
-    _reshard(model)
+    reshard(model)
     plain = None if into is None else dict(into.named_parameters())
     for name, parameter in model.named_parameters():
         if trained_only and not parameter.requires_grad:
@@ -68,21 +70,28 @@ def gather_weights(model: nn.Module, into: nn.Module | None, *, trained_only: bo
 
 
 @torch.no_grad()
-def scatter_weights(model: nn.Module, source: nn.Module | None, group: RankGroup) -> None:
-    """Give a sharded model the weights of a plain one of rank 0; the others pass None."""
-    _reshard(model)
-    plain = None if source is None else dict(source.named_parameters())
+def scatter_weights(model: nn.Module, source: Iterable[tuple[str, Tensor]] | None, group: RankGroup) -> None:
+    """Give a sharded model the whole weights that rank 0 has, in the order of its parameters; the others pass None."""
+    reshard(model)
+    given = None if source is None else iter(source)
     for name, parameter in model.named_parameters():
         assert isinstance(parameter, DTensor), "all of it is sharded"
         whole = torch.empty(parameter.shape, dtype=parameter.dtype, device=group.device)
-        if plain is not None:
-            whole.copy_(plain[name])
+        if given is not None:
+            of_source, weight = next(given)
+            assert of_source == name, "both are of one architecture"
+            whole.copy_(weight)
         torch.distributed.broadcast(whole, src=0)
-        placed = distribute_tensor(whole, parameter.device_mesh, parameter.placements, src_data_rank=None)
-        parameter.to_local().copy_(placed.to_local())
+        parameter.to_local().copy_(as_shards(whole, parameter).to_local())
 
 
-def _reshard(model: nn.Module) -> None:
+def as_shards(whole: Tensor, parameter: DTensor) -> DTensor:
+    """Return this rank's part of a tensor that every rank has, cut as a parameter of its shape is."""
+    return distribute_tensor(whole, parameter.device_mesh, parameter.placements, src_data_rank=None)
+
+
+def reshard(model: nn.Module) -> None:
+    """Let a model that was run have its shards as parameters again, instead of what was gathered for the run."""
     for module in _shards(model):
         module.reshard()
 

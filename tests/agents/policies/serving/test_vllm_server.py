@@ -134,7 +134,7 @@ def _update_while_sampling(policy: ServedPolicy, model: LlamaForCausalLM, *, ver
 def test_in_bfloat16_fused_layers_are_read_back_bit_for_bit_and_a_failed_update_breaks_the_server(
     tmp_path: Path,
 ) -> None:
-    model = load("tiny", dtype="bfloat16", device="cpu").model
+    model: Any = load("tiny", dtype="bfloat16", device="cpu").model  # a LlamaForCausalLM
     folder = tmp_path / "weights"
     with serve("policy-server", "tiny", *OPTIONS.split(), "bfloat16", cache=tmp_path / "cache") as printed:
         policy = ServedPolicy([served_url(printed.readline())], transport=FileTransport(folder), limits=LIMITS)

@@ -19,6 +19,7 @@ from envgym.trainer.learner.learner import Learner
 from envgym.trainer.learner.objective import Objective
 from envgym.trainer.learner.processes import ONE_PROCESS
 from envgym.trainer.learner.ranks.group import RankGroup
+from envgym.trainer.learner.ranks.meeting import Meeting
 from envgym.trainer.learner.ranks.sharded import RankedProcesses, gather_weights, scatter_weights, shard
 from envgym.trainer.methods.corrections import Correction, NoCorrection, Tis
 from envgym.trainer.methods.losses import PpoClip
@@ -160,7 +161,7 @@ def weights_there_and_back(group: RankGroup) -> float:
     case = CASES["packed"]
     sharded, source, result = model_of(case), model_of(case, seed=3), model_of(case, seed=4)
     shard(sharded, group.mesh)
-    scatter_weights(sharded, source if group.is_first else None, group)
+    scatter_weights(sharded, source.named_parameters() if group.is_first else None, group)
     gather_weights(sharded, result)
     pairs = zip(source.parameters(), result.parameters(), strict=True)
     return max(_gap(one, other) for one, other in pairs)
@@ -174,7 +175,7 @@ def main(names: Sequence[str], out: Path) -> None:
     """Run cases as one rank; rank 0 writes what it found."""
     warnings.simplefilter("error")
     torch.set_num_threads(1)
-    group = RankGroup(CPU)
+    group = RankGroup(CPU, Meeting.of_torchrun())
     found: dict[str, Any] = {name: run_case(CASES[name], group) for name in names}
     found["there and back"] = weights_there_and_back(group)
     if group.is_first:

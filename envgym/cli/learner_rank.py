@@ -1,0 +1,30 @@
+"""`envgym learner-rank`: a process that learns together with a run, which starts it."""
+
+import argparse
+
+from envgym.cli.common import import_from_here
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments."""
+    parser.add_argument("--rank", type=int, required=True, metavar="R", help="number of this process; the run has 0")
+    parser.add_argument("--of", type=int, required=True, metavar="N", help="processes that learn together")
+    parser.add_argument("--meeting", required=True, metavar="FILE", help="where they meet; no file is there yet")
+    parser.add_argument("--device", default="auto", help="cpu, cuda, or auto (default)")
+    parser.add_argument("--threads", type=int, help="CPU threads of torch (default: torch's own choice)")
+    help_timeout = "seconds that ranks wait for each other in the middle of a train step (default: 600)"
+    parser.add_argument("--timeout", type=float, default=600.0, metavar="S", help=help_timeout)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Meet the others, and learn with them until the run ends."""
+    from envgym.agents.models.loading import prepare_device
+    from envgym.processes import announce
+    from envgym.trainer.learner.ranks.follow import follow
+    from envgym.trainer.learner.ranks.meeting import Meeting
+
+    device = prepare_device(args.device, args.threads)
+    meeting = Meeting.at_file(args.rank, args.of, args.meeting)
+    announce()
+    follow(meeting, device=device, timeout_s=args.timeout, on_settings=import_from_here)
+    return 0

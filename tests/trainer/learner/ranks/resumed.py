@@ -1,0 +1,90 @@
+"""One rank of a learner that is saved and goes on, or is loaded first; see `test_checkpoints.py`."""
+
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from envgym.trainer.learner.critic import Critic
+from envgym.trainer.learner.learner import Learner
+from envgym.trainer.learner.objective import Objective
+from envgym.trainer.learner.ranks.group import RankGroup
+from envgym.trainer.learner.ranks.learner import RankCalls, RankLearner
+from envgym.trainer.learner.ranks.meeting import Meeting
+from envgym.trainer.methods.corrections import NoCorrection
+from envgym.trainer.methods.losses import PpoClip
+from envgym.trainer.sections import CriticSettings, ObjectiveSettings, OptimSettings
+from tests.trainer.learner.ranks.cases import CASES, CPU, OPTIM, model_of, rows_of
+
+CASE = CASES["packed"]
+SETTINGS = OptimSettings.model_validate({**OPTIM, "grad_clip": 5.0})
+OBJECTIVE = Objective(loss=PpoClip(), correction=NoCorrection(), settings=ObjectiveSettings(), temperature=1.0)
+
+
+def critic_of(model: Any) -> Critic:  # PreTrainedModel
+    """Return a critic on a model."""
+    return Critic(model, CriticSettings(lr=0.01), SETTINGS, device=CPU)
+
+
+def weights_of(model: Any, learner: Learner) -> list[torch.Tensor]:  # as above
+    """Return all weights, the critic's too."""
+    assert learner.critic is not None, "all cases have one"
+    return [value.detach().clone() for value in (*model.parameters(), *learner.critic.head.parameters())]
+
+
+def first_half(learner: Learner, whole: Any, folder: Path) -> list[torch.Tensor]:  # as above
+    """Make a train step, save it with its weights into a folder, and return what the next one makes of them."""
+    learner.train_step(rows_of(CASE), OBJECTIVE, step=0)
+    learner.compute_logprobs(rows_of(CASE), 1.0)  # leaves parameters gathered
+    learner.save(folder)
+    torch.save(whole.state_dict(), folder / "weights.pt")
+    return second_half(learner, whole)
+
+
+def second_half(learner: Learner, whole: Any) -> list[torch.Tensor]:  # as above
+    """Make the step after, and return the weights."""
+    learner.train_step(rows_of(CASE), OBJECTIVE, step=1)
+    return weights_of(whole, learner)
+
+
+def load(learner: Learner, whole: Any, folder: Path) -> None:  # as above
+    """Put back what `first_half` saved."""
+    whole.load_state_dict(torch.load(folder / "weights.pt", weights_only=True))
+    learner.take_weights()
+    learner.load(folder)
+
+
+def main(what: str, folder: Path, out: Path) -> None:
+    """Save, or load, as one rank; rank 0 writes the weights that it ends with."""
+    warnings.simplefilter("error")
+    torch.set_num_threads(1)
+    calls = RankCalls(RankGroup(CPU, Meeting.of_torchrun()))
+    model, whole = model_of(CASE), model_of(CASE, seed=5)
+    is_first = calls.group.is_first
+    learner = RankLearner(
+        model,
+        calls,
+        whole=whole if is_first else None,
+        optim=SETTINGS,
+        num_steps=4,
+        device=CPU,
+        critic=critic_of(model),
+    )
+    if not is_first:
+        calls.follow()
+    else:
+        learner.take_weights()
+        if what == "save":
+            weights = first_half(learner, whole, folder)
+        else:
+            load(learner, whole, folder)
+            weights = second_half(learner, whole)
+        torch.save(weights, out)
+        calls.end()
+    calls.group.close()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3]))

@@ -1,0 +1,256 @@
+"""Runs whose learner is several processes: their numbers are those of one process, and a death ends them."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+
+from envgym.errors import SettingsError
+from envgym.process_log import FOLDER
+from envgym.runs import RunDirectory
+from envgym.trainer.catalog import RECIPE
+from envgym.trainer.launch import meeting_of_torchrun, process_specs
+from envgym.trainer.learner.objective import Objective
+from envgym.trainer.learner.ranks.meeting import Meeting
+from envgym.trainer.method import build_method
+from envgym.trainer.settings import recipe_settings, train_settings
+from envgym.trainer.train import train
+from tests.support.sources import ROOT
+from tests.support.tiny_runs import step_metrics, tiny_settings
+
+RESETS = {"reset_reference": True, "reset_optimizer": True, "settings": {"objective.kl_coef": 0.2}}
+SFT = {"episodes": 8, "batch_size": 4, "lr": 0.001}
+VARIANTS: dict[str, dict[str, Any]] = {
+    "reference after a warm start, loss of a file": {
+        "sft": SFT,
+        "objective": {"kl_coef": 0.1},
+        "loss": {"name": "examples/plugins/weighted_reinforce.py:WeightedReinforce"},
+        "optim": {"minibatches": 2},
+    },
+    "adapters with a reference, and a critic": {
+        "model": {"lora": {"rank": 2, "alpha": 4.0}},
+        "credit": {"name": "gae_turn"},
+        "objective": {"kl_coef": 0.1},
+    },
+    "terms that couple rows": {"recipe": "clip_cov"},
+    "reference, optimizer and weights that controllers change": {
+        "objective": {"kl_coef": 0.1},
+        "controllers": [
+            {"name": "stages", "stages": [{"after": {"step": 1}, **RESETS}]},
+            {"name": "weight_average", "decay": 0.5, "adopt_every": 1},
+        ],
+        "run": {"steps": 3},
+    },
+}
+
+
+def run_in_two(directory: Path, **sections: Any) -> list[dict[str, float]]:
+    """Train as two ranks, and return the metrics of the train steps."""
+    train(tiny_settings(directory, launch={"learners": 2}, **sections))
+    return step_metrics(directory)
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_run_of_two_ranks_has_the_numbers_of_one_process(variant: str, tmp_path: Path) -> None:
+    sections = VARIANTS[variant]
+    train(tiny_settings(tmp_path / "alone", **sections))
+    found, expected = run_in_two(tmp_path / "two", **sections), step_metrics(tmp_path / "alone")
+    assert len(found) == len(expected) == sections.get("run", {}).get("steps", 2)
+    for of_two, of_one in zip(found, expected, strict=True):
+        assert of_two == pytest.approx(of_one, rel=1e-4, abs=1e-5)
+
+
+@pytest.mark.processes
+def test_run_goes_on_at_another_number_of_ranks(tmp_path: Path) -> None:
+    train(tiny_settings(tmp_path / "alone", run={"steps": 3}))
+    for steps, learners in ((1, 2), (2, 1), (3, 3)):
+        settings = tiny_settings(tmp_path / "changing", run={"steps": steps}, launch={"learners": learners})
+        train(settings, resume=steps > 1)
+    found, expected = step_metrics(tmp_path / "changing"), step_metrics(tmp_path / "alone")
+    for of_ranks, of_one in zip(found, expected, strict=True):
+        schedule = {"optim/lr": of_ranks["optim/lr"]}  # which knew of fewer steps
+        assert of_ranks == pytest.approx({**of_one, **schedule}, rel=1e-4, abs=1e-5)
+
+
+def run_file(folder: Path, **sections: Any) -> Path:
+    """Write the settings of a run in a folder."""
+    data: dict[str, Any] = {
+        "run": {"name": "ranks", "directory": "ranks", "steps": 40, "checkpoint_every": 1},
+        "model": {"name": "tiny"},
+        "engine": {"device": "cpu", "threads": 1},
+        "agent": {"name": "plain", "max_turn_tokens": 4, "max_context_tokens": 256, "on_length": "close"},
+        "rollout": {"groups": 1, "group_size": 2},
+        "filter": {"name": "keep_all"},
+        "evaluation": {"tasks": 1},
+        "envs": [{"id": "puzzles/guess_number-v0"}],
+    }
+    file = folder / "run.yaml"
+    file.write_text(yaml.safe_dump({**data, **sections}))
+    return file
+
+
+@contextmanager
+def started(folder: Path, *words: str) -> Iterator[tuple["subprocess.Popen[str]", Iterator[str]]]:
+    """Start `python -m envgym WORDS` in a folder; yield it with what it writes to stderr, line by line."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "envgym", *words]
+    with subprocess.Popen(command, cwd=folder, env=environment, stderr=subprocess.PIPE, text=True) as program:
+        assert program.stderr is not None
+        try:
+            yield program, iter(program.stderr.readline, "")
+        finally:
+            program.kill()
+
+
+def pids_of(folder: Path) -> dict[str, int]:
+    """Return the ids of the processes that a run has started."""
+    log = (folder / "ranks" / FOLDER / "controller.jsonl").read_text().splitlines()
+    return {entry["process"]: entry["pid"] for entry in map(json.loads, log) if entry.get("event") == "start"}
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(
+    "number, told",
+    [
+        (signal.SIGKILL, "envgym: learner-1 must run until the run ends, got the signal SIGKILL"),
+        (signal.SIGSTOP, "envgym: every learner rank must answer until the run ends, got "),
+    ],
+)
+def test_a_rank_that_is_gone_ends_the_run_which_goes_on_without_it(
+    tmp_path: Path, number: signal.Signals, told: str
+) -> None:
+    file = run_file(tmp_path, launch={"rank_timeout_s": 10.0})
+    with started(tmp_path, "train", str(file), "--learners", "2") as (run, lines):
+        assert any(line.startswith("step    2/") for line in lines)
+        pids = pids_of(tmp_path)
+        os.kill(pids["learner-1"], number)
+        sentences = [line for line in lines if line.startswith("envgym: ")]
+        assert run.wait(90) == 2
+    assert len(sentences) == 1
+    assert sentences[0].startswith(told)
+    for pid in pids.values():
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+    saved = int(RunDirectory.open(tmp_path / "ranks").metrics()[-1]["step"])
+    settings = train_settings(yaml.safe_load(file.read_text()))
+    update = {"steps": saved + 1, "directory": str(tmp_path / "ranks")}
+    train(settings.model_copy(update={"run": settings.run.model_copy(update=update)}), resume=True)
+    assert RunDirectory.open(tmp_path / "ranks").metrics()[-1]["step"] == saved + 1
+
+
+HUNGRY = '''
+import os, torch
+from envgym.settings import Settings
+from envgym.trainer.methods.losses import PpoClip
+
+class Hungry(PpoClip):
+    """Finds no memory on the second rank."""
+
+    def __call__(self, batch):
+        if torch.distributed.is_initialized() and torch.distributed.get_rank() == 1:
+            raise torch.OutOfMemoryError("no memory")
+        return super().__call__(batch)
+'''
+
+
+@pytest.mark.processes
+def test_a_rank_without_memory_says_which_setting_to_lower(tmp_path: Path) -> None:
+    (tmp_path / "hungry.py").write_text(HUNGRY)
+    sections = {"optim": {"micro_batch_tokens": 1024}, "rollout": {"groups": 1, "group_size": 8}}
+    file = run_file(tmp_path, loss={"name": "hungry.py:Hungry"}, **sections)
+    with started(tmp_path, "train", str(file), "--learners", "2") as (run, lines):
+        sentences = [line for line in lines if line.startswith("envgym: ")]
+        assert run.wait(60) == 2
+    (sentence,) = sentences
+    assert sentence.startswith("envgym: learner-1 must run until the run ends, got exit code 2 (")
+    assert "optim.micro_batch_tokens must fit the memory that is free, got 1024" in sentence
+    assert "lower optim.micro_batch_tokens to " in sentence
+
+
+@pytest.mark.processes
+def test_ranks_of_torchrun_are_those_of_the_run(tmp_path: Path) -> None:
+    file = run_file(tmp_path)
+    words = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone", "-m", "envgym", "train", str(file)]
+    words += ["--set", "run.steps=2"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, *words],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    train(
+        train_settings(yaml.safe_load(file.read_text())).model_copy(
+            update={"run": tiny_settings(tmp_path / "alone").run}
+        )
+    )
+    found, expected = step_metrics(tmp_path / "ranks"), step_metrics(tmp_path / "alone")
+    for of_ranks, of_one in zip(found, expected, strict=True):
+        assert of_ranks == pytest.approx(of_one, rel=1e-4, abs=1e-5)
+    assert sorted(path.name for path in (tmp_path / "ranks/checkpoints/step-000002/optimizer").glob("*.distcp")) == [
+        "__0_0.distcp",
+        "__1_0.distcp",
+    ]
+
+
+# ---- what is started, and how the ranks know of each other ----------------------------------------------------------
+
+
+def test_ranks_but_the_first_are_started_and_share_the_cores(tmp_path: Path) -> None:
+    settings = tiny_settings(tmp_path, launch={"learners": 3, "rank_timeout_s": 30}, engine={"threads": 2})
+    specs = process_specs(settings, Meeting.at_file(0, 3, "/somewhere/meeting"))
+    options = "--of 3 --meeting /somewhere/meeting --device cpu --threads 2 --timeout 30.0"
+    assert [spec.role for spec in specs] == ["learner-1", "learner-2"]
+    assert [" ".join(spec.command) for spec in specs] == [f"learner-rank --rank {n} {options}" for n in (1, 2)]
+    assert all(spec.serves and spec.ends_itself for spec in specs)
+
+
+def torchrun(monkeypatch: pytest.MonkeyPatch, **variables: str) -> None:
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+
+
+OF_FOUR = {"RANK": "2", "WORLD_SIZE": "4", "LOCAL_RANK": "0", "MASTER_ADDR": "a", "MASTER_PORT": "1"}
+
+
+def test_ranks_of_torchrun_are_taken_and_others_are_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    torchrun(monkeypatch, **OF_FOUR)  # of somebody else's launcher
+    assert meeting_of_torchrun(tiny_settings(tmp_path)) is None
+    static = tiny_settings(tmp_path, launch={"learners": 4, "launcher": "static"})
+    assert meeting_of_torchrun(static) == Meeting(2, 4, "env://", 0)
+    torchrun(monkeypatch, **OF_FOUR, TORCHELASTIC_RUN_ID="x")
+    assert meeting_of_torchrun(tiny_settings(tmp_path)) == Meeting(2, 4, "env://", 0)
+    with pytest.raises(SettingsError, match=r"launch.learners must be the 4 that torchrun has started, got 2"):
+        meeting_of_torchrun(tiny_settings(tmp_path, launch={"learners": 2}))
+    torchrun(monkeypatch)
+    with pytest.raises(SettingsError, match=r"ranks must know each other, got no \['RANK'"):
+        meeting_of_torchrun(static)
+
+
+@pytest.mark.parametrize("recipe", RECIPE.table)
+def test_every_recipes_objective_travels_to_other_ranks(recipe: str, tmp_path: Path) -> None:
+    data = {"recipe": recipe, "run": {"name": "run", "directory": str(tmp_path)}, "model": {"name": "tiny"}}
+    settings = train_settings({**data, "envs": [{"id": "puzzles/guess_number-v0"}]})
+    objective = build_method(settings).objective
+    torch.save(objective, tmp_path / "objective.pt")
+    found = torch.load(tmp_path / "objective.pt", weights_only=False)
+    assert isinstance(found, Objective)
+    assert type(found.loss) is type(objective.loss)
+    assert found.settings == objective.settings
+    assert recipe_settings(recipe).loss.name == settings.loss.name
