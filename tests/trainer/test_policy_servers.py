@@ -26,10 +26,11 @@ def tiny_model() -> Any:  # PreTrainedModel
     return load("tiny", dtype="float32", device="cpu", tiny=TinySettings(**TINY)).model
 
 
-def run(folder: Path, *servers: Served, **sections: Any) -> list[dict[str, float]]:
+def run(folder: Path, *servers: Served, transport: str = "files", **sections: Any) -> list[dict[str, float]]:
     """Train for two steps, in which the entropy bonus moves the weights, and return the metrics of the steps."""
     urls = [server.http.url for server in servers]
-    backend = {"name": "policy_servers", "servers": urls, "weights": str(folder / "weights")}
+    weights = str(folder / "weights")
+    backend = {"name": "policy_servers", "servers": urls, "weights": weights, "transport": transport}
     settings: dict[str, Any] = {
         "engine": {"device": "cpu", "backend": backend},
         "optim": {"lr": 0.03},
@@ -45,6 +46,18 @@ def test_a_run_from_two_servers_learns_from_its_own_weights(tmp_path: Path) -> N
         assert {one._policy.version, other._policy.version} == {2}
     assert [step["staleness/max"] for step in steps] == [0.0, 0.0]
     assert all(step["canary/gap"] < 1e-4 < step["canary/moved"] for step in steps)
+
+
+def test_a_run_that_sends_weights_over_a_group_has_the_numbers_of_one_that_writes_files(tmp_path: Path) -> None:
+    found = []
+    for transport in ("files", "gloo"):
+        with serving(tiny_model()) as server:
+            found.append(run(tmp_path / transport, server, transport=transport))
+            assert server._policy.version == 2
+    assert not (tmp_path / "gloo" / "weights").exists()
+    for over_group, by_files in zip(*found, strict=True):
+        assert over_group.pop("cost/tokens_prefilled") > 0 < by_files.pop("cost/tokens_prefilled")
+        assert over_group == pytest.approx(by_files, rel=1e-4, abs=1e-6)
 
 
 def test_a_run_whose_sampling_overlaps_learning_knows_the_age_of_each_token(tmp_path: Path) -> None:

@@ -79,14 +79,14 @@ class WeightGroup:
         return sent
 
 
-class Meeting(NamedTuple):
+class Rendezvous(NamedTuple):
     """A place where a server can meet the run."""
 
     address: GroupAddress
     listening: socket.socket
 
     @classmethod
-    def prepare(cls, host: str, backend: str, *, timeout_s: float) -> "Meeting":
+    def prepare(cls, host: str, backend: str, *, timeout_s: float) -> "Rendezvous":
         """Listen on an address of this machine that the server reaches, and on no other."""
         listening = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
         listening.bind((host, 0))

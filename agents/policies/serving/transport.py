@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from envgym.agents.policies.serving.collective import GroupAddress, Meeting, WeightGroup, group_device, local_address
+from envgym.agents.policies.serving.collective import GroupAddress, Rendezvous, WeightGroup, group_device, local_address
 from envgym.agents.policies.serving.weight_store import WeightStore, compute_digests
 from envgym.core.json_types import JsonObject
 
@@ -79,14 +79,14 @@ class GroupSender:
         """Hold the tensors of a version."""
         self._transport, self._tensors = transport, named_tensors
 
-    def prepare(self, server: str, host: str, port: int) -> Meeting | None:
+    def prepare(self, server: str, host: str, port: int) -> Rendezvous | None:
         """Listen for a server, where there is no group with it yet. Raises: OSError: it is not reached."""
         if server in self._transport.groups:
             return None
         address = local_address(host, port)
-        return Meeting.prepare(address, self._transport.name, timeout_s=self._transport.timeout_s)
+        return Rendezvous.prepare(address, self._transport.name, timeout_s=self._transport.timeout_s)
 
-    def meet(self, server: str, meeting: Meeting) -> None:
+    def meet(self, server: str, meeting: Rendezvous) -> None:
         """Wait for a server, which was told where. Raises: RuntimeError: it does not come."""
         self._transport.groups[server] = meeting.meet(self._transport.device)
 

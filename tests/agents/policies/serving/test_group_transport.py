@@ -20,7 +20,7 @@ from envgym.agents.models.loading import load
 from envgym.agents.policies.serving import collective
 from envgym.agents.policies.serving.backend import PolicyServers
 from envgym.agents.policies.serving.client import ClientLimits, ServedPolicy
-from envgym.agents.policies.serving.collective import Meeting, WeightGroup, join, transports_of
+from envgym.agents.policies.serving.collective import Rendezvous, WeightGroup, join, transports_of
 from envgym.agents.policies.serving.transport import FileTransport, GroupTransport
 from envgym.agents.policies.serving.weight_store import digest
 from envgym.agents.policies.transformers import TransformersPolicy
@@ -51,7 +51,7 @@ def client(transport: GroupTransport, *urls: str, limits: ClientLimits = QUICK) 
 @contextmanager
 def met() -> Iterator[tuple[WeightGroup, WeightGroup]]:
     """Yield both sides of a group."""
-    meeting = Meeting.prepare("127.0.0.1", "gloo", timeout_s=20)
+    meeting = Rendezvous.prepare("127.0.0.1", "gloo", timeout_s=20)
     joined = list[WeightGroup]()
     joining = threading.Thread(target=lambda: joined.append(join(meeting.address, CPU)))
     joining.start()
