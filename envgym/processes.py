@@ -39,6 +39,7 @@ _PEER_S = 15.0
 """From the loss of a connection until the death of the process behind it is known, if it has died."""
 _LAST_WORDS_S = 1.0
 """From the end of a process until its output is taken as read."""
+_OF_TORCHRUN: Final = {"RANK", "WORLD_SIZE", "OMP_NUM_THREADS"}
 _ERROR: Final = "envgym: "
 """How a command's error begins."""
 _KEPT_BYTES = 1 << 16
@@ -73,6 +74,11 @@ def end_with_parent() -> None:
 
 
 # ---- in the process that starts them --------------------------------------------------------------------------------
+
+
+def _is_of_torchrun(variable: str) -> bool:
+    """Return whether an environment variable tells who this process is among those that torchrun has started."""
+    return variable.startswith(("TORCHELASTIC_", "MASTER_", "GROUP_", "ROLE_", "LOCAL_")) or variable in _OF_TORCHRUN
 
 
 class PeerLost(RunError):
@@ -162,16 +168,19 @@ class Processes:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         """End them. Raises: RunError: one had died by itself; it is why the block failed."""
         within_s = _PEER_S if isinstance(error, PeerLost) else 0.5
-        failure = None if error is None else self._await_failure(within_s)
-        _shown.remove(self)
+        failure = None
         try:
-            self.end()
-        except KeyboardInterrupt:
-            if self._failure is None:
-                raise
-            self.end()  # it was the news of a death, which came while this ended
-        if self._before is not None:
-            signal.signal(self._signal, self._before)
+            failure = None if error is None else self._await_failure(within_s)
+        finally:
+            _shown.remove(self)
+            try:
+                self.end()
+            except KeyboardInterrupt:
+                if self._failure is None:
+                    raise
+                self.end()  # it was the news of a death, which came while this ended
+            if self._before is not None:
+                signal.signal(self._signal, self._before)
         if failure is not None:
             raise failure from error
 
@@ -241,7 +250,7 @@ class Processes:
     def _start(self, spec: ProcessSpec) -> None:
         own = [] if spec.command and os.path.isabs(spec.command[0]) else [sys.executable, "-m", "envgym"]
         environment = {
-            **os.environ,
+            **{name: value for name, value in os.environ.items() if not _is_of_torchrun(name)},
             LOG_VARIABLE: "-",
             RUN_VARIABLE: self._run,
             ROLE_VARIABLE: spec.role,

@@ -306,7 +306,7 @@ def _build_learner(
     has_critic = isinstance(method.credit, CriticCredit) and chosen.model is None
     rates = ["optim.lr", "critic.lr"] if has_critic else ["optim.lr"]
     if ranks is not None:
-        from envgym.trainer.learner.ranks.follow import lead  # heavy, for few runs
+        from envgym.trainer.ranks import lead  # heavy, for few runs
 
         return lead(ranks, settings, model, has_critic=has_critic, rates=rates)
     return Learner(

@@ -19,6 +19,7 @@ from envgym.plugins import Choice
 from envgym.process_log import FOLDER, close_log, is_open, open_log
 from envgym.processes import Processes, ProcessSpec
 from envgym.serving.wire import TOKEN_VARIABLE as ENV_TOKEN
+from envgym.trainer.learner.ranks import meeting as ranks
 from envgym.trainer.learner.ranks.meeting import Meeting, is_torchrun
 from envgym.trainer.settings import TrainSettings
 
@@ -48,6 +49,9 @@ def launched(settings: TrainSettings) -> Iterator[Launched]:
     """
     meeting = meeting_of_torchrun(settings)
     if meeting is not None:
+        do = "call envgym.trainer.ranks.follow there, or start `envgym train` with torchrun"
+        must = "be 0 where a run is trained"
+        SettingsError.unless(not meeting.rank, "RANK", must, meeting.rank, where="environment", do=do)
         launch = settings.launch.model_copy(update={"learners": meeting.size})
         settings = settings.model_copy(update={"launch": launch})
     launch = settings.launch
@@ -63,7 +67,7 @@ def launched(settings: TrainSettings) -> Iterator[Launched]:
         ExitStack() as held,
     ):
         if meeting is None and launch.learners > 1:
-            meeting = Meeting.at_file(0, launch.learners, f"{mkdtemp(prefix='envgym-ranks-')}/meeting")
+            meeting = Meeting.at_file(0, launch.learners, f"{mkdtemp(prefix=ranks.FOLDER)}/meeting")
             held.callback(meeting.leave)
             engine = settings.engine.model_copy(update={"threads": _threads(settings)})
             settings = settings.model_copy(update={"engine": engine})

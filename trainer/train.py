@@ -110,7 +110,7 @@ def train(
         recorded, (settings, meeting) = settings, held.enter_context(launched(settings))
         ranks = None
         if meeting is not None:
-            from envgym.trainer.learner.ranks.follow import joined  # heavy, for few runs
+            from envgym.trainer.ranks import joined  # heavy, for few runs
 
             ranks = held.enter_context(joined(settings, meeting))
         checkpoint = None if run is None else newest_checkpoint(run.path)

@@ -1,8 +1,11 @@
 """`envgym learner-rank`: a process that learns together with a run, which starts it."""
 
 import argparse
+import os
+import signal
 
 from envgym.cli.common import import_from_here
+from envgym.errors import InvalidInput
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -20,11 +23,14 @@ def run(args: argparse.Namespace) -> int:
     """Meet the others, and learn with them until the run ends."""
     from envgym.agents.models.loading import prepare_device
     from envgym.processes import announce
-    from envgym.trainer.learner.ranks.follow import follow
     from envgym.trainer.learner.ranks.meeting import Meeting
+    from envgym.trainer.ranks import follow
 
+    must, do = f"be from 1 to {args.of - 1}", "leave rank 0 to the run"
+    InvalidInput.unless(0 < args.rank < args.of, "--rank", must, args.rank, where="envgym learner-rank", do=do)
     device = prepare_device(args.device, args.threads)
-    meeting = Meeting.at_file(args.rank, args.of, args.meeting)
+    meeting = Meeting.at_file(args.rank, args.of, os.path.abspath(args.meeting))
     announce()
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # it waits in torch, where a handler of Python would not run
     follow(meeting, device=device, timeout_s=args.timeout, on_settings=import_from_here)
     return 0

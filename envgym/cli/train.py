@@ -71,14 +71,20 @@ def run(args: argparse.Namespace) -> int:
     """Train, or what was asked for instead."""
     chosen = {key: getattr(args, name) for name, key in _LAUNCH.items()}
     args.settings += [f"launch.{key}={value}" for key, value in chosen.items() if value is not None]
+    from envgym.trainer.learner.ranks.meeting import is_torchrun
+
     data = _read_file(args)
     if data is not None and is_pipeline(data):
-        from envgym.trainer.learner.ranks.meeting import is_torchrun
-
         do = f"use envgym train {shlex.quote(args.config)} --learners N, or train each stage by itself"
         SettingsError.unless(not is_torchrun(), "pipeline", "be one process", "torchrun", where=args.config, do=do)
         return run_pipeline(data, args)
     settings = _read_settings(args, data)
+    if args.dry_run or args.overfit_one_batch is not None:
+        do = "leave out --learners and torchrun; a rank needs that share of the memory of weights and optimizer"
+        must, learners = "be 1 where one process measures", settings.launch.learners
+        SettingsError.unless(
+            learners == 1 and not is_torchrun(), "launch.learners", must, learners, where="launch", do=do
+        )
     if args.overfit_one_batch is not None:
         return _overfit(settings, args)
     if args.dry_run:
@@ -139,7 +145,7 @@ def _run_training(settings: "TrainSettings", args: argparse.Namespace) -> int:
 
 def _follow(settings: "TrainSettings", meeting: "Meeting") -> int:
     from envgym.agents.models.loading import prepare_device
-    from envgym.trainer.learner.ranks.follow import follow
+    from envgym.trainer.ranks import follow
 
     device = prepare_device(settings.engine.device, settings.engine.threads)
     follow(meeting, device=device, timeout_s=settings.launch.rank_timeout_s, on_settings=import_from_here)

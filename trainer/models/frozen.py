@@ -48,7 +48,8 @@ class FrozenModel(Model):
         """Return what computes the module's numbers of rows, in packs where it can; `module` is what `open` gives."""
         settings = self._context.settings
         autocast = autocast_dtype(settings.model)
-        return ForwardPass(module, settings.optim, device=self._context.device, autocast=autocast)
+        device = next(module.parameters()).device  # of the policy's own module, where only servers sample from it: CPU
+        return ForwardPass(module, settings.optim, device=device, autocast=autocast)
 
     def _hold(self) -> AbstractContextManager[object]:
         """Keep others from the module while it computes. Default: it is no other's."""

@@ -87,7 +87,7 @@ class LearningModel(Model):
     def _first_module(self) -> nn.Module:
         if self._path is None:
             module: nn.Module = copy.deepcopy(self._context.model)
-            return module
+            return module.to(self._context.device)
         return self._read(self._path)
 
     def _read(self, path: str) -> nn.Module:

@@ -21,7 +21,8 @@ DEADLINE_S: Final = 600.0
 """A collective that takes longer has lost a rank."""
 _IDLE: Final = timedelta(days=365)
 """For which ranks wait to be told what to do next: while rank 0 samples, they have nothing to do."""
-_LOOPBACK: Final = "127.0.0.1"
+_INTERFACES: Final = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+"""Environment variables that name the network interface to listen on."""
 _LOST: Final = ("gloo", "connection closed", "connection reset", "timed out", "nccl", "broken pipe", "socket")
 """What torch writes about a peer that is gone."""
 
@@ -102,16 +103,14 @@ def _unpacked(data: bytes) -> Any:  # as above
 @contextmanager
 def _on_loopback(meeting: Meeting) -> Iterator[None]:
     """Let ranks of one machine listen to no other."""
-    if meeting.init_method == "env://" and os.environ["MASTER_ADDR"] != _LOOPBACK:
-        yield
-        return
-    given = os.environ.get("GLOO_SOCKET_IFNAME")
-    os.environ["GLOO_SOCKET_IFNAME"] = given or ("lo" if sys.platform == "linux" else "lo0")
+    named = {} if not meeting.is_local else dict.fromkeys(_INTERFACES, "lo" if sys.platform == "linux" else "lo0")
+    made = {name: value for name, value in named.items() if name not in os.environ}
+    os.environ.update(made)
     try:
         yield
     finally:
-        if given is None:
-            del os.environ["GLOO_SOCKET_IFNAME"]
+        for name in made:
+            del os.environ[name]
 
 
 @contextmanager

@@ -6,6 +6,7 @@ everywhere.
 """
 
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -16,6 +17,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from envgym.agents.models.weights import merged_weights, widen_head
+from envgym.errors import EnvgymError
 from envgym.trainer.batch.rows import MicroBatch, TrainRow
 from envgym.trainer.learner.causal_lm import causal_lm, lm_head_of
 from envgym.trainer.learner.checkpoint import SHARDS, OpenReference, load_critic, load_optimizer, save_critic
@@ -33,6 +35,8 @@ from envgym.trainer.methods.corrections import CorrectionStats
 from envgym.trainer.metrics.update import Metrics
 from envgym.trainer.sections import OptimSettings
 
+_SAID_S: Final = 3.0
+"""From an error of a rank until it ends."""
 _END: Final = None
 """What rank 0 tells the others when there is nothing left to do."""
 
@@ -57,6 +61,8 @@ class RankCalls:
         self._learners: dict[int, RankLearner] = {}
         self._num_learners = 0
         self._depth = 0
+        self.is_broken = False
+        """Whether rank 0 has left a method in which others may still wait for it: nothing reaches them any more."""
         self._lock = threading.RLock()
 
     def add(self, learner: "RankLearner") -> int:
@@ -84,13 +90,19 @@ class RankCalls:
             self._depth += 1
             try:
                 yield
+            except NotFinite:  # as on every rank
+                raise
+            except BaseException:
+                self.is_broken = True
+                raise
             finally:
                 self._depth -= 1
 
     def end(self) -> None:
         """Tell the other ranks that there is nothing left to do."""
         with self._lock, lost_ranks_told():
-            self.group.tell(_END)
+            if not self.is_broken:
+                self.group.tell(_END)
 
     def follow(self) -> None:
         """Run what rank 0 announces, until it ends. Raises: RunError: a rank is gone, or this one has no memory."""
@@ -101,6 +113,9 @@ class RankCalls:
                 getattr(learner, call.method)(*call.args, **call.keywords)
             except NotFinite:
                 continue  # every rank has found the same, and rank 0 says what becomes of it
+            except EnvgymError:
+                time.sleep(_SAID_S)  # should rank 0 have found the same, it says so first
+                raise
 
     def _hear(self) -> _Call | None:
         with lost_ranks_told():
@@ -263,9 +278,10 @@ class RankLearner(Learner):
             self.reference = _opened(frozen)
 
     def close(self) -> None:
-        """Drop this learner on every rank."""
-        with self._calls.together(self, "close"):
-            self._calls.drop(self.number)
+        """Drop this learner on every rank, where they can still be reached."""
+        if not self._calls.is_broken:
+            with self._calls.together(self, "close"):
+                self._calls.drop(self.number)
 
     def with_optimizer(self, optim: OptimSettings, *, num_steps: int, rates: Sequence[str]) -> "RankLearner":
         """Return another learner of the same shards on every rank, without a critic."""

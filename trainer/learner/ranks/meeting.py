@@ -7,6 +7,8 @@ from typing import Final, NamedTuple
 
 from envgym.errors import SettingsError
 
+FOLDER: Final = "envgym-ranks-"
+"""How the name of a folder begins that is made for a meeting."""
 _FILE: Final = "file://"
 
 
@@ -39,12 +41,18 @@ class Meeting(NamedTuple):
         """Return a meeting of ranks of this machine at a file that does not exist yet."""
         return cls(rank, size, f"{_FILE}{file}", rank)
 
+    @property
+    def is_local(self) -> bool:
+        """Whether all ranks are on this machine."""
+        return self.file is not None or os.environ.get("LOCAL_WORLD_SIZE") == os.environ["WORLD_SIZE"]
+
     def leave(self) -> None:
         """Remove the file, and the folder that was made for it; whoever comes first does."""
         if self.file is not None:
             Path(self.file).unlink(missing_ok=True)
-            with suppress(OSError):
-                Path(self.file).parent.rmdir()
+            if Path(self.file).parent.name.startswith(FOLDER):
+                with suppress(OSError):
+                    Path(self.file).parent.rmdir()
 
     @property
     def file(self) -> str | None:

@@ -5,15 +5,17 @@ The directory is one of `torch.distributed.checkpoint` and holds nothing but ten
 """
 
 import pickle
+import stat
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
 from torch.distributed.checkpoint.metadata import Metadata
 from torch.distributed.checkpoint.state_dict_loader import load
@@ -42,8 +44,18 @@ _ALLOWED: Final = {
 """What the index of a directory of tensors is made of; dtypes of torch beside them."""
 
 
-class _IndexReader(pickle.Unpickler):
+class _IndexReader(pickle._Unpickler):  # in Python, so that instructions can be refused
     """Reads an index, and refuses everything else that a pickle could be."""
+
+    dispatch: ClassVar[dict[int, Any]] = dict(pickle._Unpickler.dispatch)  # functions by the code of an instruction
+
+    def load_build(self) -> None:
+        """Set the fields of an object. Raises: UnpicklingError: it is a class, which is not of this index alone."""
+        if isinstance(self.stack[-2], type):  # type: ignore[attr-defined]  # of the base class, as the next
+            raise pickle.UnpicklingError("a class must stay as it is in an index of tensors")
+        super().load_build()  # type: ignore[misc]
+
+    dispatch[pickle.BUILD[0]] = load_build
 
     def find_class(self, module: str, name: str) -> object:
         """Return a class of the index. Raises: UnpicklingError: it is none."""
@@ -67,6 +79,10 @@ def read_index(folder: Path) -> Metadata:
         index = _IndexReader(file).load()
     if not isinstance(index, Metadata):
         raise ValueError(f"a {type(index).__name__}")  # told in a sentence by the checkpoint's reader
+    for place in (index.storage_data or {}).values():
+        name = str(place.relative_path)
+        if Path(name).name != name or not stat.S_ISREG((folder / name).lstat().st_mode):
+            raise ValueError(f"{name}, which is no file of this folder")
     return index
 
 
@@ -145,7 +161,20 @@ def _numbers(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, An
 
 @contextmanager
 def _alone_or_not() -> Iterator[None]:
-    """Keep torch from warning that a process without ranks is alone."""
+    """Keep torch from warning that a process without ranks is alone, and from raising what no one catches.
+
+    Raises: RuntimeError: a file cannot be written or read.
+    """
+    try:
+        with _without_warnings():
+            yield
+    except CheckpointException as error:  # is no Exception
+        first = next(iter(error.failures.values()))[0]
+        raise RuntimeError(str(first)) from error
+
+
+@contextmanager
+def _without_warnings() -> Iterator[None]:
     with warnings.catch_warnings():
         if not dist.is_initialized():
             warnings.filterwarnings("ignore", message=".*assuming the intent is to (save|load) in a single process.*")

@@ -71,16 +71,17 @@ def gather_weights(model: nn.Module, into: nn.Module | None, *, trained_only: bo
 
 @torch.no_grad()
 def scatter_weights(model: nn.Module, source: Iterable[tuple[str, Tensor]] | None, group: RankGroup) -> None:
-    """Give a sharded model the whole weights that rank 0 has, in the order of its parameters; the others pass None."""
+    """Give a sharded model the whole weights that rank 0 has, in the order of its own or with more between them.
+
+    The other ranks pass None.
+    """
     reshard(model)
     given = None if source is None else iter(source)
     for name, parameter in model.named_parameters():
         assert isinstance(parameter, DTensor), "all of it is sharded"
         whole = torch.empty(parameter.shape, dtype=parameter.dtype, device=group.device)
         if given is not None:
-            of_source, weight = next(given)
-            assert of_source == name, "both are of one architecture"
-            whole.copy_(weight)
+            whole.copy_(next(weight for of_source, weight in given if of_source == name))
         torch.distributed.broadcast(whole, src=0)
         parameter.to_local().copy_(as_shards(whole, parameter).to_local())
 

@@ -1,15 +1,17 @@
 """Checkpoints of several ranks: saved at two, they go on at one and three, and the other way round."""
 
-import io
 import pickle
+import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
 from envgym.errors import RunError
+from envgym.trainer.learner.checkpoint import SHARDS
 from envgym.trainer.learner.learner import Learner
-from envgym.trainer.learner.ranks.optimizer_state import read_index
+from envgym.trainer.learner.ranks.optimizer_state import read_index, save_shards
 from tests.trainer.learner.ranks.cases import CPU, model_of
 from tests.trainer.learner.ranks.resumed import CASE, SETTINGS, critic_of, first_half, load, second_half
 from tests.trainer.learner.ranks.test_sharded import finish, start_ranks
@@ -81,13 +83,50 @@ class Harmful:
         return print, ("read",)
 
 
-def test_index_that_is_another_pickle_is_refused_unread(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / ".metadata").write_bytes(pickle.dumps(Harmful()))
-    with pytest.raises(pickle.UnpicklingError, match=r"builtins.print is not part of an index"):
+BUILT_ON_CLASS = b"\x80\x02cpathlib\nPosixPath\n}X\x06\x00\x00\x00existsccollections\nOrderedDict\nsb."
+"""A pickle that sets `pathlib.PosixPath.exists`."""
+
+
+@pytest.mark.parametrize(
+    "data, told",
+    [
+        (pickle.dumps(Harmful()), r"builtins.print is not part of an index"),
+        (BUILT_ON_CLASS, "a class must stay as it is"),
+        (pickle.dumps([1]), "a list"),
+    ],
+)
+def test_index_that_is_another_pickle_is_refused_unread(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], data: bytes, told: str
+) -> None:
+    (tmp_path / ".metadata").write_bytes(data)
+    exists = Path.exists
+    with pytest.raises((pickle.UnpicklingError, ValueError), match=told):
         read_index(tmp_path)
     assert not capsys.readouterr().out
-    buffer = io.BytesIO()
-    pickle.dump([1], buffer)
-    (tmp_path / ".metadata").write_bytes(buffer.getvalue())
-    with pytest.raises(ValueError, match="a list"):
-        read_index(tmp_path)
+    assert type(tmp_path).exists is exists
+
+
+def test_index_that_leads_out_of_its_folder_is_refused(saved: tuple[Path, Weights], tmp_path: Path) -> None:
+    index = read_index(saved[0] / SHARDS)
+    (tmp_path / "link").symlink_to(saved[0] / "weights.pt")
+    for name in ("../weights.pt", str(saved[0] / "weights.pt"), "link"):
+        places = {key: replace(place, relative_path=name) for key, place in (index.storage_data or {}).items()}
+        (tmp_path / ".metadata").write_bytes(pickle.dumps(replace(index, storage_data=places)))
+        with pytest.raises(ValueError, match="which is no file of this folder"):
+            read_index(tmp_path)
+
+
+def test_damaged_shard_is_told_in_a_sentence(saved: tuple[Path, Weights], tmp_path: Path) -> None:
+    shutil.copytree(saved[0], tmp_path / "copy")
+    for file in (tmp_path / "copy" / SHARDS).glob("*.distcp"):
+        file.write_bytes(b"x" * file.stat().st_size)
+    learner, model = one_process()
+    with pytest.raises(RunError, match="optimizer must fit the model beside it"):
+        load(learner, model, tmp_path / "copy")
+
+
+def test_shards_that_cannot_be_written_are_an_error_that_is_caught(tmp_path: Path) -> None:
+    learner, _ = one_process()
+    (tmp_path / "file").write_text("no folder")
+    with pytest.raises((RuntimeError, OSError)):
+        save_shards(tmp_path / "file" / SHARDS, learner.model, learner.optimizer)

@@ -44,6 +44,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     },
     "terms that couple rows": {"recipe": "clip_cov"},
     "reference, optimizer and weights that controllers change": {
+        "model": {"lora": {"rank": 2, "alpha": 4.0}},
         "objective": {"kl_coef": 0.1},
         "controllers": [
             {"name": "stages", "stages": [{"after": {"step": 1}, **RESETS}]},
@@ -168,6 +169,33 @@ def ended(pid: int) -> None:
             assert select.select([descriptor], [], [], 60)[0], f"{pid} still runs"
         finally:
             os.close(descriptor)
+
+
+BROKEN = '''
+import torch
+from envgym.settings import Settings
+from envgym.trainer.methods.losses import PpoClip
+
+class Broken(PpoClip):
+    """Fails on the first rank alone."""
+
+    def __call__(self, batch):
+        if torch.distributed.get_rank() == 0:
+            raise ValueError("this loss is broken")
+        return super().__call__(batch)
+'''
+
+
+@pytest.mark.processes
+def test_an_error_of_rank_0_alone_ends_the_run_at_once_with_that_error(tmp_path: Path) -> None:
+    (tmp_path / "broken.py").write_text(BROKEN)
+    file = run_file(tmp_path, loss={"name": "broken.py:Broken"})
+    with started(tmp_path, "train", str(file), "--learners", "2") as (run, lines):
+        written = list(lines)
+        assert run.wait(60) == 1
+        seconds = {pid: ended(pid) for pid in pids_of(tmp_path).values()}
+    assert any("this loss is broken" in line for line in written[-3:]), written
+    assert seconds
 
 
 HUNGRY = '''

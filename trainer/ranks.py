@@ -11,7 +11,7 @@ from torch import nn
 from envgym import __version__
 from envgym.agents.models.loading import prepare_device
 from envgym.agents.policies.backends import autocast_dtype
-from envgym.errors import RunError
+from envgym.errors import RunError, SettingsError
 from envgym.trainer.learner.critic import Critic
 from envgym.trainer.learner.ranks.group import RankGroup
 from envgym.trainer.learner.ranks.learner import RankCalls, RankLearner
@@ -121,6 +121,9 @@ def _of_rank(device: torch.device, meeting: Meeting) -> torch.device:
     """Return the device of a rank: on CUDA, where none is named, that of its number on the machine."""
     if device.type != "cuda":
         return device
-    number = int(str(device).partition(":")[2] or meeting.local_rank)
+    number, available = int(str(device).partition(":")[2] or meeting.local_rank), torch.cuda.device_count()
+    do = "lower launch.learners, or the ranks of torchrun on this machine"
+    must = f"have a GPU, of which there are {available}"
+    SettingsError.unless(number < available, "every learner rank", must, f"number {number}", where="launch", do=do)
     torch.cuda.set_device(number)
     return torch.device("cuda", number)
