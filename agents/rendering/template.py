@@ -9,7 +9,7 @@ Two ways of using tools, chosen when the dialect is probed:
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, lru_cache
+from functools import cache
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
@@ -28,10 +28,15 @@ CPU_S = 5
 """Seconds of processor time that rendering a conversation may take."""
 _WALL_S = 300.0
 _MAX_REQUESTS = 1_000_000
-_MAX_KEPT_CHARACTERS = 2**14
-"""Of a request whose answer is kept."""
+_MAX_KEPT = 2048
+_MAX_KEPT_CHARACTERS = 2**15
+"""Of a request and its answer, where it is kept."""
 _VARYING = ("strftime_now", "random")
 """What a template names that renders the same messages in several ways."""
+
+
+_answers: dict[str, Mapping[str, str]] = {}
+"""Request -> answer, of at most `_MAX_KEPT` requests."""
 
 
 class _TemplateFault(Exception):
@@ -53,8 +58,19 @@ def _answer(line: str) -> Mapping[str, str]:
     return _pool().use(ask)
 
 
-_kept_answer = lru_cache(maxsize=2048)(_answer)
-"""The members of a group begin with the same prompt, and all agents of a process probe the same template."""
+def _kept_answer(line: str) -> Mapping[str, str]:
+    """Return what a worker answered to the same request before, or answers. Raises: as `_answer`.
+
+    The members of a group begin with the same prompt, and all agents of a process probe the same template.
+    """
+    answer = _answers.get(line)
+    if answer is None:
+        answer = _answer(line)
+        if len(line) + sum(map(len, answer.values())) <= _MAX_KEPT_CHARACTERS:
+            if len(_answers) >= _MAX_KEPT:
+                _answers.clear()
+            _answers[line] = answer
+    return answer
 
 
 class ChatTemplate:
@@ -123,9 +139,8 @@ class ChatTemplate:
         }
 
         line = json.dumps(request)
-        is_kept = len(line) <= _MAX_KEPT_CHARACTERS and not any(name in template for name in _VARYING)
         try:
-            answer = _kept_answer(line) if is_kept else _answer(line)
+            answer = _answer(line) if any(name in template for name in _VARYING) else _kept_answer(line)
         except (WorkerDied, WorkerHung) as lost:
             must, do = f"render within {CPU_S} s and 1 GiB", "use a model with another template"
             raise InvalidInput.of("chat template", must, str(lost), where=self.name, do=do) from None
