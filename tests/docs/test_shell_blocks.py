@@ -109,7 +109,9 @@ def cases() -> list[ParameterSet]:
     for page in PAGES:
         for lane in ("", *LANES):
             lines = [line for line in lines_of(page) if lane_of(line) == lane]
-            marks = [getattr(pytest.mark, lane), pytest.mark.filterwarnings("ignore")] if lane else []
+            marks = [getattr(pytest.mark, lane)] if lane else []
+            if lane in ("vllm", "web"):
+                marks.append(pytest.mark.filterwarnings("ignore"))
             if lines:
                 found.append(pytest.param(lines, id=f"{page} {lane}".strip(), marks=marks))
     return found
