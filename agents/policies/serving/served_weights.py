@@ -50,9 +50,15 @@ class ServedWeights:
         return next(self._module.parameters()).device
 
     def close(self) -> None:
-        """Let go of the policy."""
+        """Let go of the policy, and of the run that brings weights."""
         if self.hold is not None:
             self.hold.close()
+        self._leave_group()
+
+    def _leave_group(self) -> None:
+        if self.group is not None:
+            self.group.close()
+            self.group = None
 
     def check_sound(self) -> None:
         """See that sampling goes on. Raises: NotNow: it does not, ever."""
@@ -95,6 +101,7 @@ class ServedWeights:
     async def join(self, address: GroupAddress) -> None:
         """Meet a run in a process group. Raises: PolicyFailure: nobody is there. InvalidInput: as `join`."""
         async with self._changes:
+            self._leave_group()
             try:
                 self.group = await asyncio.to_thread(join, address, self.device)
             except (OSError, RuntimeError) as error:

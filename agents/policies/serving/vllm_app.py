@@ -55,8 +55,11 @@ class Frontend:
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Answer, or let vLLM answer."""
-        if scope["type"] != "http":
+        if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
+            return
+        if scope["type"] != "http":  # a websocket, which no client of ours opens, and whose token nobody would ask for
+            await send({"type": "websocket.close", "code": 1008})
             return
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         refused = refusal(headers, url=self._url, is_local=self._is_local, token=self._token)
