@@ -167,10 +167,8 @@ class Processes:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         """End them. Raises: RunError: one had died by itself; it is why the block failed."""
-        within_s = _PEER_S if isinstance(error, PeerLost) else 0.5
-        failure = None
         try:
-            failure = None if error is None else self._await_failure(within_s)
+            failure = None if error is None else self._await_failure(_PEER_S if isinstance(error, PeerLost) else 0.5)
         finally:
             _shown.remove(self)
             try:

@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
 _MARKERS_OF_NEEDS = "processes or peers or vllm or web or docker or notebook or gpu"
-_LANE_MARKERS = f"{_MARKERS_OF_NEEDS} or docs"
+_LANE_MARKERS = f"{_MARKERS_OF_NEEDS} or docs or sandbox"
 _NO_TESTS_COLLECTED = 5
 
 
@@ -93,6 +93,18 @@ LANES = (
             Step(
                 markers=f"docs and not ({_MARKERS_OF_NEEDS})",
                 options=(*_PARALLEL, "tests/docs", "tests/examples"),
+                is_required=True,
+            ),
+        ),
+        limit_s=300,
+        constraints="constraints/core.txt",
+    ),
+    Lane(
+        name="sandbox",
+        steps=(
+            Step(
+                markers=f"sandbox and not ({_MARKERS_OF_NEEDS} or fuzz)",
+                options=(*_PARALLEL, "tests/envgym/sandbox", "tests/envs/code"),
                 is_required=True,
             ),
         ),

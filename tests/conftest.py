@@ -41,6 +41,10 @@ _LAST_ROUND_S = 180.0
 _fuzz_share = pytest.StashKey[float]()
 
 
+_SANDBOX_FOLDERS = [Path(__file__).parent / folder for folder in ("envgym/sandbox", "envs/code")]
+"""Tests that wait for programs in sandboxes; they have a lane of their own."""
+
+
 def pytest_ignore_collect(collection_path: Path) -> bool | None:
     """Leave out a lane's folder where the package that it compares with or drives is not installed."""
     module = _LANE_MODULES.get(collection_path.name)
@@ -56,8 +60,12 @@ def pytest_configure(config: pytest.Config) -> None:
     hypothesis.settings.load_profile("fuzz" if is_fuzz else "ci")
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the slow tests, so that no worker is left with one at the end."""
+    """Mark the tests of a lane that is folders, and begin with the slow ones: no worker is left with one at the end."""
+    for item in items:
+        if any(map(item.path.is_relative_to, _SANDBOX_FOLDERS)):
+            item.add_marker("sandbox")
     items.sort(key=lambda item: item.get_closest_marker("slow") is None)
 
 
