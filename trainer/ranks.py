@@ -44,7 +44,6 @@ def joined(settings: TrainSettings, meeting: Meeting) -> Iterator[RankCalls]:
         calls.end()
     finally:
         group.close()
-        meeting.leave()
 
 
 def lead(
@@ -91,7 +90,6 @@ def follow(
         calls.follow()
     finally:
         group.close()
-        meeting.leave()
 
 
 def _learner_of(

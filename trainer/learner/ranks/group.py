@@ -51,6 +51,9 @@ class RankGroup:
             self._orders = dist.new_group(backend="gloo", timeout=_IDLE if meeting.rank else limit)
             self.rank, self.size = dist.get_rank(), dist.get_world_size()
             self.mesh = init_device_mesh(device.type, (self.size,))
+            dist.barrier(group=self._objects)  # all have met: nobody looks for the place any more
+        if self.is_first:
+            meeting.leave()
 
     @property
     def is_first(self) -> bool:

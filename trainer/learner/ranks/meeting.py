@@ -47,7 +47,7 @@ class Meeting(NamedTuple):
         return self.file is not None or os.environ.get("LOCAL_WORLD_SIZE") == os.environ["WORLD_SIZE"]
 
     def leave(self) -> None:
-        """Remove the file, and the folder that was made for it; whoever comes first does."""
+        """Remove the file, and the folder that was made for it, where they are there."""
         if self.file is not None:
             Path(self.file).unlink(missing_ok=True)
             if Path(self.file).parent.name.startswith(FOLDER):
