@@ -63,7 +63,7 @@ NOT_RUN: Final = {
 """Why a line is not run by `test_lines_of_a_page_run`, or which test runs it."""
 LANES: Final = {
     "processes": "run.name=served|runs/served",
-    "vllm": "--backend vllm|backend=vllm",
+    "vllm": "--backend vllm|(backend|server_engine)=vllm",
     "web": "smollm2_miniwob|web/",
 }
 """Lane -> the lines that need its parts."""
