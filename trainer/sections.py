@@ -95,7 +95,7 @@ class LaunchSettings(Settings):
     """Policy servers, which sample with a copy of the weights each; 0: the policy samples in this process."""
     server_engine: Literal["transformers", "vllm"] = "transformers"
     """What the policy servers sample with; numbers of `transformers` are those of a run without servers."""
-    transport: Literal["files", "nccl", "gloo"] = "files"
+    transport: Literal["files", "ipc", "nccl", "gloo"] = "files"
     """How new weights get to the policy servers, as `transport` of the backend `policy_servers`."""
     env_servers: int = Field(default=0, ge=0)
     """Environment servers, which share the episodes of the envs that name no servers; 0: envs live in this process."""

@@ -217,7 +217,7 @@ def test_micro_batches_that_will_not_fit_are_said_before_anything_is_sampled(
 ) -> None:
     free = tmp_path / "meminfo"
     free.write_text("MemAvailable: 1024 kB\n")
-    monkeypatch.setattr("envgym.trainer.learner.memory._MEMINFO", free)
+    monkeypatch.setattr("envgym.agents.models.loading._MEMINFO", free)
     with pytest.raises(UserWarning, match="micro_batch_tokens must fit the memory that is free, got 8192 where"):
         train(settings(tmp_path / "run"))  # here a warning is an error
     assert not (tmp_path / "run").exists()
