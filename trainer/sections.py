@@ -37,6 +37,9 @@ class TrainRunSettings(RunSettings):
     trackers: tuple[Choice, ...] = (Choice(name="progress"), Choice(name="tensorboard"))
     """What the command line reports the run to: `progress` in the terminal, `tensorboard` event files where the package
     is installed, `wandb` with its `project`, or one of your own."""
+    journal: bool = True
+    """Keep every turn that is sampled until a checkpoint holds what was learned from it, so that a run that is resumed
+    samples none of them again."""
     max_invalid_rate: float = Field(default=0.5, ge=0, le=1)
     """The run stops when a larger share of a step's episodes is invalid, or of the annotations of one name failed."""
 
