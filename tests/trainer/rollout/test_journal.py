@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from envgym.agents.policies.scripted import ScriptedPolicy
 from envgym.agents.protocols import FinishReason, GenerateRequest, Generation, Policy, Sampling, VersionSpan
 from envgym.errors import RunError
 from envgym.trainer.rollout.journal import Journal, _from_json, _to_json
@@ -25,15 +26,8 @@ FOUND = Generation(
 ASKED = GenerateRequest(token_ids=(1, 2, 3), sampling=Sampling(), seed=11)
 
 
-class Counting(Policy):
-    """Answers every request with the same, and counts them."""
-
-    def __init__(self, answer: Generation) -> None:
-        self.answer, self.asked = answer, 0
-
-    async def generate(self, request: GenerateRequest) -> Generation:
-        self.asked += 1
-        return self.answer
+def answering(generation: Generation) -> ScriptedPolicy:
+    return ScriptedPolicy(lambda request: generation)
 
 
 def journal(folder: Path, *, version: int = 4, staleness: int = 1, run: str = "this") -> Journal:
@@ -47,7 +41,7 @@ def ask(policy: Policy, request: GenerateRequest = ASKED) -> Generation:
 def written(folder: Path, generation: Generation = FOUND) -> Path:
     """Write a journal of one turn, and return its file."""
     first = journal(folder)
-    ask(first.around(Counting(generation)))
+    ask(first.around(answering(generation)))
     first.close()
     (file,) = folder.glob("turns-*")
     return file
@@ -81,7 +75,7 @@ def test_a_turn_is_read_as_it_was(
 def test_what_was_sampled_is_found_once_and_nothing_else_is(tmp_path: Path) -> None:
     written(tmp_path)
     again, other = journal(tmp_path), replace(FOUND, token_ids=(8, 8))
-    policy = Counting(other)
+    policy = answering(other)
     around = again.around(policy)
     for changed in (
         replace(ASKED, seed=12),
@@ -89,9 +83,9 @@ def test_what_was_sampled_is_found_once_and_nothing_else_is(tmp_path: Path) -> N
         replace(ASKED, sampling=Sampling(temperature=0.5)),
     ):
         assert ask(around, changed) == other
-    assert policy.asked == 3
+    assert len(policy.requests) == 3
     assert ask(around) == FOUND
-    assert policy.asked == 3
+    assert len(policy.requests) == 3
     assert again.take_metrics() == {"journal/turns": 1, "journal/tokens": 2}
     assert ask(around) == other, "it is found once"
     assert again.take_metrics() == {}
@@ -104,7 +98,7 @@ def test_what_was_found_is_kept_for_the_next_crash(tmp_path: Path) -> None:
     written(tmp_path)
     for _ in range(3):
         again = journal(tmp_path)
-        assert ask(again.around(Counting(FOUND))) == FOUND
+        assert ask(again.around(answering(FOUND))) == FOUND
         assert again.take_metrics()["journal/turns"] == 1
         again.close()
 
@@ -116,7 +110,7 @@ def test_a_line_that_a_crash_cut_is_left_out_wherever_it_was_cut(tmp_path: Path)
         file.write_bytes(line + line[:length])
         again = journal(tmp_path)
         assert file.read_bytes() == line
-        assert ask(again.around(Counting(FOUND))) == FOUND
+        assert ask(again.around(answering(FOUND))) == FOUND
         again.add(replace(ASKED, seed=12), FOUND)
         again.close()
         assert len(file.read_text().splitlines()) == 2
@@ -145,7 +139,7 @@ def test_a_checkpoint_frees_what_no_group_can_use(tmp_path: Path) -> None:
 
 def test_what_an_engine_gave_up_is_not_kept(tmp_path: Path) -> None:
     first = journal(tmp_path)
-    ask(first.around(Counting(replace(FOUND, finish_reason=FinishReason.ABORT))))
+    ask(first.around(answering(replace(FOUND, finish_reason=FinishReason.ABORT))))
     assert not list(tmp_path.glob("turns-*"))
 
 
