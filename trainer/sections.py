@@ -134,9 +134,12 @@ class RolloutSettings(Settings):
     """Share of a step's trees that it waits for in any case; a chain is a tree with one episode."""
     max_group_size: int = Field(default=64, ge=1)
     """Most episodes that are sampled of a group, where an `allocator` extends it."""
-    stragglers: Literal["wait", "abort", "carry"] = "wait"
+    stragglers: Literal["wait", "abort", "carry", "window"] = "wait"
     """What becomes of the others: waited for; aborted, so that their episodes under way are invalid; or carried over to
-    the next step."""
+    the next step. `window`: a step takes finished groups of the next steps in their place, and they train as soon as
+    they are finished, or are aborted before they are older than `staleness`."""
+    window: float = Field(default=0.3, ge=0, le=1)
+    """Share of the groups begun ahead among which `stragglers: window` looks for finished ones."""
 
     @property
     def overlaps(self) -> bool:
@@ -154,13 +157,16 @@ class RolloutSettings(Settings):
         if self.stragglers != "wait" and self.deterministic:
             do = "set it to false: which episodes are late depends on timing"
             raise ValueError(sentence("rollout.deterministic", must, True, where=where, do=do))
-        if self.stragglers == "wait" and self.min_finished_share < 1:
+        if self.stragglers in ("wait", "window") and self.min_finished_share < 1:
             do = "set stragglers to abort or carry, or leave min_finished_share at 1"
             must, got = "be 1 where all are waited for", self.min_finished_share
             raise ValueError(sentence("rollout.min_finished_share", must, got, where=where, do=do))
-        if self.stragglers == "carry" and not self.staleness:
+        if self.stragglers in ("carry", "window") and not self.staleness:
             do = "raise it: an episode that is carried over was started with older weights"
             raise ValueError(sentence("rollout.staleness", "be at least 1 to carry over", 0, where=where, do=do))
+        if self.stragglers == "window" and self.oversampling > 1:
+            must, do = "be 1 where stragglers is window", "leave it out: what the filter drops is replaced at once"
+            raise ValueError(sentence("rollout.oversampling", must, self.oversampling, where=where, do=do))
         return self
 
 
