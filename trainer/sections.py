@@ -107,6 +107,19 @@ class LaunchSettings(Settings):
     rank_timeout_s: float = Field(default=600.0, gt=0)
     """Seconds that learner ranks wait for each other in the middle of a train step."""
 
+    @model_validator(mode="after")
+    def _check_servers(self) -> "LaunchSettings":
+        """Refuse what only servers that this run starts would do."""
+        if self.launcher != "static" and self.servers:
+            return self
+        for name in ("server_engine", "transport"):
+            value, usual = getattr(self, name), type(self).model_fields[name].default
+            if value != usual:
+                must = f"be left at {usual} where the run starts no policy server"
+                do = "set launch.servers (--servers 1), or name the way in engine.backend for servers of your own"
+                raise ValueError(sentence(f"launch.{name}", must, value, where="launch", do=do))
+        return self
+
     @property
     def num_started(self) -> int:
         """How many processes are started."""

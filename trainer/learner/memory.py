@@ -116,11 +116,13 @@ def state_memory(model: nn.Module, *, reference: bool) -> StateMemory:
 
     Args:
         model: plain, or with adapters.
-        reference: whether a frozen copy is kept for the KL term; with adapters that is a copy of the adapters.
+        reference: whether a frozen copy is kept for the KL term; with adapters that is a copy of the adapters, but on
+            learner ranks, which keep a shard of the whole.
     """
     held = sum(map(_bytes_here, model.parameters()))
     trained = sum(_bytes_here(parameter) for parameter in model.parameters() if parameter.requires_grad)
-    copied = (trained if hasattr(model, "peft_config") else held) if reference else 0
+    is_sharded = any(isinstance(parameter, DTensor) for parameter in model.parameters())
+    copied = (trained if hasattr(model, "peft_config") and not is_sharded else held) if reference else 0
     return StateMemory(weights=held + copied, gradients=trained, optimizer=_MOMENTS * trained)
 
 
