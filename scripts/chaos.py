@@ -1,0 +1,184 @@
+"""Runs of which one process is killed by SIGKILL at a random moment: each must go on or resume, and lose nothing.
+
+Run: python scripts/chaos.py [--runs 20] [--seed 0] [--config examples/demo.yaml] [--steps 8]
+
+A reference run is trained with the same settings and without a kill. In each of the others one process dies, the roles
+in turn, at a random moment of training; a run that ends is resumed. Then it must hold that every step was recorded
+once, that its episodes are the valid ones and the invalid ones by cause, that none without a reward has an advantage,
+that what the journal held at the death was not sampled again, that no process is left, and that the success on held-out
+tasks is at least the reference's less `--points`. Prints one line of JSON a run and one at the end; exit code 1 where
+something did not hold.
+"""
+
+import argparse
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+from envgym.process_log import FOLDER
+from envgym.runs import RunDirectory
+
+ROLES: Final = ("policy-server-0", "env-server-0", "learner-1", "controller")
+WAIT_S: Final = 900.0
+_JOURNAL: Final = "journal"
+
+
+class ChaosRun:
+    """One run in a directory, in processes of its own."""
+
+    def __init__(self, directory: Path, options: argparse.Namespace) -> None:
+        """Name it; nothing is started."""
+        self.directory, self._options = directory, options
+        self._process: subprocess.Popen[bytes] | None = None
+        self.num_starts = 0
+
+    def start(self) -> None:
+        """Begin, or go on."""
+        options = self._options
+        words = ["train", options.config, "--set", f"run.directory={self.directory}", "--set", "run.name=chaos"]
+        words += ["--set", f"run.steps={options.steps}", "--set", "run.checkpoint_every=1"]
+        words += ["--set", "run.save_episodes_every=1", "--learners", "2", "--servers", "1", "--env-servers", "1"]
+        if self.num_starts:
+            words = ["train", str(self.directory), "--resume"]
+        self.num_starts += 1
+        log = self.directory.with_suffix(".log").open("ab")
+        command = [sys.executable, "-m", "envgym", *words]
+        self._process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+        log.close()
+
+    def wait(self) -> int:
+        """Wait for its end, and return its exit code."""
+        assert self._process is not None, "it was started"
+        return self._process.wait(timeout=WAIT_S)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the process of the run is over."""
+        return self._process is not None and self._process.poll() is not None
+
+    def pids(self) -> dict[str, int]:
+        """Return the newest process of each role."""
+        assert self._process is not None, "it was started"
+        found = {"controller": self._process.pid}
+        with suppress(FileNotFoundError):
+            for line in (self.directory / FOLDER / "controller.jsonl").read_text().splitlines():
+                entry = json.loads(line)
+                if entry.get("event") == "start":
+                    found[str(entry["process"])] = int(entry["pid"])
+        return found
+
+    def steps(self) -> list[dict[str, Any]]:
+        """Return the metrics of its train steps."""
+        try:
+            return [row for row in RunDirectory.open(self.directory).metrics() if row["step"]]
+        except Exception:  # noqa: BLE001  # it is being written
+            return []
+
+    def wait_for_steps(self, count: int) -> None:
+        """Wait until so many steps are recorded. Raises: TimeoutError, RuntimeError: they never are."""
+        until = time.monotonic() + WAIT_S
+        while len(self.steps()) < count:
+            if self.has_ended:
+                raise RuntimeError(f"{self.directory} ended before step {count}")
+            if time.monotonic() > until:
+                raise TimeoutError(f"{self.directory} has not made step {count}")
+            time.sleep(0.2)
+
+    def journaled(self) -> int:
+        """Return how many turns its journal holds that a resumed run may use: those of the newest checkpoint."""
+        saved = sorted((self.directory / "checkpoints").glob("step-*"))
+        if not saved:
+            return 0
+        file = self.directory / _JOURNAL / f"turns-{int(saved[-1].name.removeprefix('step-')):08d}.jsonl"
+        return file.read_bytes().count(b"\n") if file.exists() else 0
+
+    def success(self) -> float:
+        """Return the success of the last evaluation."""
+        rewards = RunDirectory.open(self.directory).evals()[-1]["rewards"].values()
+        values = [reward for of_task in rewards for reward in of_task]
+        return float(sum(reward is not None and reward >= 1 for reward in values) / len(values))
+
+
+def faults(
+    run: ChaosRun, reference: float, pids: set[int], expected_reuse: int, options: argparse.Namespace
+) -> list[str]:
+    """Return what does not hold of a run that is over."""
+    found = list[str]()
+    steps = run.steps()
+    if [row["step"] for row in steps] != list(range(1, options.steps + 1)):
+        found.append(f"steps {[row['step'] for row in steps]}")
+    asked = steps[0]["rollout/episodes"] + steps[0]["rollout/invalid"]
+    for row in steps:
+        by_cause = sum(value for name, value in row.items() if name.startswith("invalid/"))
+        if row["rollout/episodes"] + row["rollout/invalid"] != asked or by_cause != row["rollout/invalid"]:
+            found.append(f"step {row['step']}: {row['rollout/episodes']} valid, {row['rollout/invalid']} invalid")
+    directory = RunDirectory.open(run.directory)
+    for episode in directory.episodes(directory.episode_steps(), label="train"):
+        if episode["reward"] is None and episode["advantages"] is not None:
+            found.append(f"an episode without reward trained: {episode.get('id')}")
+    reused = sum(row.get("journal/turns", 0) for row in steps)
+    if reused != expected_reuse:
+        found.append(f"{reused} turns came from the journal, which held {expected_reuse}")
+    found += [f"process {pid} is left" for pid in pids if Path(f"/proc/{pid}").exists()]
+    if run.success() < reference - options.points / 100:
+        found.append(f"success {run.success():.3f}, the reference {reference:.3f}")
+    return found
+
+
+def one_run(number: int, folder: Path, draw: random.Random, reference: float, options: argparse.Namespace) -> list[str]:
+    """Make one run, kill one of its processes, and return what did not hold."""
+    run, role = ChaosRun(folder / f"run-{number}", options), ROLES[number % len(ROLES)]
+    run.start()
+    step, delay = draw.randrange(1, options.steps), draw.uniform(0, options.delay)
+    run.wait_for_steps(step)
+    time.sleep(delay)
+    pids = run.pids()
+    with suppress(ProcessLookupError):  # it may be over
+        os.kill(pids[role], signal.SIGKILL)
+    seen, code, reused = set(pids.values()), run.wait(), 0
+    while code and run.num_starts < 3:
+        reused += run.journaled()
+        run.start()
+        code = run.wait()
+        seen |= set(run.pids().values())
+    found = [f"exit code {code}"] if code else faults(run, reference, seen, reused, options)
+    told = {"run": number, "role": role, "after_step": step, "delay_s": round(delay, 2), "starts": run.num_starts}
+    counts = {name: sum(row.get(name, 0) for row in run.steps()) for name in ("processes/restarts", "requests/retried")}
+    told |= counts | {"journal_turns": reused, "faults": found}
+    print(json.dumps(told), flush=True)
+    return found
+
+
+def main() -> int:
+    """Make all runs."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--config", default="examples/demo.yaml")
+    parser.add_argument("--steps", type=int, default=8)
+    parser.add_argument("--delay", type=float, default=10.0, help="longest time from a step to the kill, seconds")
+    parser.add_argument("--points", type=float, default=7.0, help="success that a run may lose")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        folder, draw = Path(name), random.Random(options.seed)
+        reference = ChaosRun(folder / "reference", options)
+        reference.start()
+        if code := reference.wait():
+            print(f"the reference run ended with {code}: {folder / 'reference.log'}", file=sys.stderr)
+            return 1
+        success = reference.success()
+        failed = sum(bool(one_run(number, folder, draw, success, options)) for number in range(options.runs))
+    print(json.dumps({"chaos": options.runs, "failed": failed, "reference_success": round(success, 3)}))
+    return int(failed > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
