@@ -1,8 +1,9 @@
 """The processes that a run starts beside its own: started together, watched, and ended together.
 
 Each writes its log (`envgym.process_log`) to a pipe that is read here into `ROLE.jsonl`, with what else it prints,
-so that the last words of a process that crashed are kept. One that serves says where by `announce`. The first that dies
-ends the run with one sentence. None outlives the process that started it, however that ends.
+so that the last words of a process that crashed are kept. One that serves says where by `announce`. The first that
+dies ends the run with one sentence, unless it is started again (`envgym.supervision`). None outlives the process that
+started it, however that ends.
 """
 
 import ctypes
@@ -96,6 +97,8 @@ class ProcessSpec(NamedTuple):
     """Whether it announces that it is ready."""
     ends_itself: bool = False
     """Whether it may end before the run does, with exit code 0."""
+    is_restarted: bool = False
+    """Whether it is started again where it dies after all were ready, if the processes are supervised."""
 
 
 class ProcessState(NamedTuple):
@@ -301,6 +304,7 @@ class Processes:
             with self._changed:
                 own.ready, own.last_line = entry, ""
                 self._changed.notify_all()
+            self._note_ready(own)
         elif entry.get("level") in ("WARNING", "ERROR", "CRITICAL"):
             own.last_line = str(entry.get("message", "")).strip().rpartition("\n")[2] or own.last_line
 
@@ -309,15 +313,31 @@ class Processes:
         with self._changed:
             if is_done or self._ending.is_set() or self._failure is not None:
                 return
-            self._failure = _failure_of(own, self._resume)
-            self._changed.notify_all()
-            if not self._is_waiting:
-                self._interrupt()
+            restart = self._plan_restart(own)
+            if restart is None:
+                self._failure = _failure_of(own, self._resume, self._describe_restarts(own))
+                self._changed.notify_all()
+                if not self._is_waiting:
+                    self._interrupt()
         log_event("died", process=own.spec.role, ending=own.ending)
+        if restart is not None:
+            restart()
+            return
         if not self._ending.wait(FORCED_S):  # the main thread waits for what will never come
             self.end()
             print(f"envgym: {visible(str(self._failure))}", file=sys.stderr, flush=True)
             os._exit(EXIT_FAILED)
+
+    def _note_ready(self, own: _Process) -> None:
+        """Do nothing: `wait_ready` returns what each announced."""
+
+    def _plan_restart(self, own: _Process) -> Callable[[], None] | None:
+        """Return what starts a process again that has died; None: its death ends the run."""
+        return None
+
+    def _describe_restarts(self, own: _Process) -> str:
+        """Say how often a process was started again whose death ends the run."""
+        return ""
 
     def _interrupt_main(self) -> None:
         signal.pthread_kill(threading.main_thread().ident or 0, self._signal)
@@ -333,9 +353,9 @@ class Processes:
         return self._failure
 
 
-def _failure_of(own: _Process, resume: str) -> RunError:
-    """Return the error of a process that died: which, how, and what to do."""
-    got, do = own.ending, "look into its log"
+def _failure_of(own: _Process, resume: str, restarts: str) -> RunError:
+    """Return the error of a process that died: which, how, after which restarts, and what to do."""
+    got, do = own.ending + restarts, "look into its log"
     if own.last_line.startswith(_ERROR):  # a sentence that says what to do
         do = f"it says: {own.last_line.removeprefix(_ERROR).rstrip('.')}"
     elif own.last_line:

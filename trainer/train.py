@@ -40,6 +40,7 @@ from envgym.trainer.learner.checkpoint import (
 )
 from envgym.trainer.method import build_method
 from envgym.trainer.metrics.callbacks import COLLECT, LEARN, Callback, Callbacks, TimeKeeper, progress_counter
+from envgym.trainer.metrics.failures import SurvivedFailures
 from envgym.trainer.metrics.rollout import (
     check_context_rewrites,
     replay_metrics,
@@ -186,7 +187,7 @@ class TrainLoop:
         self._demonstrations = demonstrations
         prompt = context.tokenizer(TEXT)["input_ids"][: settings.agent.max_context_tokens // 2]
         self._canary = WeightCanary(settings.canary, prompt) if settings.canary.enabled else None
-        self._audit = MaskAudit()
+        self._audit, self._failures = MaskAudit(), SurvivedFailures()
         audited = replace(context, policy=AuditedPolicy(context.policy, self._audit))
         self._evaluations = Evaluations(settings, run, context, callbacks)
         self._control = RunControl(settings, context.method, run.path)
@@ -280,6 +281,7 @@ class TrainLoop:
             **replayed,
             **canary_metrics,
             **observed,
+            **self._failures.since_last(),
             **times.metrics(sampled_tokens=measured.get("cost/tokens_generated", 0.0)),
             **peak_memory_metrics(self.context.device),
         }

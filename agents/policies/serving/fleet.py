@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from envgym.agents.policies.serving.http import ConnectionFailed
@@ -11,16 +11,35 @@ from envgym.agents.policies.serving.routing import PrefixRouter, ServerLoad
 from envgym.agents.policies.serving.transport import WeightUpdate
 from envgym.errors import InvalidInput, PolicyFailure
 
-_RETURN_S = 30.0
-"""For a server to return, where none is up."""
+WAIT_S = 30.0
+"""For a server to join or return, where none is up."""
 
 
 class ServerFleet:
     """Servers, used from one event loop."""
 
-    def __init__(self, links: Sequence[ServerLink], expected: ExpectedModel, *, update_timeout_s: float) -> None:
-        """Take the servers, to none of which anything was sent."""
+    def __init__(
+        self,
+        links: Sequence[ServerLink],
+        expected: ExpectedModel,
+        *,
+        update_timeout_s: float,
+        wait_s: float = WAIT_S,
+        is_elastic: bool = False,
+    ) -> None:
+        """Take the servers, to none of which anything was sent.
+
+        Args:
+            links: to the servers of the beginning.
+            expected: what all of them must serve.
+            update_timeout_s: longest weight update.
+            wait_s: longest wait for a server where none is up.
+            is_elastic: whether others may join, so that a wait has a point though every server is broken.
+        """
         self.links = list(links)
+        self._wait_s, self._is_elastic = wait_s, is_elastic
+        self._num_links = len(self.links)
+        """Servers that there ever were, which are numbered in this order."""
         self._expected, self._update_timeout_s = expected, update_timeout_s
         self._router = PrefixRouter()
         self._waiting: deque[asyncio.Future[None]] = deque()
@@ -28,6 +47,8 @@ class ServerFleet:
         self.newest: WeightUpdate | None = None
         """The weights that every server must have; None: those it was started with."""
         self._updates = asyncio.Lock()
+        self.version = self._first_version = 0
+        """Of the weights that all servers have, or will have; and that they had when they were connected to."""
 
     async def connect(self, version: int) -> None:
         """Connect to all servers. Raises: InvalidInput: one cannot be used."""
@@ -39,6 +60,7 @@ class ServerFleet:
         if len(versions) > 1:
             do = "start all of them with the same weights"
             raise InvalidInput.of("servers", "serve one version", sorted(versions), where="policy servers", do=do)
+        self.version = self._first_version = versions.pop()
 
     async def close(self) -> None:
         """Close all connections."""
@@ -62,7 +84,7 @@ class ServerFleet:
             loads = [ServerLoad(link.number, link.under_way, link.limit.allows(link.under_way)) for link in usable]
             number = self._router.choose(hashes, loads)
             if number is not None:
-                link = self.links[number]
+                link = next(link for link in usable if link.number == number)
                 self._router.note(hashes, number)
                 link.under_way += 1
                 link.limit = link.limit.begin(link.under_way)
@@ -83,14 +105,14 @@ class ServerFleet:
     async def _wait_for_up(self) -> list[ServerLink]:
         """Return the servers that are up: at least one. Raises: PolicyFailure: as `acquire`."""
         with suppress(TimeoutError):
-            async with asyncio.timeout(_RETURN_S):
-                while not (up := [link for link in self.links if link.state is ServerState.UP]):
-                    if all(link.state is ServerState.BROKEN for link in self.links):
+            async with asyncio.timeout(self._wait_s):
+                while not (up := [link for link in self.links if link.is_usable]):
+                    if not self._is_elastic and all(link.state is ServerState.BROKEN for link in self.links):
                         break
                     await self._wait()
                 else:
                     return up
-        raise PolicyFailure(f"no policy server is up: {self.describe()}")
+        raise PolicyFailure(f"no policy server is up: {self.describe() or 'all have left'}")
 
     async def _wait(self) -> None:
         """Wait until there may be room."""
@@ -119,9 +141,12 @@ class ServerFleet:
     async def update(self, update: WeightUpdate) -> None:
         """Let all servers that answer take new weights. Raises: PolicyFailure: none has them."""
         async with self._updates:
-            self.newest = update
+            self.newest, self.version = update, update.version
             await asyncio.gather(*[self._update(link) for link in self.links if link.state is ServerState.UP])
-        if not any(link.state is ServerState.UP for link in self.links):
+        if not any(link.is_usable for link in self.links):
+            if self._is_elastic:  # one may join, and gets them first
+                await self._wait_for_up()
+                return
             raise PolicyFailure(f"no policy server has the weights of version {update.version}: {self.describe()}")
 
     async def _update(self, link: ServerLink) -> None:
@@ -129,13 +154,62 @@ class ServerFleet:
         await link.update(self.newest, timeout_s=self._update_timeout_s)
         self._router.forget(link.number)
 
+    # ---- joining and leaving -------------------------------------------------------------------------------------
+
+    def next_number(self) -> int:
+        """Return the number of the next server that joins."""
+        self._num_links += 1
+        return self._num_links - 1
+
+    async def join(self, link: ServerLink, check: Callable[[Sequence[ServerLink]], None]) -> None:
+        """Use one more server, with the newest weights.
+
+        Args:
+            link: to it; nothing was sent to it yet.
+            check: refuses one that takes no weights in the way of this run.
+
+        Raises: InvalidInput: it cannot be used.
+        """
+        do = "look into its log, and start it again"
+        async with self._updates:
+            try:
+                await link.connect(self._expected, self.version)
+                check([link])
+                if self.newest is not None:
+                    await link.update(self.newest, timeout_s=self._update_timeout_s)
+                    must = f"take the weights of version {self.newest.version}"
+                    InvalidInput.unless(link.is_usable, "server", must, link.reason, where=link.url, do=do)
+                elif link.version != self._first_version:
+                    must, do = f"serve version {self._first_version}", "start it with the weights of the others"
+                    raise InvalidInput.of("server that joins", must, link.version, where=link.url, do=do)
+                if link.version != self.version:
+                    await link.rename(self.version)
+            except (ConnectionFailed, TimeoutError, ServerRefused) as error:
+                got = f"{type(error).__name__}: {error}".rstrip(": ")
+                raise InvalidInput.of("server", "answer", got, where=link.url, do=do) from error
+            self.links.append(link)
+        self._wake(len(self._waiting))
+
+    def leave(self, link: ServerLink) -> None:
+        """Ask a server nothing new."""
+        link.is_leaving = True
+        self._router.forget(link.number)
+        self._wake(len(self._waiting))
+
+    async def let_go(self) -> None:
+        """Close the connections to servers that have left and answered everything."""
+        gone = [link for link in self.links if link.is_leaving and not link.under_way]
+        self.links = [link for link in self.links if link not in gone]
+        for link in gone:
+            await link.close()
+
     # ---- watching ------------------------------------------------------------------------------------------------
 
     async def watch(self, every_s: float) -> None:
         """Adapt the limits, and take servers back that have returned, until cancelled."""
         while True:
             await asyncio.sleep(every_s)
-            await asyncio.gather(*[self.look_at(link) for link in self.links])
+            await asyncio.gather(*[self.look_at(link) for link in self.links if not link.is_leaving])
 
     async def look_at(self, link: ServerLink) -> None:
         """Learn how one server is."""

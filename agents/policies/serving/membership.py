@@ -1,0 +1,79 @@
+"""Policy servers that join and leave a fleet while it is used, as a list of addresses says that is watched."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from envgym.agents.policies.serving.fleet import ServerFleet
+from envgym.agents.policies.serving.link import ServerLink
+from envgym.errors import InvalidInput
+from envgym.process_log import log_event
+from envgym.server_list import WatchedServers, warn_user
+
+_AGAIN_S = 2.0
+"""Until a server that could not join is tried again, while its address is in the list."""
+
+
+class FleetMembership:
+    """Follows the list on the event loop of the fleet."""
+
+    def __init__(
+        self,
+        fleet: ServerFleet,
+        servers: WatchedServers,
+        *,
+        make_link: Callable[[int, str], ServerLink],
+        check: Callable[[Sequence[ServerLink]], None],
+    ) -> None:
+        """Follow nothing yet.
+
+        Args:
+            fleet: of the servers of the beginning.
+            servers: the list.
+            make_link: returns the link to a server, given its number and address.
+            check: as for `ServerFleet.join`.
+        """
+        self._fleet, self._servers, self._make_link, self._check = fleet, servers, make_link, check
+        self._joining: dict[str, asyncio.Task[None]] = {}
+
+    async def follow(self, every_s: float) -> None:
+        """Let servers join and leave until cancelled."""
+        try:
+            while True:
+                urls = self._servers.changed()
+                if urls is not None:
+                    self._apply(urls)
+                await self._fleet.let_go()
+                await asyncio.sleep(every_s)
+        finally:
+            for task in self._joining.values():
+                task.cancel()
+
+    def _apply(self, urls: Sequence[str]) -> None:
+        """Begin to let servers join and leave."""
+        used = {link.url: link for link in self._fleet.links if not link.is_leaving}
+        for url in used.keys() - set(urls):
+            log_event("leave", server=url)
+            self._fleet.leave(used[url])
+        for url in self._joining.keys() - set(urls):
+            self._joining.pop(url).cancel()
+        for url in urls:
+            if url not in used and url not in self._joining:
+                self._joining[url] = asyncio.ensure_future(self._join(url))
+
+    async def _join(self, url: str) -> None:
+        """Let a server join as soon as it can; one sentence says why it cannot yet."""
+        told = ""
+        while True:
+            link = self._make_link(self._fleet.next_number(), url)
+            try:
+                await self._fleet.join(link, self._check)
+            except InvalidInput as error:
+                await link.close()
+                if str(error) != told:
+                    told = str(error)
+                    warn_user(told)
+                await asyncio.sleep(_AGAIN_S)
+            else:
+                self._joining.pop(url, None)
+                log_event("join", server=url, version=link.version)
+                return
