@@ -194,6 +194,12 @@ class ServerClient:
             time.sleep(pause)
             pause = min(2 * pause, _MAX_PAUSE_S)
 
+    def close_idle(self) -> None:
+        """Close the connections that nobody uses."""
+        while self._idle:
+            with suppress(IndexError):  # another thread has taken it
+                self._idle.pop().close()
+
     # ---- sessions ----------------------------------------------------------------------------------------------------
 
     def hold(self, session_id: str) -> None:

@@ -125,6 +125,8 @@ class ServerPool:
             wait_s: longest wait of a session for a server where none answers.
         """
         if tuple(client.url for client in self.clients) != self._urls:  # as an earlier block has left them
+            for client in (*self.clients, *self._left.values()):
+                client.close_idle()
             self.clients, self._left = tuple(ServerClient(url, self._token) for url in self._urls), {}
         self._wait_s = wait_s
         is_over = threading.Event()
@@ -145,6 +147,7 @@ class ServerPool:
             if changed is not None:
                 urls = changed
                 self._let_leave(urls)
+            self._let_go()
             for url in set(urls) - {client.url for client in self.clients}:
                 if time.monotonic() - tried.get(url, -_AGAIN_S) < _AGAIN_S:
                     continue
@@ -163,19 +166,29 @@ class ServerPool:
             return
         with self._changed:
             self.clients = tuple(client for client in self.clients if client.url in urls)
-            self._left = {url: client for url, client in self._left.items() if client.held}
             for client in leaving:
                 client.has_left = True
                 self._left[client.url] = client
                 log_event("leave", server=client.url)
             self._changed.notify_all()
 
+    def _let_go(self) -> None:
+        """Forget servers that have left, when their last session has ended."""
+        for url, client in list(self._left.items()):
+            if not client.held:
+                del self._left[url]
+                client.close_idle()
+
     def _join(self, url: str) -> None:
         """Use one more server. Raises: InvalidInput: it cannot be reached, or serves something else."""
         client = ServerClient(url, self._token)
-        for (env_id, settings), digest in list(self._digests.items()):
-            if _describe(client, env_id, wire.decode(settings))["digest"] != digest:
-                raise _other(env_id, "the others", url)
+        try:
+            for (env_id, settings), digest in list(self._digests.items()):
+                if _describe(client, env_id, wire.decode(settings))["digest"] != digest:
+                    raise _other(env_id, "the others", url)
+        except InvalidInput:
+            client.close_idle()
+            raise
         with self._changed:
             self.clients = (*self.clients, client)
             self._changed.notify_all()
