@@ -96,7 +96,8 @@ class SupervisedProcesses(Processes):
         rules = self._budget.rules
         if not (own.spec.is_restarted and self._supervised.is_set() and rules.restarts):
             return ""
-        return f" and {rules.restarts} restarts within {rules.window_s:g} s"
+        count = f"{rules.restarts} restart{'s' if rules.restarts > 1 else ''}"
+        return f" and {count} within {rules.window_s:g} s"
 
     def _restart(self, own: _Process, delay_s: float) -> None:
         """Start a process again that has died, unless the run ends meanwhile."""

@@ -50,6 +50,8 @@ class FleetMembership:
 
     def _apply(self, urls: Sequence[str]) -> None:
         """Begin to let servers join and leave."""
+        for link in self._fleet.links:
+            link.is_leaving = link.is_leaving and link.url not in urls  # one that is in the list again stays
         used = {link.url: link for link in self._fleet.links if not link.is_leaving}
         for url in used.keys() - set(urls):
             log_event("leave", server=url)
