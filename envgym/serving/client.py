@@ -175,7 +175,7 @@ class ServerClient:
                     connection = _Connection(*self._place)
                 is_reused, connection.is_used = connection.is_used, False
                 answer = connection.exchange(request, within_s)
-                if connection.is_used:
+                if connection.is_used and (self.held or not self.has_left):
                     self._idle.append(connection)
                 else:
                     connection.close()

@@ -157,7 +157,7 @@ class ServerPool:
                 except InvalidInput as error:
                     if told.get(url) != str(error):
                         told[url] = str(error)
-                        warn_user(told[url])
+                        warn_user(f"{url} cannot join: {error}")
 
     def _let_leave(self, urls: tuple[str, ...]) -> None:
         """Send no new sessions to servers that are not in the list."""

@@ -60,7 +60,7 @@ def settings_file(folder: Path, launch: dict[str, Any], *, steps: int, **section
     """Write the settings of a run with servers."""
     (folder / "slow_game.py").write_text(SLOW_GAME)
     run = {"name": "ranks", "directory": "ranks", "steps": steps, "max_invalid_rate": 1.0}
-    sections: dict[str, Any] = {"envs": [{"id": "slow_game.py:SlowWords"}], **sections}
+    sections = {"envs": [{"id": "slow_game.py:SlowWords"}], **sections}
     rollout = {"groups": GROUPS, "group_size": GROUP_SIZE}
     return run_file(folder, run=run, launch=launch, rollout=rollout, model=MODEL, **sections)
 
@@ -76,7 +76,8 @@ def wait_for_episodes(folder: Path, step: int) -> None:
 
     def are_under_way() -> bool:
         with suppress(FileNotFoundError):
-            return sum(entry["episode"].startswith(f"step-{step:06d}") for entry in events(folder, "reset")) == NUM
+            begun = [entry["episode"] for entry in events(folder, "reset")]
+            return sum(episode.startswith(f"step-{step:06d}") for episode in begun) == NUM
         return False
 
     wait_until(are_under_way)

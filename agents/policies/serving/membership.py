@@ -73,7 +73,7 @@ class FleetMembership:
                 await link.close()
                 if str(error) != told:
                     told = str(error)
-                    warn_user(told)
+                    warn_user(f"{url} cannot join: {told}")
                 await asyncio.sleep(_AGAIN_S)
             else:
                 self._joining.pop(url, None)
