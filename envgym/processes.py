@@ -304,40 +304,23 @@ class Processes:
             with self._changed:
                 own.ready, own.last_line = entry, ""
                 self._changed.notify_all()
-            self._note_ready(own)
         elif entry.get("level") in ("WARNING", "ERROR", "CRITICAL"):
             own.last_line = str(entry.get("message", "")).strip().rpartition("\n")[2] or own.last_line
 
-    def _note_death(self, own: _Process) -> None:
+    def _note_death(self, own: _Process, restarts: str = "") -> None:
         is_done = own.popen.returncode == 0 and (own.spec.ends_itself or not own.spec.serves)
         with self._changed:
             if is_done or self._ending.is_set() or self._failure is not None:
                 return
-            restart = self._plan_restart(own)
-            if restart is None:
-                self._failure = _failure_of(own, self._resume, self._describe_restarts(own))
-                self._changed.notify_all()
-                if not self._is_waiting:
-                    self._interrupt()
+            self._failure = _failure_of(own, self._resume, restarts)
+            self._changed.notify_all()
+            if not self._is_waiting:
+                self._interrupt()
         log_event("died", process=own.spec.role, ending=own.ending)
-        if restart is not None:
-            restart()
-            return
         if not self._ending.wait(FORCED_S):  # the main thread waits for what will never come
             self.end()
             print(f"envgym: {visible(str(self._failure))}", file=sys.stderr, flush=True)
             os._exit(EXIT_FAILED)
-
-    def _note_ready(self, own: _Process) -> None:
-        """Do nothing: `wait_ready` returns what each announced."""
-
-    def _plan_restart(self, own: _Process) -> Callable[[], None] | None:
-        """Return what starts a process again that has died; None: its death ends the run."""
-        return None
-
-    def _describe_restarts(self, own: _Process) -> str:
-        """Say how often a process was started again whose death ends the run."""
-        return ""
 
     def _interrupt_main(self) -> None:
         signal.pthread_kill(threading.main_thread().ident or 0, self._signal)

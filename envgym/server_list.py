@@ -15,7 +15,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
-from typing import Final
 from urllib.parse import urlsplit
 
 from envgym.core.json_types import visible
@@ -23,8 +22,6 @@ from envgym.errors import InvalidInput, RunError
 from envgym.files import write_json
 from envgym.process_log import is_open
 
-SERVERS_FILE: Final = "servers.json"
-"""Its name in a run directory."""
 _log = logging.getLogger(__name__)
 
 

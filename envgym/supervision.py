@@ -82,25 +82,31 @@ class SupervisedProcesses(Processes):
             thread.join()
             self._supervised.clear()
 
-    def _note_ready(self, own: _Process) -> None:
-        if self._supervised.is_set() and own.ready is not None:
+    def _take(self, own: _Process, line: bytes) -> None:
+        before = own.ready
+        super()._take(own, line)
+        if own.ready is not before and own.ready is not None and self._supervised.is_set():
             self._on_serving(own.spec.role, own.ready)
 
-    def _plan_restart(self, own: _Process) -> Callable[[], None] | None:
+    def _note_death(self, own: _Process, restarts: str = "") -> None:
         if not (own.spec.is_restarted and self._supervised.is_set()):
-            return None
-        delay_s = self._budget.take(own.spec.role, now=time.monotonic())
-        return None if delay_s is None else lambda: self._restart(own, delay_s)
-
-    def _describe_restarts(self, own: _Process) -> str:
-        rules = self._budget.rules
-        if not (own.spec.is_restarted and self._supervised.is_set() and rules.restarts):
-            return ""
-        count = f"{rules.restarts} restart{'s' if rules.restarts > 1 else ''}"
-        return f" and {count} within {rules.window_s:g} s"
+            super()._note_death(own)
+            return
+        rules, delay_s = self._budget.rules, self._budget.take(own.spec.role, now=time.monotonic())
+        if delay_s is not None:
+            self._restart(own, delay_s)
+        elif rules.restarts:
+            count = f"{rules.restarts} restart{'s' if rules.restarts > 1 else ''}"
+            super()._note_death(own, f" and {count} within {rules.window_s:g} s")
+        else:
+            super()._note_death(own)
 
     def _restart(self, own: _Process, delay_s: float) -> None:
         """Start a process again that has died, unless the run ends meanwhile."""
+        with self._changed:
+            if self._ending.is_set() or self._failure is not None:
+                return
+        log_event("died", process=own.spec.role, ending=own.ending)
         _signal(own, signal.SIGKILL)  # what it started may go on
         self._on_serving(own.spec.role, None)
         if self._ending.wait(delay_s):

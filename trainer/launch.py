@@ -15,11 +15,11 @@ from urllib.parse import urlsplit
 from envgym.agents.models.loading import resolve_model
 from envgym.agents.policies.serving.backend import TOKEN_VARIABLE as POLICY_TOKEN
 from envgym.errors import SettingsError
+from envgym.files import SERVERS
 from envgym.plugins import Choice
 from envgym.process_log import FOLDER, close_log, is_open, open_log
 from envgym.processes import ProcessSpec
 from envgym.restarts import RestartRules
-from envgym.server_list import SERVERS_FILE
 from envgym.serving.wire import TOKEN_VARIABLE as ENV_TOKEN
 from envgym.supervision import Deadlines, SupervisedProcesses
 from envgym.trainer.learner.ranks import meeting as ranks
@@ -61,7 +61,7 @@ def launched(settings: TrainSettings) -> Iterator[Launched]:
             yield Launched(settings, meeting)
         return
     resume = f"envgym train {settings.run.path} --resume"
-    servers = StartedServers(settings.run.path / SERVERS_FILE)
+    servers = StartedServers(settings.run.path / SERVERS)
     with (
         _log_of_controller(settings),
         _tokens(ENV_TOKEN, POLICY_TOKEN),

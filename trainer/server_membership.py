@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Final
 
 from envgym.errors import InvalidInput
+from envgym.files import SERVERS
 from envgym.plugins import Choice
 from envgym.server_list import (
-    SERVERS_FILE,
     ServerKind,
     WatchedServers,
     change_servers,
@@ -65,7 +65,7 @@ def followed(settings: TrainSettings, *, started: Mapping[str, str] | None = Non
     if not policy and not env:
         yield settings
         return
-    file = settings.run.path / SERVERS_FILE
+    file = settings.run.path / SERVERS
     write_servers(file, {ServerKind.POLICY: policy, ServerKind.ENV: env})
     start_s = settings.launch.start_timeout_s if started else None
     try:

@@ -5,7 +5,8 @@ from pathlib import Path
 
 from envgym.cli.common import add_json_argument, echo, print_json
 from envgym.core.json_types import visible
-from envgym.server_list import SERVERS_FILE, ServerKind, change_servers, read_servers
+from envgym.files import SERVERS
+from envgym.server_list import ServerKind, change_servers, read_servers
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -24,7 +25,7 @@ def run(args: argparse.Namespace) -> int:
     """Change the list, and print it."""
     from envgym.errors import InvalidInput
 
-    file = Path(args.run) / SERVERS_FILE
+    file = Path(args.run) / SERVERS
     if args.add or args.remove:
         do = "name it after the run"
         InvalidInput.unless(args.kind, "kind", "be policy or env", "none", where="envgym servers", do=do)

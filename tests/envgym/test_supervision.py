@@ -95,9 +95,7 @@ def test_a_server_that_is_not_ready_again_in_time_is_killed_and_said_to_be(tmp_p
         with group.supervised(Deadlines(health_s=8.0, start_s=0.5), {}):
             os.kill(group.states()[0].pid, signal.SIGKILL)
             interrupted.wait()
-    assert "got the signal SIGKILL and 1 restart within 600 s after: it was not ready within 0.5 s" in str(
-        raised.value
-    )
+    assert "got the signal SIGKILL and 1 restart within 600 s after: it was not ready within 0.5 s" in str(raised.value)
 
 
 def test_a_server_that_answers_nobody_is_killed(tmp_path: Path) -> None:

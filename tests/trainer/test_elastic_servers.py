@@ -9,7 +9,8 @@ import pytest
 
 from envgym.agents.policies.serving.weight_store import compute_digests
 from envgym.cli.main import main
-from envgym.server_list import SERVERS_FILE, ServerKind, WatchedServers, read_servers, write_servers
+from envgym.files import SERVERS
+from envgym.server_list import ServerKind, WatchedServers, read_servers, write_servers
 from envgym.serving.pool import pool_of
 from envgym.trainer.metrics.callbacks import Callback
 from envgym.trainer.metrics.update import Metrics
@@ -48,7 +49,7 @@ def test_servers_of_both_kinds_join_and_leave_in_mid_run(tmp_path: Path, caplog:
         def join() -> None:
             added = ["--add", second.http.url, "--add", NOBODY]
             assert main([*changes, "policy", *added]) == main([*changes, "env", "--add", second_env.http.url]) == 0
-            listed = read_servers(tmp_path / "run" / SERVERS_FILE)
+            listed = read_servers(tmp_path / "run" / SERVERS)
             assert listed[ServerKind.POLICY] == (first.http.url, second.http.url, NOBODY)
             assert listed[ServerKind.ENV] == (first_env.http.url, second_env.http.url)
             wait_until(lambda: second._policy.version == 1)  # the newest weights, before its first request
@@ -78,7 +79,7 @@ def test_servers_of_both_kinds_join_and_leave_in_mid_run(tmp_path: Path, caplog:
     told = [record.getMessage() for record in caplog.records if record.name == "envgym.server_list"]
     assert len(told) == 1
     assert told[0].startswith(f"{NOBODY} cannot join: server must be reachable, got ConnectionFailed")
-    assert not (tmp_path / "run" / SERVERS_FILE).exists()
+    assert not (tmp_path / "run" / SERVERS).exists()
     for row in step_metrics(tmp_path / "run"):
         assert row["rollout/episodes"] == 8
         assert row["rollout/invalid"] == 0
@@ -111,7 +112,7 @@ def test_a_run_that_does_not_run_has_no_servers(tmp_path: Path, capsys: pytest.C
 def test_what_is_no_address_is_refused_and_changes_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], told: str
 ) -> None:
-    file = tmp_path / SERVERS_FILE
+    file = tmp_path / SERVERS
     write_servers(file, {ServerKind.POLICY: (), ServerKind.ENV: ("http://a:1",)})
     assert main(["servers", str(tmp_path), *words]) == 2
     assert told in capsys.readouterr().err
@@ -121,7 +122,7 @@ def test_what_is_no_address_is_refused_and_changes_nothing(
 def test_the_list_is_shown_and_changed_once_for_each_address(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    write_servers(tmp_path / SERVERS_FILE, {ServerKind.POLICY: ("http://p:1",), ServerKind.ENV: ("http://a:1",)})
+    write_servers(tmp_path / SERVERS, {ServerKind.POLICY: ("http://p:1",), ServerKind.ENV: ("http://a:1",)})
     added = ["--add", "http://b:2/", "--add", "http://b:2", "--remove", "http://c:3", "--remove", "http://a:1"]
     assert main(["servers", str(tmp_path), "env", *added]) == 0
     assert capsys.readouterr().out == "env  http://b:2\n"
@@ -132,7 +133,7 @@ def test_the_list_is_shown_and_changed_once_for_each_address(
 def test_a_list_that_holds_something_else_changes_nothing_and_says_so_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    file = tmp_path / SERVERS_FILE
+    file = tmp_path / SERVERS
     watched = WatchedServers(file, ServerKind.ENV)
     assert watched.changed() is None
     write_servers(file, {ServerKind.POLICY: (), ServerKind.ENV: ("http://a:1",)})

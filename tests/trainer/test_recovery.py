@@ -12,9 +12,9 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from envgym.files import SERVERS
 from envgym.process_log import FOLDER
 from envgym.runs import RunDirectory
-from envgym.server_list import SERVERS_FILE
 from tests.support.env_server import wait_until
 from tests.support.tiny_runs import TINY
 from tests.trainer.learner.ranks.test_runs import ended, pids_of, run_file, started
@@ -76,7 +76,7 @@ def wait_for_episodes(folder: Path, step: int) -> None:
 
     def are_under_way() -> bool:
         with suppress(FileNotFoundError):
-            begun = [entry["episode"] for entry in events(folder, "reset")]
+            begun = [str(entry["episode"]) for entry in events(folder, "reset")]
             return sum(episode.startswith(f"step-{step:06d}") for episode in begun) == NUM
         return False
 
@@ -106,7 +106,7 @@ def check_nothing_left(folder: Path, temporary: Path) -> None:
         address = urlsplit(entry["server"])
         with pytest.raises(OSError, match="refused"):
             socket.create_connection((address.hostname or "", address.port or 0), timeout=5)
-    assert not (folder / "ranks" / SERVERS_FILE).exists()
+    assert not (folder / "ranks" / SERVERS).exists()
     assert not [path.name for path in temporary.iterdir() if path.name.startswith("envgym")]
 
 

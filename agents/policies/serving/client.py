@@ -14,11 +14,11 @@ from envgym.agents.policies.serving import wire
 from envgym.agents.policies.serving.fleet import WAIT_S, ServerFleet
 from envgym.agents.policies.serving.http import ConnectionFailed
 from envgym.agents.policies.serving.link import ExpectedModel, ServerLink, ServerRefused, ServerState
-from envgym.agents.policies.serving.membership import FleetMembership
+from envgym.agents.policies.serving.membership import FleetMembership, check_transport
 from envgym.agents.policies.serving.routing import block_hashes
 from envgym.agents.policies.serving.transport import WeightTransport
 from envgym.agents.protocols import FinishReason, GenerateRequest, Generation, Policy
-from envgym.errors import InvalidInput, PolicyFailure
+from envgym.errors import PolicyFailure
 from envgym.restarts import RETRIED, count_failure
 from envgym.server_list import WatchedServers
 
@@ -82,6 +82,7 @@ class ServedPolicy(Policy):
         """
         self._limits = limits or ClientLimits()
         self._transport = transport
+        self._check = partial(check_transport, transport.name)
         self._num_clears = 0
         self._make_link = partial(ServerLink, token=token, ceiling=self._limits.max_concurrency)
         self._loop = asyncio.new_event_loop()
@@ -100,7 +101,7 @@ class ServedPolicy(Policy):
         self._positions = min((length for length in lengths if length is not None), default=None)
         self._watching = [self._begin(self._fleet.watch(self._limits.watch_s))]
         if servers is not None:
-            membership = FleetMembership(self._fleet, servers, make_link=self._make_link, check=self._check_transport)
+            membership = FleetMembership(self._fleet, servers, make_link=self._make_link, check=self._check)
             self._watching.append(self._begin(membership.follow(self._limits.follow_s)))
 
     async def _connect(
@@ -117,20 +118,11 @@ class ServedPolicy(Policy):
         )
         try:
             await fleet.connect(version)
-            self._check_transport(links)
+            self._check(links)
         except BaseException:
             await fleet.close()
             raise
         return fleet
-
-    def _check_transport(self, links: Sequence[ServerLink]) -> None:
-        """See that servers which take weights take them by this run's way. Raises: InvalidInput."""
-        name = self._transport.name
-        for link in links:
-            ways = link.info.transports
-            do = "choose one of these as transport of engine.backend"
-            must = f"be one that the server takes, {' or '.join(ways)}"
-            InvalidInput.unless(not ways or name in ways, "transport of weights", must, name, where=link.url, do=do)
 
     async def generate(self, request: GenerateRequest) -> Generation:
         """Sample one continuation.
@@ -165,7 +157,7 @@ class ServedPolicy(Policy):
 
     def set_version(self, version: int) -> None:
         """Name the weights that the servers have, and find nothing again that was computed before."""
-        self._run(self._rename(version))
+        self._run(self._fleet.rename(version))
         self._version = version
 
     def clear_prefix_cache(self) -> None:
@@ -201,15 +193,6 @@ class ServedPolicy(Policy):
     @property
     def _salt(self) -> str:
         return f"{self._version}.{self._num_clears}"
-
-    async def _rename(self, version: int) -> None:
-        self._fleet.version = version
-        for link in self._fleet.links:
-            if link.state is ServerState.UP:
-                try:
-                    await link.rename(version)
-                except (ConnectionFailed, TimeoutError, ServerRefused) as error:
-                    self._fleet.fail(link, ServerState.DOWN, error)
 
     async def _generate(self, request: GenerateRequest, limit: int) -> Generation:
         salt = self._salt

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 
 from envgym.agents.policies.serving.http import ConnectionFailed
@@ -38,21 +38,19 @@ class ServerFleet:
         """
         self.links = list(links)
         self._wait_s, self._is_elastic = wait_s, is_elastic
-        self._num_links = len(self.links)
-        """Servers that there ever were, which are numbered in this order."""
-        self._expected, self._update_timeout_s = expected, update_timeout_s
+        self.expected, self.update_timeout_s = expected, update_timeout_s
         self._router = PrefixRouter()
-        self._waiting: deque[asyncio.Future[None]] = deque()
+        self.waiting: deque[asyncio.Future[None]] = deque()
         """Requests that found no room."""
         self.newest: WeightUpdate | None = None
         """The weights that every server must have; None: those it was started with."""
-        self._updates = asyncio.Lock()
-        self.version = self._first_version = 0
+        self.updates = asyncio.Lock()
+        self.version = self.first_version = 0
         """Of the weights that all servers have, or will have; and that they had when they were connected to."""
 
     async def connect(self, version: int) -> None:
         """Connect to all servers. Raises: InvalidInput: one cannot be used."""
-        connecting = [link.connect(self._expected, version) for link in self.links]
+        connecting = [link.connect(self.expected, version) for link in self.links]
         for failure in await asyncio.gather(*connecting, return_exceptions=True):
             if failure is not None:
                 raise failure
@@ -60,7 +58,7 @@ class ServerFleet:
         if len(versions) > 1:
             do = "start all of them with the same weights"
             raise InvalidInput.of("servers", "serve one version", sorted(versions), where="policy servers", do=do)
-        self.version = self._first_version = versions.pop()
+        self.version = self.first_version = versions.pop()
 
     async def close(self) -> None:
         """Close all connections."""
@@ -94,13 +92,17 @@ class ServerFleet:
     def release(self, link: ServerLink) -> None:
         """Give a request's place back."""
         link.under_way -= 1
-        self._wake(1)
+        self.wake(1)
 
     def fail(self, link: ServerLink, state: ServerState, reason: object) -> None:
         """Use a server no more, for now or until it is started again."""
         link.fail(state, reason)
+        self.forget(link)
+
+    def forget(self, link: ServerLink) -> None:
+        """Let requests that wait for a server look for others; its prefixes are not looked for any more."""
         self._router.forget(link.number)
-        self._wake(len(self._waiting))
+        self.wake(len(self.waiting))
 
     async def _wait_for_up(self) -> list[ServerLink]:
         """Return the servers that are up: at least one. Raises: PolicyFailure: as `acquire`."""
@@ -117,17 +119,18 @@ class ServerFleet:
     async def _wait(self) -> None:
         """Wait until there may be room."""
         change = asyncio.get_running_loop().create_future()
-        self._waiting.append(change)
+        self.waiting.append(change)
         try:
             await change
         except asyncio.CancelledError:
             if change.done() and not change.cancelled():
-                self._wake(1)  # the room is for somebody else
+                self.wake(1)  # the room is for somebody else
             raise
 
-    def _wake(self, count: int) -> None:
-        while count and self._waiting:
-            change = self._waiting.popleft()
+    def wake(self, count: int) -> None:
+        """Let so many requests look for room again."""
+        while count and self.waiting:
+            change = self.waiting.popleft()
             if not change.done():
                 change.set_result(None)
                 count -= 1
@@ -140,7 +143,7 @@ class ServerFleet:
 
     async def update(self, update: WeightUpdate) -> None:
         """Let all servers that answer take new weights. Raises: PolicyFailure: none has them."""
-        async with self._updates:
+        async with self.updates:
             self.newest, self.version = update, update.version
             await asyncio.gather(*[self._update(link) for link in self.links if link.state is ServerState.UP])
         if not any(link.is_usable for link in self.links):
@@ -151,57 +154,18 @@ class ServerFleet:
 
     async def _update(self, link: ServerLink) -> None:
         assert self.newest is not None, "there are weights to take"
-        await link.update(self.newest, timeout_s=self._update_timeout_s)
+        await link.update(self.newest, timeout_s=self.update_timeout_s)
         self._router.forget(link.number)
 
-    # ---- joining and leaving -------------------------------------------------------------------------------------
-
-    def next_number(self) -> int:
-        """Return the number of the next server that joins."""
-        self._num_links += 1
-        return self._num_links - 1
-
-    async def join(self, link: ServerLink, check: Callable[[Sequence[ServerLink]], None]) -> None:
-        """Use one more server, with the newest weights.
-
-        Args:
-            link: to it; nothing was sent to it yet.
-            check: refuses one that takes no weights in the way of this run.
-
-        Raises: InvalidInput: it cannot be used.
-        """
-        do = "look into its log, and start it again"
-        async with self._updates:
-            try:
-                await link.connect(self._expected, self.version)
-                check([link])
-                if self.newest is not None:
-                    await link.update(self.newest, timeout_s=self._update_timeout_s)
-                    must = f"take the weights of version {self.newest.version}"
-                    InvalidInput.unless(link.is_usable, "server", must, link.reason, where=link.url, do=do)
-                elif link.version != self._first_version:
-                    must, do = f"serve version {self._first_version}", "start it with the weights of the others"
-                    raise InvalidInput.of("server that joins", must, link.version, where=link.url, do=do)
-                if link.version != self.version:
-                    await link.rename(self.version)
-            except (ConnectionFailed, TimeoutError, ServerRefused) as error:
-                got = f"{type(error).__name__}: {error}".rstrip(": ")
-                raise InvalidInput.of("server", "answer", got, where=link.url, do=do) from error
-            self.links.append(link)
-        self._wake(len(self._waiting))
-
-    def leave(self, link: ServerLink) -> None:
-        """Ask a server nothing new."""
-        link.is_leaving = True
-        self._router.forget(link.number)
-        self._wake(len(self._waiting))
-
-    async def let_go(self) -> None:
-        """Close the connections to servers that have left and answered everything."""
-        gone = [link for link in self.links if link.is_leaving and not link.under_way]
-        self.links = [link for link in self.links if link not in gone]
-        for link in gone:
-            await link.close()
+    async def rename(self, version: int) -> None:
+        """Name the weights that all servers have."""
+        self.version = version
+        for link in self.links:
+            if link.state is ServerState.UP:
+                try:
+                    await link.rename(version)
+                except (ConnectionFailed, TimeoutError, ServerRefused) as error:
+                    self.fail(link, ServerState.DOWN, error)
 
     # ---- watching ------------------------------------------------------------------------------------------------
 
@@ -220,7 +184,7 @@ class ServerFleet:
                 await self._take_back(link)
         except (ConnectionFailed, TimeoutError, ServerRefused, ValueError) as error:  # of ValueError: InvalidInput
             self.fail(link, ServerState.DOWN, error)
-        self._wake(len(self._waiting))
+        self.wake(len(self.waiting))
 
     async def _take_back(self, link: ServerLink) -> None:
         """Use a server again, with the newest weights; one that is broken only after another start.
@@ -231,9 +195,9 @@ class ServerFleet:
         is_new = info.instance != link.info.instance or info.weight_version == UNNAMED
         if link.state is ServerState.BROKEN and not is_new:
             return
-        async with self._updates:
+        async with self.updates:
             link.state = ServerState.DOWN
             version = link.version if self.newest is None else self.newest.version
-            await link.connect(self._expected, version)
+            await link.connect(self.expected, version)
             if self.newest is not None and link.version != version:
                 await self._update(link)

@@ -14,7 +14,8 @@ import envgym
 from envgym.core.tasks import Split
 from envgym.env import Env
 from envgym.errors import EnvFailure
-from envgym.server_list import SERVERS_FILE, ServerKind, WatchedServers, write_servers
+from envgym.files import SERVERS
+from envgym.server_list import ServerKind, WatchedServers, write_servers
 from envgym.serving import pool as pool_module
 from envgym.serving.pool import ServerPool, pool_of
 from envgym.serving.remote_env import RemoteEnv, remote_id
@@ -28,7 +29,7 @@ class Followed:
     """A pool whose servers are those of a list."""
 
     def __init__(self, folder: Path, *urls: str) -> None:
-        self.file, self.urls = folder / SERVERS_FILE, urls
+        self.file, self.urls = folder / SERVERS, urls
         self.set(*urls)
 
     @property

@@ -17,7 +17,8 @@ from envgym.agents.policies.serving.transport import FileTransport
 from envgym.agents.policies.serving.weight_store import compute_digests
 from envgym.agents.policies.transformers import TransformersPolicy
 from envgym.errors import PolicyFailure
-from envgym.server_list import SERVERS_FILE, ServerKind, WatchedServers, write_servers
+from envgym.files import SERVERS
+from envgym.server_list import ServerKind, WatchedServers, write_servers
 from tests.agents.policies.serving.running import changed, http_thread, scripted, serving
 from tests.agents.policies.serving.test_client import INFO, QUICK, ask, made_up
 from tests.agents.policies.small_models import contexts, generate, llama, request
@@ -30,7 +31,7 @@ class Elastic:
     """A policy whose servers are those of a list."""
 
     def __init__(self, folder: Path, *urls: str, **limits: Any) -> None:
-        self._file = folder / SERVERS_FILE
+        self._file = folder / SERVERS
         self.set(*urls)
         watched = WatchedServers(self._file, ServerKind.POLICY)
         transport = FileTransport(folder / "weights")
@@ -92,8 +93,8 @@ def test_a_server_that_joins_has_the_newest_weights_bit_for_bit(tmp_path: Path) 
         wait_until(lambda: fleet.used() == [second.http.url])
         inside = TransformersPolicy(llama(), deterministic=False)
         inside.update_weights(changed(llama(), 1.1), 7)
-        items = [request(context, seed=3) for context in contexts(4)]
-        assert ask(fleet.policy, items) == generate(inside, items)
+        for item in (request(context, seed=3) for context in contexts(4)):
+            assert ask(fleet.policy, [item]) == generate(inside, [item])
 
 
 def test_a_server_that_claims_the_version_of_other_weights_is_given_the_right_ones(tmp_path: Path) -> None:
@@ -178,7 +179,7 @@ def test_a_request_waits_for_the_server_that_joins_and_no_longer_than_it_may(tmp
         wait_until(lambda: not fleet.policy._fleet.links)
         with ThreadPoolExecutor(1) as thread:
             asked = thread.submit(ask, fleet.policy, [request((1, 2))])
-            wait_until(lambda: bool(fleet.policy._fleet._waiting))
+            wait_until(lambda: bool(fleet.policy._fleet.waiting))
             fleet.set(second.url)
             assert asked.result(WAIT_S)[0].token_ids == (7, 8, 9)
     with scripted(made_up()) as first, elastic(tmp_path, first.url, wait_s=0.1) as fleet:
@@ -194,7 +195,7 @@ def test_an_update_that_no_server_is_there_to_take_waits_for_one(tmp_path: Path)
         wait_until(lambda: not fleet.policy._fleet.links)
         with ThreadPoolExecutor(1) as thread:
             updating = thread.submit(fleet.policy.update_weights, changed(llama(), 1.1), 1)
-            wait_until(lambda: bool(fleet.policy._fleet._waiting))
+            wait_until(lambda: bool(fleet.policy._fleet.waiting))
             fleet.set(second.http.url)
             updating.result(WAIT_S)
         assert second._policy.version == 1
