@@ -34,7 +34,12 @@ from envgym.agents.policies.serving.client import ClientLimits, ServedPolicy
 from envgym.agents.policies.serving.collective import transports_of
 from envgym.agents.policies.serving.link import ServerLink
 from envgym.agents.policies.serving.server import PolicyServer
-from envgym.agents.policies.serving.transport import FileTransport, GroupTransport, WeightTransport
+from envgym.agents.policies.serving.transport import (
+    FileTransport,
+    GroupTransport,
+    SharedTransport,
+    WeightTransport,
+)
 from envgym.agents.policies.transformers import TransformersPolicy
 from envgym.agents.protocols import FinishReason, GenerateRequest, Generation, Policy, Sampling
 
@@ -153,7 +158,8 @@ def measure_updates(options: argparse.Namespace) -> dict[str, object]:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     with tempfile.TemporaryDirectory() as folder:
         ways: dict[str, WeightTransport] = {"files": FileTransport(Path(folder))}
-        ways |= {name: GroupTransport(name, device=device) for name in transports_of(device) if name != "files"}
+        ways["ipc"] = SharedTransport(device)
+        ways |= {name: GroupTransport(name, device=device) for name in transports_of(device) if name not in ways}
         return {name: measure_update(transport, options) for name, transport in ways.items()}
 
 

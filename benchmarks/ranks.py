@@ -2,7 +2,8 @@
 
 Run: python benchmarks/ranks.py [--groups 16] [--ranks 8] [--seeds 20] [--steps 3]. Prints one JSON line.
 
-Balance: the slowest rank over the ideal, of both plans. Steps: a llama of 36 million random weights on 4 groups.
+Balance: the slowest rank over the ideal, of both plans. Steps: a llama of 12 million random weights on 4 groups, with a
+quarter of the tokens.
 One process computes with one thread and with two, two ranks with one each; medians, the sides in turns.
 """
 
@@ -27,17 +28,17 @@ COST = TokenCost(base=6 * 1_543_714_304, pair=12 * 28 * 1536)
 _GROUPS_OF_STEP: Final = 4
 
 
-def tree_rows(rng: random.Random, num_groups: int) -> tuple[list[tuple[int, ...]], list[int]]:
+def tree_rows(rng: random.Random, num_groups: int, *, scale: float = 1.0) -> tuple[list[tuple[int, ...]], list[int]]:
     """Return the rows of trees of very different sizes, and the group of each.
 
     A group has a prompt of 200 to 600 tokens and 4 turns of 20 to 400, of which every one branches in two or three with
-    probability 0.4, and 4 to 8 samples of its first turn.
+    probability 0.4, and 4 to 8 samples of its first turn; all lengths are times `scale`.
     """
     rows: list[tuple[int, ...]] = []
     groups: list[int] = []
 
     def tokens(low: int, high: int) -> tuple[int, ...]:
-        return tuple(rng.randrange(50_000) for _ in range(rng.randint(low, high)))
+        return tuple(rng.randrange(50_000) for _ in range(round(scale * rng.randint(low, high))))
 
     def grow(path: tuple[int, ...], turns: int, group: int) -> None:
         if not turns:
@@ -96,13 +97,13 @@ def run_rank(args: argparse.Namespace) -> None:
     torch.set_num_threads(args.threads)
     torch.manual_seed(0)
     cpu = torch.device("cpu")
-    config = LlamaConfig(vocab_size=8192, hidden_size=512, intermediate_size=1536, num_hidden_layers=8)
+    config = LlamaConfig(vocab_size=8192, hidden_size=384, intermediate_size=1024, num_hidden_layers=4)
     model: Any = LlamaForCausalLM(config)
     group = RankGroup(cpu, Meeting.at_file(args.rank, args.of, args.meeting)) if args.of > 1 else None
     processes = ONE_PROCESS if group is None else RankedProcesses(group)
     optim = OptimSettings(micro_batch_tokens=8192)
     learner = Learner(model, optim=optim, num_steps=100, device=cpu, processes=processes)
-    ids, groups = tree_rows(random.Random(0), _GROUPS_OF_STEP)
+    ids, groups = tree_rows(random.Random(0), _GROUPS_OF_STEP, scale=0.25)
     rows = [
         TrainRow(
             token_ids=tuple(token % config.vocab_size for token in row),

@@ -197,6 +197,11 @@ class RunDirectory:
         return schema
 
     @property
+    def id(self) -> str:
+        """What tells it from every other run."""
+        return str(read_object(self.path / "run.json").get("id", ""))
+
+    @property
     def name(self) -> str:
         """The run's name."""
         return str(read_object(self.path / "run.json").get("name", self.path.name))

@@ -37,6 +37,9 @@ class TrainRunSettings(RunSettings):
     trackers: tuple[Choice, ...] = (Choice(name="progress"), Choice(name="tensorboard"))
     """What the command line reports the run to: `progress` in the terminal, `tensorboard` event files where the package
     is installed, `wandb` with its `project`, or one of your own."""
+    journal: bool = True
+    """Keep every turn that is sampled until a checkpoint holds what was learned from it, so that a run that is resumed
+    samples none of them again."""
     max_invalid_rate: float = Field(default=0.5, ge=0, le=1)
     """The run stops when a larger share of a step's episodes is invalid, or of the annotations of one name failed."""
 
@@ -96,7 +99,7 @@ class LaunchSettings(Settings):
     """Policy servers, which sample with a copy of the weights each; 0: the policy samples in this process."""
     server_engine: Literal["transformers", "vllm"] = "transformers"
     """What the policy servers sample with; numbers of `transformers` are those of a run without servers."""
-    transport: Literal["files", "nccl", "gloo"] = "files"
+    transport: Literal["files", "ipc", "nccl", "gloo"] = "files"
     """How new weights get to the policy servers, as `transport` of the backend `policy_servers`."""
     env_servers: int = Field(default=0, ge=0)
     """Environment servers, which share the episodes of the envs that name no servers; 0: envs live in this process."""
@@ -108,6 +111,19 @@ class LaunchSettings(Settings):
     """Times within ten minutes that each server is started again after it died; then the run ends."""
     health_timeout_s: float = Field(default=60.0, gt=0)
     """Seconds within which a server must say that it is well; one that does not is killed and started again."""
+
+    @model_validator(mode="after")
+    def _check_servers(self) -> "LaunchSettings":
+        """Refuse what only servers that this run starts would do."""
+        if self.launcher != "static" and self.servers:
+            return self
+        for name in ("server_engine", "transport"):
+            value, usual = getattr(self, name), type(self).model_fields[name].default
+            if value != usual:
+                must = f"be left at {usual} where the run starts no policy server"
+                do = "set launch.servers (--servers 1), or name the way in engine.backend for servers of your own"
+                raise ValueError(sentence(f"launch.{name}", must, value, where="launch", do=do))
+        return self
 
     @property
     def num_started(self) -> int:
@@ -136,9 +152,12 @@ class RolloutSettings(Settings):
     """Share of a step's trees that it waits for in any case; a chain is a tree with one episode."""
     max_group_size: int = Field(default=64, ge=1)
     """Most episodes that are sampled of a group, where an `allocator` extends it."""
-    stragglers: Literal["wait", "abort", "carry"] = "wait"
+    stragglers: Literal["wait", "abort", "carry", "window"] = "wait"
     """What becomes of the others: waited for; aborted, so that their episodes under way are invalid; or carried over to
-    the next step."""
+    the next step. `window`: a step takes finished groups of the next steps in their place, and they train as soon as
+    they are finished, or are aborted before they are older than `staleness`."""
+    window: float = Field(default=0.3, ge=0, le=1)
+    """Share of the groups begun ahead among which `stragglers: window` looks for finished ones."""
 
     @property
     def overlaps(self) -> bool:
@@ -156,13 +175,16 @@ class RolloutSettings(Settings):
         if self.stragglers != "wait" and self.deterministic:
             do = "set it to false: which episodes are late depends on timing"
             raise ValueError(sentence("rollout.deterministic", must, True, where=where, do=do))
-        if self.stragglers == "wait" and self.min_finished_share < 1:
+        if self.stragglers in ("wait", "window") and self.min_finished_share < 1:
             do = "set stragglers to abort or carry, or leave min_finished_share at 1"
             must, got = "be 1 where all are waited for", self.min_finished_share
             raise ValueError(sentence("rollout.min_finished_share", must, got, where=where, do=do))
-        if self.stragglers == "carry" and not self.staleness:
+        if self.stragglers in ("carry", "window") and not self.staleness:
             do = "raise it: an episode that is carried over was started with older weights"
             raise ValueError(sentence("rollout.staleness", "be at least 1 to carry over", 0, where=where, do=do))
+        if self.stragglers == "window" and self.oversampling > 1:
+            must, do = "be 1 where stragglers is window", "leave it out: what the filter drops is replaced at once"
+            raise ValueError(sentence("rollout.oversampling", must, self.oversampling, where=where, do=do))
         return self
 
 

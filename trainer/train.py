@@ -50,6 +50,7 @@ from envgym.trainer.metrics.update import Metrics
 from envgym.trainer.models.base import check_annotations_are_made
 from envgym.trainer.rollout.collector import Collected, Collector
 from envgym.trainer.rollout.groups import Stats, updated_stats
+from envgym.trainer.rollout.journal import Journal, open_journal
 from envgym.trainer.settings import TrainSettings
 from envgym.trainer.workflows.control import RunControl
 from envgym.trainer.workflows.demonstration_pool import DemonstrationPool
@@ -139,9 +140,12 @@ def train(
             _extend(run, recorded, 0 if checkpoint is None else file_step(checkpoint))
             if checkpoint is None:  # it was killed before its first one, and begins again
                 run.forget_after(-1)
+        # Without a checkpoint there were no weights to go on from.
+        version = -1 if checkpoint is None else file_step(checkpoint)
+        journal = open_journal(run, version=version, staleness=settings.rollout.staleness, keep=settings.run.journal)
         clock = WallClock(run.path, device=describe_device(context.device), started=started)
         told = Callbacks([TimeKeeper(clock), *callbacks])
-        loop = TrainLoop(settings, run, context, told, demonstrations=demonstrations)
+        loop = TrainLoop(settings, run, context, told, demonstrations=demonstrations, journal=journal)
         with make_runner() as runner:
             return loop.run(runner, checkpoint)
 
@@ -179,8 +183,9 @@ class TrainLoop:
         callbacks: Callback,
         *,
         demonstrations: DemonstrationPool | None = None,
+        journal: Journal | None = None,
     ) -> None:
-        """Join the parts; nothing runs yet."""
+        """Join the parts; nothing runs yet. A journal is closed with the run."""
         self.settings, self.run_directory, self.context, self.callbacks = settings, run, context, callbacks
         self.stats: Stats = {}
         self.step = 0
@@ -188,10 +193,12 @@ class TrainLoop:
         prompt = context.tokenizer(TEXT)["input_ids"][: settings.agent.max_context_tokens // 2]
         self._canary = WeightCanary(settings.canary, prompt) if settings.canary.enabled else None
         self._audit, self._failures = MaskAudit(), SurvivedFailures()
-        audited = replace(context, policy=AuditedPolicy(context.policy, self._audit))
+        self._journal = journal
+        sampled_from = context if journal is None else replace(context, policy=journal.around(context.policy))
+        if self._canary is not None:
+            sampled_from = replace(context, policy=AuditedPolicy(sampled_from.policy, self._audit))
         self._evaluations = Evaluations(settings, run, context, callbacks)
         self._control = RunControl(settings, context.method, run.path)
-        sampled_from = context if self._canary is None else audited
         self._collector = sampled_from.make_collector(
             settings, rounds=settings.resampling.rounds, last=settings.run.steps, replay=context.method.replay
         )
@@ -221,6 +228,8 @@ class TrainLoop:
         finally:
             try:
                 runner.run(_close(self._collector, self.context))
+                if self._journal is not None:
+                    self._journal.close()
             finally:  # also where a second Ctrl-C cuts that short
                 self.callbacks.on_end(report)
         return TrainResult(
@@ -282,6 +291,7 @@ class TrainLoop:
             **canary_metrics,
             **observed,
             **self._failures.since_last(),
+            **({} if self._journal is None else self._journal.take_metrics()),
             **times.metrics(sampled_tokens=measured.get("cost/tokens_generated", 0.0)),
             **peak_memory_metrics(self.context.device),
         }
@@ -345,6 +355,8 @@ class TrainLoop:
             parts=self.context.checkpointed_parts(with_tasks=self.context.tasks.has_grown) | self._control.parts(),
         )
         drop_old_references(self.run_directory.path)
+        if self._journal is not None:
+            self._journal.forget(self.step)
 
     def _restore(self, checkpoint: Path) -> None:
         state = load_state(checkpoint)

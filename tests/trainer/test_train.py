@@ -47,7 +47,7 @@ def settings(directory: Path, **sections: Mapping[str, Any]) -> TrainSettings:
 def comparable(run: RunDirectory) -> list[dict[str, float]]:
     """Return the metrics without those that a clock makes."""
     return [
-        {name: value for name, value in row.items() if not name.startswith(("time/", "speed/"))}
+        {name: value for name, value in row.items() if not name.startswith(("time/", "speed/", "journal/"))}
         for row in run.metrics()
     ]
 
@@ -86,10 +86,15 @@ def test_killed_run_resumes_to_the_numbers_of_an_uninterrupted_one(tmp_path: Pat
     assert killed_in_step(tmp_path / "killed", 3) == -signal.SIGKILL
     killed = RunDirectory.open(tmp_path / "killed")
     assert [row["step"] for row in killed.metrics()] == [0, 1, 2]
+    sampled = (killed.path / "journal" / "turns-00000002.jsonl").read_text().splitlines()
+    assert len(sampled) >= 2
     # The directory is part of the settings, so the resumed run is told the same one.
     train(settings(tmp_path / "killed"), resume=True)
     whole = RunDirectory.open(tmp_path / "whole")
     assert comparable(killed) == comparable(whole)
+    reused = [row.get("journal/turns", 0.0) for row in killed.metrics()]
+    assert reused == [0, 0, 0, len(sampled)], "what was sampled before the kill is not sampled again"
+    assert not list((killed.path / "journal").glob("turns-0000000[0-2]*"))
     assert [row["step"] for row in whole.metrics()] == [0, 1, 2, 3]
     drop = ("seconds", "costs")
     assert [{k: v for k, v in data.items() if k not in drop} for data in killed.evals()] == [
@@ -217,7 +222,7 @@ def test_micro_batches_that_will_not_fit_are_said_before_anything_is_sampled(
 ) -> None:
     free = tmp_path / "meminfo"
     free.write_text("MemAvailable: 1024 kB\n")
-    monkeypatch.setattr("envgym.trainer.learner.memory._MEMINFO", free)
+    monkeypatch.setattr("envgym.agents.models.loading._MEMINFO", free)
     with pytest.raises(UserWarning, match="micro_batch_tokens must fit the memory that is free, got 8192 where"):
         train(settings(tmp_path / "run"))  # here a warning is an error
     assert not (tmp_path / "run").exists()

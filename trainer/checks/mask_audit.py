@@ -8,13 +8,11 @@ declared by whoever brought them, token for token.
 """
 
 from collections import deque
-from collections.abc import Iterable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Sequence
 from itertools import chain, groupby
 from typing import Final, NamedTuple
 
-from torch import Tensor
-
+from envgym.agents.policies.wrapped import WrappedPolicy
 from envgym.agents.protocols import GenerateRequest, Generation, Policy
 from envgym.core.trajectory import trajectories
 from envgym.core.tree import Source, Tree
@@ -125,42 +123,16 @@ class MaskAudit:
         return _SampledSpans(is_sampled, starts, ends)
 
 
-class AuditedPolicy(Policy):
+class AuditedPolicy(WrappedPolicy):
     """A policy whose samples are recorded for the audit."""
 
     def __init__(self, policy: Policy, audit: MaskAudit) -> None:
         """Record what `policy` samples in `audit`."""
-        self._policy, self._audit = policy, audit
-        self.shares_weights, self.accepts_weights = policy.shares_weights, policy.accepts_weights
-        self.max_top_logprobs = policy.max_top_logprobs
-
-    @property
-    def version(self) -> int:
-        """Version of the weights that sample now."""
-        return self._policy.version
+        super().__init__(policy)
+        self._audit = audit
 
     async def generate(self, request: GenerateRequest) -> Generation:
         """Sample one continuation, and record it."""
         generation = await self._policy.generate(request)
         self._audit.record(request, generation)
         return generation
-
-    async def compute_logprobs(self, token_ids: Sequence[tuple[int, ...]]) -> list[tuple[float, ...]]:
-        """Forward to the policy."""
-        return await self._policy.compute_logprobs(token_ids)
-
-    def update_weights(self, named_tensors: Iterable[tuple[str, Tensor]], version: int) -> None:
-        """Forward to the policy."""
-        self._policy.update_weights(named_tensors, version)
-
-    def set_version(self, version: int) -> None:
-        """Forward to the policy."""
-        self._policy.set_version(version)
-
-    def pause(self, version: int | None = None) -> AbstractContextManager[None]:
-        """Forward to the policy."""
-        return self._policy.pause(version)
-
-    def clear_prefix_cache(self) -> None:
-        """Forward to the policy."""
-        self._policy.clear_prefix_cache()

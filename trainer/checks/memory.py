@@ -3,8 +3,9 @@
 import warnings
 from collections.abc import Sequence
 
+from envgym.agents.models.loading import free_memory
 from envgym.trainer.learner.learner import Learner
-from envgym.trainer.learner.memory import free_memory, micro_batch_memory, state_memory, too_many_tokens
+from envgym.trainer.learner.memory import micro_batch_memory, state_memory, too_many_tokens
 from envgym.trainer.settings import TrainSettings
 
 

@@ -5,7 +5,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any, Final
 
 import torch
@@ -21,7 +20,6 @@ from envgym.trainer.learner.forward import ForwardPass
 from envgym.trainer.learner.logprobs import CHUNK_SIZE
 from envgym.trainer.sections import OptimSettings
 
-_MEMINFO: Final = Path("/proc/meminfo")
 _MOMENTS: Final = 2
 """Numbers that AdamW keeps per parameter."""
 _PROBE_TOKENS: Final = 128
@@ -91,17 +89,6 @@ class _TensorBytes(TorchDispatchMode):
         self._use.held -= num_bytes
 
 
-def free_memory(device: torch.device) -> int | None:
-    """Return the bytes that new tensors on a device may take; None where the system does not say."""
-    if device.type == "cuda":
-        cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-        return torch.cuda.mem_get_info(device)[0] + cached
-    if not _MEMINFO.exists():
-        return None
-    line = next(line for line in _MEMINFO.read_text(encoding="ascii").splitlines() if line.startswith("MemAvailable:"))
-    return int(line.split()[1]) * 1024
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateMemory:
     """Bytes that training holds between micro-batches."""
@@ -129,11 +116,13 @@ def state_memory(model: nn.Module, *, reference: bool) -> StateMemory:
 
     Args:
         model: plain, or with adapters.
-        reference: whether a frozen copy is kept for the KL term; with adapters that is a copy of the adapters.
+        reference: whether a frozen copy is kept for the KL term; with adapters that is a copy of the adapters, but on
+            learner ranks, which keep a shard of the whole.
     """
     held = sum(map(_bytes_here, model.parameters()))
     trained = sum(_bytes_here(parameter) for parameter in model.parameters() if parameter.requires_grad)
-    copied = (trained if hasattr(model, "peft_config") else held) if reference else 0
+    is_sharded = any(isinstance(parameter, DTensor) for parameter in model.parameters())
+    copied = (trained if hasattr(model, "peft_config") and not is_sharded else held) if reference else 0
     return StateMemory(weights=held + copied, gradients=trained, optimizer=_MOMENTS * trained)
 
 

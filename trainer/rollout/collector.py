@@ -11,6 +11,7 @@ import asyncio
 import math
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple, Self
 
 from envgym.agents.loop.agent import Agent
@@ -27,6 +28,7 @@ from envgym.trainer.methods.replay.base import Replay
 from envgym.trainer.metrics.update import Metrics
 from envgym.trainer.rollout.annotate import AnnotateStage
 from envgym.trainer.rollout.groups import GroupRollout, GroupRunner, Stats
+from envgym.trainer.rollout.window import GroupWindow
 from envgym.trainer.sections import RolloutSettings
 from envgym.trainer.settings import TrainSettings
 
@@ -123,6 +125,10 @@ class Collector:
         self._ahead: dict[int, _Step] = {}
         """Steps that were begun and not taken."""
         self._carried: list[GroupRollout] = []
+        self._window = GroupWindow()
+        """Instead of both with `stragglers: window`."""
+        self._drawn: _Step | None = None
+        """The last step whose tasks were drawn for it."""
 
     async def __aenter__(self) -> Self:
         """Return the collector."""
@@ -148,6 +154,8 @@ class Collector:
             # A resumed run has not sampled what came before.
             self._policy.clear_prefix_cache()
         with rare_collections():
+            if settings.stragglers == "window":
+                return await self._taken_from_window(step, stats, on_finished)
             for number in range(step, step + settings.steps_ahead + 1):
                 if number < self._last and number not in self._ahead:
                     self._ahead[number] = self._begun(number, stats)
@@ -181,8 +189,13 @@ class Collector:
 
     def _begun(self, number: int, stats: Stats) -> _Step:
         """Draw the tasks of a step, and begin its first round."""
-        supplies, num_groups = self._tasks.supplies(), self._per_round * self._rounds
-        size = self._settings.group_size
+        step = _Step(number, self._draw(number, stats, self._per_round * self._rounds))
+        self._begin_round(step)
+        return step
+
+    def _draw(self, number: int, stats: Stats, num_groups: int) -> list[TaskRequest]:
+        """Return the tasks of a step."""
+        supplies, size = self._tasks.supplies(), self._settings.group_size
         context = CurriculumContext(
             step=number, num_groups=num_groups, group_size=size, supplies=supplies, stats=stats, seed=self._seed
         )
@@ -194,9 +207,7 @@ class Collector:
         if self._replay is not None:
             keys = [self._tasks.task(request.env, request.index).key for request in requests]
             requests = list(self._replay.plan(number + 1, requests, keys))
-        step = _Step(number, requests)
-        self._begin_round(step)
-        return step
+        return requests
 
     @property
     def _per_round(self) -> int:
@@ -208,21 +219,61 @@ class Collector:
             request = step.requests.popleft()
             step.groups.append(self._runner.begin(request, step=step.number, number=len(step.groups)))
 
+    async def _taken_from_window(self, step: int, stats: Stats, on_finished: OnFinished | None) -> Collected:
+        """Return a step's groups from the window, and behind them what left it without training."""
+        settings = self._settings
+        taken = await self._window.take(
+            step,
+            settings,
+            self._keep_groups,
+            begin=partial(self._begin_next, step, stats),
+            steps_left=self._last - step,
+            rounds=self._rounds,
+        )
+        if on_finished is not None:
+            for rollout in taken.trained:
+                _report(rollout, on_finished)
+        rollouts = [*taken.trained, *taken.filtered, *taken.too_old]
+        counts = {"collect/replaced": len(taken.filtered), "collect/too_old": len(taken.too_old)}
+        return self._collected(
+            rollouts, wanted=settings.groups, steps_ahead=len(self._window) / settings.groups, **counts
+        )
+
+    def _begin_next(self, step: int, stats: Stats) -> GroupRollout:
+        """Begin the next group of the curriculum's order, which goes on behind the steps that were drawn."""
+        if self._drawn is None or not self._drawn.requests:
+            number = step if self._drawn is None else self._drawn.number + 1
+            self._drawn = _Step(number, self._draw(number, stats, self._settings.groups))
+        drawn = self._drawn
+        request = drawn.requests.popleft()
+        drawn.groups.append(self._runner.begin(request, step=drawn.number, number=len(drawn.groups)))
+        return drawn.groups[-1]
+
     async def _taken(self, step: _Step, on_finished: OnFinished | None) -> Collected:
         carried, self._carried = self._carried, []
         await _wait_for(carried)
         await self._grow(step, on_finished)
         self._carried = [rollout for rollout in step.groups if not rollout.is_finished]
-        finished = [*carried, *_finished(step.groups)]
-        return Collected(
-            requests=[rollout.request for rollout in finished],
-            groups=[rollout.group for rollout in finished],
+        return self._collected(
+            [*carried, *_finished(step.groups)],
             wanted=self._settings.groups + len(carried),
+            steps_ahead=len(self._ahead),
+            **{"collect/carried": len(self._carried)},
+        )
+
+    def _collected(
+        self, rollouts: Sequence[GroupRollout], *, wanted: int, steps_ahead: float, **counts: int
+    ) -> Collected:
+        groups = [rollout.group for rollout in rollouts]
+        return Collected(
+            requests=[rollout.request for rollout in rollouts],
+            groups=groups,
+            wanted=wanted,
             metrics={
-                "collect/carried": float(len(self._carried)),
-                "collect/steps_ahead": float(len(self._ahead)),
-                **(_annotate_seconds(finished) if self._has_annotators else {}),
-                **draw_metrics([rollout.group for rollout in finished]),
+                **{name: float(count) for name, count in counts.items()},
+                "collect/steps_ahead": float(steps_ahead),
+                **(_annotate_seconds(rollouts) if self._has_annotators else {}),
+                **draw_metrics(groups),
             },
         )
 

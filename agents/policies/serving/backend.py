@@ -22,8 +22,9 @@ class PolicyServers(Settings):
     """Their addresses, such as `http://10.0.0.2:8001`."""
     token_env: str | None = None
     """Environment variable that holds their token; null: `ENVGYM_POLICY_TOKEN`, where it is set."""
-    transport: Literal["files", "nccl", "gloo"] = "files"
-    """How new weights get there: as files, or over a process group with each server, by NCCL between GPUs or gloo."""
+    transport: Literal["files", "ipc", "nccl", "gloo"] = "files"
+    """How new weights get there: as files, in memory that servers on this machine share with the run (on one GPU: CUDA
+    IPC), or over a process group with each server, by NCCL between GPUs or gloo."""
     weights: str | None = None
     """Directory for new weights, which the servers see under the same path; null: a temporary one of this machine."""
     keep: int = Field(default=2, ge=2)
@@ -48,7 +49,12 @@ class PolicyServers(Settings):
         from envgym.agents.models.loading import prepare_device  # torch is heavy, as what follows
         from envgym.agents.policies.serving.client import ClientLimits, ServedPolicy
         from envgym.agents.policies.serving.identity import expected_model
-        from envgym.agents.policies.serving.transport import FileTransport, GroupTransport, WeightTransport
+        from envgym.agents.policies.serving.transport import (
+            FileTransport,
+            GroupTransport,
+            SharedTransport,
+            WeightTransport,
+        )
         from envgym.server_list import ServerKind, WatchedServers
 
         limits = ClientLimits(
@@ -63,7 +69,11 @@ class PolicyServers(Settings):
             transport: WeightTransport = FileTransport(Path(self.weights) if self.weights else None, keep=self.keep)
         else:
             device = prepare_device(engine.device, engine.threads)
-            transport = GroupTransport(self.transport, device=device, timeout_s=self.update_timeout_s)
+            transport = (
+                SharedTransport(device)
+                if self.transport == "ipc"
+                else GroupTransport(self.transport, device=device, timeout_s=self.update_timeout_s)
+            )
         return ServedPolicy(
             self.servers,
             transport=transport,

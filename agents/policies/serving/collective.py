@@ -119,7 +119,7 @@ def group_device(backend: str, device: torch.device) -> torch.device:
 
 def transports_of(device: torch.device) -> tuple[str, ...]:
     """Return the ways by which weights come to a model on a device."""
-    return ("files", "gloo", "nccl") if device.type == "cuda" else ("files", "gloo")
+    return ("files", "ipc", "gloo", "nccl") if device.type == "cuda" else ("files", "ipc", "gloo")
 
 
 def local_address(host: str, port: int) -> str:

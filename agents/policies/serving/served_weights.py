@@ -5,7 +5,7 @@ some layers may be new: then requests under way end, and nothing is sampled any 
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -121,9 +121,9 @@ class ServedWeights:
         """Load a stored version. Raises: as `_change`."""
         await self._change(lambda: self._load(directory), "/update_weights")
 
-    async def receive(self, group: WeightGroup) -> None:
-        """Take a version over a group. Raises: as `_change`."""
-        await self._change(lambda: receive_weights(self._module, group.receive()), "/update_weights")
+    async def receive(self, named_tensors: Iterator[tuple[str, Tensor]]) -> None:
+        """Take a version as it comes, over a group or from shared memory. Raises: as `_change`."""
+        await self._change(lambda: receive_weights(self._module, named_tensors), "/update_weights")
 
     async def finish(self, version: int) -> None:
         """End the update. Raises: as `_change`."""
@@ -190,7 +190,7 @@ def receive_weights(module: nn.Module, named_tensors: Iterable[tuple[str, Tensor
         _check_types(pairs, name)
         copy_weights(pairs)
     InvalidInput.unless(
-        not left, "new weights", "be all", f"some without {min(left, default='')}", where="group", do=_ALL
+        not left, "new weights", "be all", f"some without {min(left, default='')}", where="weight update", do=_ALL
     )
 
 

@@ -17,6 +17,7 @@ from envgym.agents.policies.serving.collective import GroupAddress, transports_o
 from envgym.agents.policies.serving.http import AsyncHttpServer, HttpRequest, ServerLimits, ServerReply
 from envgym.agents.policies.serving.identity import max_positions, model_digest
 from envgym.agents.policies.serving.served_weights import ServedWeights, ServerUnavailable
+from envgym.agents.policies.serving.shared_memory import read_shared
 from envgym.agents.policies.serving.wire import GENERATE, INFO, PROTOCOL, generation_to_json, read_request
 from envgym.agents.policies.transformers import TransformersPolicy
 from envgym.core.json_types import JsonObject, parse_json
@@ -144,9 +145,11 @@ class PolicyServer:
     async def _update(self, body: JsonObject, query: str) -> JsonObject:
         info = body.get("update_info")
         info = info if isinstance(info, dict) else {}
-        directory, group = info.get("directory"), self.weights.group
+        directory, group, shared = info.get("directory"), self.weights.group, info.get("shared")
         if info.get("from_group") and group is not None:
-            await self.weights.receive(group)
+            await self.weights.receive(group.receive())
+        elif isinstance(shared, dict):
+            await self.weights.receive(read_shared(shared))
         elif isinstance(directory, str):
             await self.weights.load(Path(directory))
         else:

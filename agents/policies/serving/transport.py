@@ -1,4 +1,4 @@
-"""How new weights get from the learner to the servers: by files, or over a process group with each server."""
+"""How new weights get from the learner to the servers: by files, in shared memory, or over a group with each server."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from envgym.agents.policies.serving.collective import GroupAddress, Rendezvous, WeightGroup, group_device, local_address
+from envgym.agents.policies.serving.shared_memory import SharedWeights
 from envgym.agents.policies.serving.weight_store import WeightStore, compute_digests
 from envgym.core.json_types import JsonObject
 
@@ -70,6 +71,33 @@ class FileTransport:
         """Remove the directory where it is a temporary one."""
         if self._temporary is not None:
             self._temporary.cleanup()
+
+
+class SharedTransport:
+    """Weights in memory that servers on this machine map: of the GPU that they share, or of the machine."""
+
+    name = "ipc"
+
+    def __init__(self, device: torch.device) -> None:
+        """Prepare to hold a copy of the weights, and a second one during an update, on the learner's device."""
+        self._device = device
+        self._versions: list[SharedWeights] = []
+
+    def publish(self, named_tensors: Iterable[tuple[str, Tensor]], version: int) -> WeightUpdate:
+        """Copy a version. Raises: InvalidInput: there is no room, or the system has no such memory."""
+        shared = SharedWeights(named_tensors, self._device)
+        self._versions.append(shared)
+        return WeightUpdate(version, {"shared": shared.describe()}, compute_digests(shared.tensors()))
+
+    def finish(self) -> None:
+        """Free all but the newest version, which servers that return are brought."""
+        while len(self._versions) > 1:
+            self._versions.pop(0).close()
+
+    def close(self) -> None:
+        """Free everything."""
+        while self._versions:
+            self._versions.pop().close()
 
 
 class GroupSender:

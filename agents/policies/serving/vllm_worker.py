@@ -21,6 +21,7 @@ from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead, 
 
 from envgym.agents.policies._vllm_worker import renew_head  # it also ends this process with its owner
 from envgym.agents.policies.serving.collective import GroupAddress, WeightGroup, join
+from envgym.agents.policies.serving.shared_memory import read_shared
 from envgym.agents.policies.serving.weight_store import StoredWeights, compute_digests
 from envgym.errors import InvalidInput
 
@@ -49,6 +50,8 @@ class UpdateInfo(WeightTransferUpdateInfo):  # type: ignore[misc]  # as above
     """Of one version, as `WeightStore` writes it."""
     from_group: bool = False
     """The weights come over the group."""
+    shared: dict[str, Any] | None = None
+    """Memory that the run shares, as `SharedWeights.describe` names it."""
 
 
 class RunWeights(WeightTransferEngine):  # type: ignore[misc]  # as above
@@ -87,8 +90,12 @@ class RunWeights(WeightTransferEngine):  # type: ignore[misc]  # as above
     def receive_weights(self, update_info: UpdateInfo) -> None:
         """Load a version. Raises: InvalidInput: it is none, or its weights are others than the model's."""
         live = live_names(self.model, is_tied=self._is_tied)
+        received = set[str]()
+        if update_info.shared is not None:
+            self.model.load_weights(_noting(read_shared(update_info.shared), received))
+            check_names(live, received, where="shared memory")
+            return
         if update_info.from_group and self._group is not None:
-            received = set[str]()
             self.model.load_weights(_noting(self._group.receive(), received))
             check_names(live, received, where="process group")
             return

@@ -12,7 +12,6 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from envgym.errors import RunError
 from envgym.trainer.batch.rows import MicroBatch, TrainRow, scored_row
 from envgym.trainer.checks.memory import check_memory
-from envgym.trainer.learner import memory
 from envgym.trainer.learner.learner import Learner
 from envgym.trainer.learner.memory import measure_memory, micro_batch_memory, state_memory
 from envgym.trainer.learner.objective import Objective
@@ -124,7 +123,7 @@ def settings(**optim: int) -> TrainSettings:
 def free_mib(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     """Let the system say how much memory is free, MiB."""
     file = tmp_path / "meminfo"
-    monkeypatch.setattr(memory, "_MEMINFO", file)
+    monkeypatch.setattr("envgym.agents.models.loading._MEMINFO", file)
 
     def write(mib: int) -> None:
         file.write_text(f"MemAvailable: {mib * 1024} kB\n")

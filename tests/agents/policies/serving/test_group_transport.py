@@ -174,9 +174,9 @@ def test_a_server_that_dies_or_hangs_does_not_hang_the_run(
 
 
 def test_ways_that_a_device_or_a_server_does_not_have_are_refused(tmp_path: Path) -> None:
-    assert transports_of(CPU) == ("files", "gloo")
-    assert transports_of(torch.device("cuda")) == ("files", "gloo", "nccl")
-    with pytest.raises(InvalidInput, match="transport of weights must be files or gloo on cpu, got nccl"):
+    assert transports_of(CPU) == ("files", "ipc", "gloo")
+    assert transports_of(torch.device("cuda")) == ("files", "ipc", "gloo", "nccl")
+    with pytest.raises(InvalidInput, match="transport of weights must be files or ipc or gloo on cpu, got nccl"):
         GroupTransport("nccl", device=CPU)
     routes = made_up(__envgym__info=lambda body: {**INFO, "transports": ["files"]})
     with scripted(routes) as server:
@@ -188,7 +188,7 @@ def test_ways_that_a_device_or_a_server_does_not_have_are_refused(tmp_path: Path
 def test_the_backend_refuses_nccl_without_a_gpu() -> None:
     settings = ModelSettings.model_validate({"name": "tiny"})
     backend = PolicyServers(servers=("http://127.0.0.1:9",), transport="nccl")
-    with pytest.raises(InvalidInput, match="transport of weights must be files or gloo on cpu, got nccl"):
+    with pytest.raises(InvalidInput, match="transport of weights must be files or ipc or gloo on cpu, got nccl"):
         backend(settings, EngineSettings.model_validate({"device": "cpu"}), None, False)
 
 

@@ -14,7 +14,13 @@ from transformers import LlamaForCausalLM, PreTrainedModel
 from envgym.agents.models.loading import load
 from envgym.agents.models.weights import merged_weights
 from envgym.agents.policies.serving.client import ClientLimits, ServedPolicy
-from envgym.agents.policies.serving.transport import FileTransport, GroupTransport, WeightUpdate
+from envgym.agents.policies.serving.transport import (
+    FileTransport,
+    GroupTransport,
+    SharedTransport,
+    WeightTransport,
+    WeightUpdate,
+)
 from envgym.agents.policies.serving.weight_store import compute_digests
 from envgym.agents.protocols import GenerateRequest, Generation
 from envgym.errors import InvalidInput, PolicyFailure
@@ -142,9 +148,9 @@ def test_in_bfloat16_fused_layers_are_read_back_bit_for_bit_and_a_failed_update_
             change(model, 1)
             policy.update_weights(merged_weights(model), 1)
             assert live_digests(policy) == compute_digests(merged_weights(model))
-            _update_over_a_group(policy, model)
+            _update_by_other_ways(policy, model)
             with pytest.raises(PolicyFailure, match=r"is broken \(ServerRefused: 500 .*new weights must be the 38"):
-                policy.update_weights(list(merged_weights(model))[:-1], 4)
+                policy.update_weights(list(merged_weights(model))[:-1], 6)
             link = policy._fleet.links[0]
             for path in ("/resume", "/inference/v1/generate"):
                 with pytest.raises(Exception, match=r"503 the server is broken, as /update_weights failed"):
@@ -153,16 +159,17 @@ def test_in_bfloat16_fused_layers_are_read_back_bit_for_bit_and_a_failed_update_
             policy.close()
 
 
-def _update_over_a_group(policy: ServedPolicy, model: PreTrainedModel) -> None:
-    """Send two versions by gloo, over one group."""
-    transport = GroupTransport("gloo", device=torch.device("cpu"), timeout_s=60)
-    other = ServedPolicy([policy._fleet.links[0].url], transport=transport, limits=LIMITS)
-    try:
-        for version in (2, 3):
-            change(model, version)
-            other.update_weights(merged_weights(model), version)
-            assert live_digests(other) == compute_digests(merged_weights(model))
-            assert generate(other, request(CONTEXT)).policy_version == version
-        assert len(transport.groups) == 1
-    finally:
-        other.close()
+def _update_by_other_ways(policy: ServedPolicy, model: PreTrainedModel) -> None:
+    """Send two versions by gloo, over one group, and two in shared memory."""
+    cpu = torch.device("cpu")
+    ways: list[WeightTransport] = [GroupTransport("gloo", device=cpu, timeout_s=60), SharedTransport(cpu)]
+    for number, transport in enumerate(ways):
+        other = ServedPolicy([policy._fleet.links[0].url], transport=transport, limits=LIMITS)
+        try:
+            for version in (2 + 2 * number, 3 + 2 * number):
+                change(model, version)
+                other.update_weights(merged_weights(model), version)
+                assert live_digests(other) == compute_digests(merged_weights(model))
+                assert generate(other, request(CONTEXT)).policy_version == version
+        finally:
+            other.close()
