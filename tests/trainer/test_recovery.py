@@ -4,7 +4,7 @@ import json
 import os
 import signal
 import socket
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -71,8 +71,9 @@ def events(folder: Path, name: str) -> list[dict[str, Any]]:
     return [entry for entry in map(json.loads, log) if entry.get("event") == name]
 
 
-def wait_for_episodes(folder: Path, step: int) -> None:
+def wait_for_episodes(folder: Path, lines: Iterator[str], step: int) -> None:
     """Wait until all episodes of a step are under way: each was reset, and none has ended."""
+    assert any(line.startswith(f"step {step - 1:>4}/") for line in lines), f"step {step - 1} did not end"
 
     def are_under_way() -> bool:
         with suppress(FileNotFoundError):
@@ -122,7 +123,7 @@ def test_servers_that_die_or_hang_are_started_again_and_the_run_goes_on(tmp_path
             (4, "env-server-0", signal.SIGKILL),
             (6, "policy-server-0", signal.SIGSTOP),
         ):
-            wait_for_episodes(tmp_path, step)
+            wait_for_episodes(tmp_path, lines, step)
             os.kill(pids_of(tmp_path)[role], number)
         sentences = [line for line in lines if line.startswith("envgym: ")]
         assert run.wait(60) == 0
@@ -147,7 +148,7 @@ def test_servers_that_die_or_hang_are_started_again_and_the_run_goes_on(tmp_path
 def test_a_server_that_dies_at_every_start_ends_the_run_with_one_sentence(tmp_path: Path, temporary: Path) -> None:
     file = settings_file(tmp_path, {"env_servers": 1, "restarts": 2}, steps=20)
     with started(tmp_path, "train", str(file)) as (run, lines):
-        wait_for_episodes(tmp_path, 2)
+        wait_for_episodes(tmp_path, lines, 2)
         (tmp_path / "slow_game.py").rename(tmp_path / "moved.py")
         os.kill(pids_of(tmp_path)["env-server-0"], signal.SIGKILL)
         sentences = [line for line in lines if line.startswith("envgym: ")]
