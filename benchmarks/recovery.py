@@ -1,10 +1,11 @@
-"""Recovery: seconds from the death of a server of a run to the next episode that is over.
+"""Recovery: seconds from the death of a process of a run to the next group of episodes that is over and trained.
 
 Run: python benchmarks/recovery.py [--deaths 3]. Prints one JSON line.
 
 A run of the tiny model with one policy server and one environment server is started; each is killed in turn by SIGKILL
 while episodes are under way, and the log of the run tells when it was started again, was used again, and when the next
-turn of an environment ended. Learner ranks and the run itself are not started again: a run goes on by --resume.
+group was trained. At the end the run itself is killed, which ends the servers, and resumed by --resume, as is done
+where a learner rank died.
 """
 
 import argparse
@@ -16,6 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from statistics import median
@@ -27,13 +29,14 @@ from envgym.process_log import FOLDER
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 ROLES: Final = ("policy-server-0", "env-server-0")
+CONTROLLER: Final = "controller"
 WAIT_S: Final = 120.0
 
 
 def settings(restarts: int) -> dict[str, Any]:
     """Return a run that goes on until it is ended."""
     return {
-        "run": {"name": "recovery", "directory": "run", "steps": 100_000, "checkpoint_every": 1000, "trackers": []},
+        "run": {"name": "recovery", "directory": "run", "steps": 100_000, "checkpoint_every": 5, "trackers": []},
         "model": {"name": "tiny"},
         "engine": {"device": "cpu", "threads": 1},
         "agent": {"name": "plain", "max_turn_tokens": 8, "max_context_tokens": 512, "on_length": "close"},
@@ -88,30 +91,47 @@ def recover(log: RunLog, role: str) -> dict[str, float]:
     restarted = log.wait_for("restart", after=killed)
     joined = log.wait_for("join", after=restarted)
     trained = log.wait_for("trained", after=joined)
-    return {"restart": restarted - killed, "join": joined - killed, "episodes_over": trained - killed}
+    return {"restart": restarted - killed, "join": joined - killed, "trained": trained - killed}
+
+
+@contextmanager
+def training(folder: Path, *words: str) -> "Iterator[subprocess.Popen[bytes]]":
+    """Run `envgym train` in a folder until the block ends."""
+    command = [sys.executable, "-m", "envgym", "train", *words]
+    environment, null = {**os.environ, "PYTHONPATH": str(ROOT)}, subprocess.DEVNULL
+    with subprocess.Popen(command, cwd=folder, env=environment, stdout=null, stderr=null) as run:
+        try:
+            yield run
+        finally:
+            run.send_signal(signal.SIGINT)
+            run.wait(60)
+
+
+def resume(folder: Path, log: RunLog, run: "subprocess.Popen[bytes]") -> dict[str, float]:
+    """Kill a run while episodes are under way, and resume it; return the seconds until it trains again."""
+    log.wait_for("reset", after=time.time())
+    killed = time.time()
+    run.kill()
+    run.wait()
+    with training(folder, "run", "--resume"):
+        return {"trained": log.wait_for("trained", after=killed) - killed}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--deaths", type=int, default=3, help="of each role (default: 3)")
     deaths: int = parser.parse_args().deaths
-    found: dict[str, list[dict[str, float]]] = {role: [] for role in ROLES}
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "run.yaml"
-        file.write_text(yaml.safe_dump(settings(deaths)))
-        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-        command = [sys.executable, "-m", "envgym", "train", str(file)]
-        null = subprocess.DEVNULL
-        with subprocess.Popen(command, cwd=folder, env=environment, stdout=null, stderr=null) as run:
-            try:
-                log = RunLog(Path(folder) / "run" / FOLDER / "controller.jsonl")
-                log.wait_for("trained", after=0.0)
-                for _ in range(deaths):
-                    for role in ROLES:
-                        found[role].append(recover(log, role))
-            finally:
-                run.send_signal(signal.SIGINT)
-                run.wait(60)
+    found: dict[str, list[dict[str, float]]] = {role: [] for role in (*ROLES, CONTROLLER)}
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "run.yaml").write_text(yaml.safe_dump(settings(deaths)))
+        log = RunLog(folder / "run" / FOLDER / "controller.jsonl")
+        with training(folder, "run.yaml") as run:
+            log.wait_for("trained", after=0.0)
+            for _ in range(deaths):
+                for role in ROLES:
+                    found[role].append(recover(log, role))
+            found[CONTROLLER].append(resume(folder, log, run))
     result = {
         role: {stage: round(median(death[stage] for death in of_role), 2) for stage in of_role[0]}
         for role, of_role in found.items()
