@@ -16,6 +16,8 @@ from envgym.errors import RunError, sentence
 
 LOCK: Final = ".lock"
 """Name of the file that a folder's writer holds."""
+SERVERS: Final = "servers.json"
+"""Name of the file of a run directory that lists the servers which the run uses."""
 _NO_LOCKS: Final = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 """What a file system answers that has no locks."""
 

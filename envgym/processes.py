@@ -1,8 +1,9 @@
 """The processes that a run starts beside its own: started together, watched, and ended together.
 
 Each writes its log (`envgym.process_log`) to a pipe that is read here into `ROLE.jsonl`, with what else it prints,
-so that the last words of a process that crashed are kept. One that serves says where by `announce`. The first that dies
-ends the run with one sentence. None outlives the process that started it, however that ends.
+so that the last words of a process that crashed are kept. One that serves says where by `announce`. The first that
+dies ends the run with one sentence, unless it is started again (`envgym.supervision`). None outlives the process that
+started it, however that ends.
 """
 
 import ctypes
@@ -96,6 +97,8 @@ class ProcessSpec(NamedTuple):
     """Whether it announces that it is ready."""
     ends_itself: bool = False
     """Whether it may end before the run does, with exit code 0."""
+    is_restarted: bool = False
+    """Whether it is started again where it dies after all were ready, if the processes are supervised."""
 
 
 class ProcessState(NamedTuple):
@@ -304,12 +307,12 @@ class Processes:
         elif entry.get("level") in ("WARNING", "ERROR", "CRITICAL"):
             own.last_line = str(entry.get("message", "")).strip().rpartition("\n")[2] or own.last_line
 
-    def _note_death(self, own: _Process) -> None:
+    def _note_death(self, own: _Process, restarts: str = "") -> None:
         is_done = own.popen.returncode == 0 and (own.spec.ends_itself or not own.spec.serves)
         with self._changed:
             if is_done or self._ending.is_set() or self._failure is not None:
                 return
-            self._failure = _failure_of(own, self._resume)
+            self._failure = _failure_of(own, self._resume, restarts)
             self._changed.notify_all()
             if not self._is_waiting:
                 self._interrupt()
@@ -333,9 +336,9 @@ class Processes:
         return self._failure
 
 
-def _failure_of(own: _Process, resume: str) -> RunError:
-    """Return the error of a process that died: which, how, and what to do."""
-    got, do = own.ending, "look into its log"
+def _failure_of(own: _Process, resume: str, restarts: str) -> RunError:
+    """Return the error of a process that died: which, how, after which restarts, and what to do."""
+    got, do = own.ending + restarts, "look into its log"
     if own.last_line.startswith(_ERROR):  # a sentence that says what to do
         do = f"it says: {own.last_line.removeprefix(_ERROR).rstrip('.')}"
     elif own.last_line:

@@ -15,19 +15,19 @@ from urllib.parse import urlsplit
 from envgym.agents.models.loading import resolve_model
 from envgym.agents.policies.serving.backend import TOKEN_VARIABLE as POLICY_TOKEN
 from envgym.errors import SettingsError
+from envgym.files import SERVERS
 from envgym.plugins import Choice
 from envgym.process_log import FOLDER, close_log, is_open, open_log
-from envgym.processes import Processes, ProcessSpec
+from envgym.processes import ProcessSpec
+from envgym.restarts import RestartRules
 from envgym.serving.wire import TOKEN_VARIABLE as ENV_TOKEN
+from envgym.supervision import Deadlines, SupervisedProcesses
 from envgym.trainer.learner.ranks import meeting as ranks
 from envgym.trainer.learner.ranks.meeting import Meeting, is_torchrun
+from envgym.trainer.server_membership import ENV_SERVER, POLICY_SERVER, POLICY_SERVERS, StartedServers, followed
 from envgym.trainer.settings import TrainSettings
 
-_ENV_SERVER: Final = "env-server"
-_POLICY_SERVER: Final = "policy-server"
 _LEARNER: Final = "learner"
-_POLICY_SERVERS: Final = "policy_servers"
-"""The backend that samples through policy servers."""
 
 
 class Launched(NamedTuple):
@@ -57,13 +57,21 @@ def launched(settings: TrainSettings) -> Iterator[Launched]:
     launch = settings.launch
     check_addresses(settings)
     if not _num_started(settings, meeting):
-        yield Launched(settings, meeting)
+        with followed(settings) as settings:
+            yield Launched(settings, meeting)
         return
     resume = f"envgym train {settings.run.path} --resume"
+    servers = StartedServers(settings.run.path / SERVERS)
     with (
         _log_of_controller(settings),
         _tokens(ENV_TOKEN, POLICY_TOKEN),
-        Processes(settings.run.path / FOLDER, run=settings.run.name, resume=resume) as processes,
+        SupervisedProcesses(
+            settings.run.path / FOLDER,
+            run=settings.run.name,
+            resume=resume,
+            rules=RestartRules(launch.restarts),
+            on_serving=servers.note,
+        ) as processes,
         ExitStack() as held,
     ):
         if meeting is None and launch.learners > 1:
@@ -74,7 +82,12 @@ def launched(settings: TrainSettings) -> Iterator[Launched]:
         processes.start(process_specs(settings, meeting))
         ready = processes.wait_ready(timeout_s=launch.start_timeout_s)
         urls = {role: str(told["url"]) for role, told in ready.items() if "url" in told}
-        yield Launched(with_addresses(settings, urls), meeting)
+        servers.urls.update(urls)
+        settings = held.enter_context(followed(with_addresses(settings, urls), started=urls))
+        deadlines = Deadlines(launch.health_timeout_s, launch.start_timeout_s)
+        tokens = {ENV_SERVER: ENV_TOKEN, POLICY_SERVER: POLICY_TOKEN}
+        held.enter_context(processes.supervised(deadlines, tokens))
+        yield Launched(settings, meeting)
 
 
 def meeting_of_torchrun(settings: TrainSettings) -> Meeting | None:
@@ -128,11 +141,11 @@ def process_specs(settings: TrainSettings, meeting: Meeting | None = None) -> li
     """Return the processes that a run starts; the ranks but the first, where they meet at a file."""
     launch, env_ids = settings.launch, dict.fromkeys(env.id for env in settings.envs if not env.servers)
     commands = {
-        _ENV_SERVER: (launch.env_servers, ("serve", *env_ids)),
-        _POLICY_SERVER: (launch.servers, _policy_server(settings) if launch.servers else ()),
+        ENV_SERVER: (launch.env_servers, ("serve", *env_ids)),
+        POLICY_SERVER: (launch.servers, _policy_server(settings) if launch.servers else ()),
     }
     specs = [
-        ProcessSpec(f"{role}-{number}", (*command, "--port", "0"))
+        ProcessSpec(f"{role}-{number}", (*command, "--port", "0"), is_restarted=True)
         for role, (count, command) in commands.items()
         for number in range(count)
     ]
@@ -185,12 +198,12 @@ def with_addresses(settings: TrainSettings, urls: Mapping[str, str]) -> TrainSet
         urls: role of a process -> its address.
     """
     of_envs, of_policy = (
-        tuple(url for role, url in urls.items() if role.startswith(kind)) for kind in (_ENV_SERVER, _POLICY_SERVER)
+        tuple(url for role, url in urls.items() if role.startswith(kind)) for kind in (ENV_SERVER, POLICY_SERVER)
     )
     engine = settings.engine
     if of_policy:
         given = {"servers": list(of_policy), "transport": settings.launch.transport}
-        backend = Choice.model_validate({"name": _POLICY_SERVERS, **given})
+        backend = Choice.model_validate({"name": POLICY_SERVERS, **given})
         engine = engine.model_copy(update={"backend": backend})
     envs = tuple(env if env.servers else env.model_copy(update={"servers": of_envs}) for env in settings.envs)
     return settings.model_copy(update={"envs": envs, "engine": engine})
@@ -200,7 +213,7 @@ def check_addresses(settings: TrainSettings) -> None:
     """See that a run finds the processes that it asks for. Raises: SettingsError: it does not."""
     launch, backend = settings.launch, settings.engine.backend
     of_envs = {urlsplit(url).netloc for env in settings.envs for url in env.servers}
-    of_policy = set(backend.settings.get("servers", ())) if backend.name == _POLICY_SERVERS else set()
+    of_policy = set(backend.settings.get("servers", ())) if backend.name == POLICY_SERVERS else set()
     if launch.launcher == "static":
         for key, place, given in (("env_servers", "envs", of_envs), ("servers", "engine.backend", of_policy)):
             wanted = getattr(launch, key)

@@ -86,7 +86,8 @@ class DecontaminationSettings(Settings):
 
 
 class LaunchSettings(Settings):
-    """Processes that a run starts beside its own, watches and ends; where one dies, the run ends and can be resumed."""
+    """Processes that a run starts beside its own, watches and ends: a server that dies is started again; where another
+    process dies, the run ends and can be resumed."""
 
     launcher: Literal["local", "static"] = "local"
     """`local` starts them on this machine; `static` starts none, and sees that as many addresses are given (`servers`
@@ -106,6 +107,10 @@ class LaunchSettings(Settings):
     """Seconds within which every process must be ready."""
     rank_timeout_s: float = Field(default=600.0, gt=0)
     """Seconds that learner ranks wait for each other in the middle of a train step."""
+    restarts: int = Field(default=3, ge=0)
+    """Times within ten minutes that each server is started again after it died; then the run ends."""
+    health_timeout_s: float = Field(default=60.0, gt=0)
+    """Seconds within which a server must say that it is well; one that does not is killed and started again."""
 
     @model_validator(mode="after")
     def _check_servers(self) -> "LaunchSettings":

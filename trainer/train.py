@@ -40,6 +40,7 @@ from envgym.trainer.learner.checkpoint import (
 )
 from envgym.trainer.method import build_method
 from envgym.trainer.metrics.callbacks import COLLECT, LEARN, Callback, Callbacks, TimeKeeper, progress_counter
+from envgym.trainer.metrics.failures import SurvivedFailures
 from envgym.trainer.metrics.rollout import (
     check_context_rewrites,
     replay_metrics,
@@ -191,7 +192,7 @@ class TrainLoop:
         self._demonstrations = demonstrations
         prompt = context.tokenizer(TEXT)["input_ids"][: settings.agent.max_context_tokens // 2]
         self._canary = WeightCanary(settings.canary, prompt) if settings.canary.enabled else None
-        self._audit = MaskAudit()
+        self._audit, self._failures = MaskAudit(), SurvivedFailures()
         self._journal = journal
         sampled_from = context if journal is None else replace(context, policy=journal.around(context.policy))
         if self._canary is not None:
@@ -289,6 +290,7 @@ class TrainLoop:
             **replayed,
             **canary_metrics,
             **observed,
+            **self._failures.since_last(),
             **({} if self._journal is None else self._journal.take_metrics()),
             **times.metrics(sampled_tokens=measured.get("cost/tokens_generated", 0.0)),
             **peak_memory_metrics(self.context.device),

@@ -16,6 +16,7 @@ from envgym.agents.protocols import Policy
 from envgym.agents.rollout.episode import EpisodeJob
 from envgym.agents.rollout.messages import MessagePolicy, run_message_episode
 from envgym.agents.rollout.pool import run_pool
+from envgym.agents.rollout.reissue import grow_or_reissue
 from envgym.agents.search import Chain, RolloutContext, Selection, Strategy
 from envgym.agents.settings import EvaluationSettings
 from envgym.core.tasks import Split, Task, TaskSource, check_ids, distinct_tasks
@@ -260,9 +261,11 @@ def token_player(
     async def play(jobs: Sequence[EpisodeJob], on_finished: OnFinished) -> list[Tree]:
         slots = asyncio.Semaphore(concurrency)
         context = RolloutContext(agent=agent, policy=policy, sampling=settings.sampling, slots=slots)
-        return await run_pool(
-            jobs, lambda job: search.answer(job, context), concurrency=concurrency, on_finished=on_finished
-        )
+
+        async def answer(job: EpisodeJob) -> Tree:
+            return await grow_or_reissue(job, lambda job: search.answer(job, context))
+
+        return await run_pool(jobs, answer, concurrency=concurrency, on_finished=on_finished)
 
     return play
 

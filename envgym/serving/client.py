@@ -12,14 +12,13 @@ import weakref
 from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
-from functools import cache
 from http import HTTPStatus
 from secrets import token_hex
 from typing import Final
 from urllib.parse import urlsplit
 
 from envgym.error_log import log_error
-from envgym.errors import EnvFailure, InfrastructureError, InvalidInput
+from envgym.errors import InfrastructureError, InvalidInput
 from envgym.process_log import current_ids, is_open
 from envgym.serving import wire
 from envgym.serving.wire import Json, ServerBusy, ServerUnreachable, SessionLost
@@ -105,6 +104,8 @@ class ServerClient:
         self.call_s, self.lease_s, self.reconnect_s = CALL_S, 60.0, RECONNECT_S
         self.held: dict[str, None] = {}
         """Ids of the sessions of this process."""
+        self.has_left = False
+        """Whether it is asked for no new session; one that does not answer any more is not waited for."""
         self._idle: deque[_Connection] = deque()
         self._renewer: threading.Thread | None = None
         self._lock = threading.Lock()
@@ -174,7 +175,7 @@ class ServerClient:
                     connection = _Connection(*self._place)
                 is_reused, connection.is_used = connection.is_used, False
                 answer = connection.exchange(request, within_s)
-                if connection.is_used:
+                if connection.is_used and (self.held or not self.has_left):
                     self._idle.append(connection)
                 else:
                     connection.close()
@@ -185,19 +186,26 @@ class ServerClient:
                 if is_reused and not isinstance(error, TimeoutError):
                     continue  # the server had closed it while nobody used it
                 deadline = time.monotonic() + reconnect_s if deadline is None else deadline
-                if time.monotonic() + pause > deadline or (connection is not None and isinstance(error, TimeoutError)):
+                is_late = connection is not None and isinstance(error, TimeoutError)
+                if is_late or self.has_left or time.monotonic() + pause > deadline:
                     do = "look at its log, start it again, or correct the address"
                     got = str(error) or type(error).__name__
                     raise ServerUnreachable.of("environment server", "answer", got, where=self.url, do=do) from error
             time.sleep(pause)
             pause = min(2 * pause, _MAX_PAUSE_S)
 
+    def close_idle(self) -> None:
+        """Close the connections that nobody uses."""
+        while self._idle:
+            with suppress(IndexError):  # another thread has taken it
+                self._idle.pop().close()
+
     # ---- sessions ----------------------------------------------------------------------------------------------------
 
     def hold(self, session_id: str) -> None:
         """Tell the server from now on that the session's client lives, as long as it is in `held`."""
-        self.held[session_id] = None
         with self._lock:
+            self.held[session_id] = None
             if self._renewer is None:
                 self._renewer = threading.Thread(target=self._renew, name="env-server-renewal", daemon=True)
                 self._renewer.start()
@@ -206,7 +214,11 @@ class ServerClient:
         """Say every third of a lease which sessions are in use; the server ends the others."""
         while True:
             time.sleep(self.lease_s / 3)
-            held = list(self.held)
+            with self._lock:
+                held = list(self.held)
+                if self.has_left and not held:
+                    self._renewer = None
+                    return
             try:
                 if held:
                     self.request(wire.RENEW, {"sessions": held}, within_s=CLOSE_S, reconnect_s=0)
@@ -249,7 +261,7 @@ class EnvSession:
             if self._is_lost:
                 must, do = "have a reply to each call", "begin the episode again"
                 raise SessionLost.of("session", must, "none to the last", where=self.client.url, do=do)
-            message = {"session": self.id, "number": self._number + 1, **data, **_ids()}
+            message = {"session": self.id, "number": self._number + 1, **data, **log_ids()}
             written = self.client.written(path, message)
             self._number += 1
             try:
@@ -264,7 +276,7 @@ class EnvSession:
         Raises: as `ServerClient.request`.
         """
         twin = EnvSession(self.client, new_session_id())
-        for is_last in _attempts():
+        for is_last in attempts():
             try:
                 self.client.request(wire.FORK, {"session": self.id, "to": twin.id, "keep": keep})
                 break
@@ -283,7 +295,7 @@ class EnvSession:
             self.client.request(wire.CLOSE, {"session": self.id}, within_s=CLOSE_S, reconnect_s=0)
 
 
-def _ids() -> Json:
+def log_ids() -> Json:
     """Return what the server's log says of a request, where there is a log."""
     return {"ids": current_ids().header()} if is_open() else {}
 
@@ -293,7 +305,7 @@ def new_session_id() -> str:
     return token_hex(16)
 
 
-def _attempts() -> Iterator[bool]:
+def attempts() -> Iterator[bool]:
     """Yield, with growing pauses between, whether the wait for a free session is over."""
     deadline = time.monotonic() + BUSY_S
     pause = ServerBusy.retry_after_s
@@ -302,70 +314,3 @@ def _attempts() -> Iterator[bool]:
         time.sleep(min(pause, left))
         pause = min(2 * pause, _MAX_PAUSE_S)
     yield True
-
-
-class ServerPool:
-    """Several servers that serve the same environments; sessions go to the one that has fewest of this client."""
-
-    def __init__(self, urls: tuple[str, ...], token: str | None) -> None:
-        """Point at servers. Raises: InvalidInput: an address is none."""
-        self.clients = tuple(ServerClient(url, token) for url in urls)
-
-    def describe(self, env_id: str, settings: Json) -> Json:
-        """Return what the servers say of an environment.
-
-        Raises: InvalidInput, UnknownName: what a server refuses, that one cannot be reached, or that two differ.
-        """
-        found: list[Json] = []
-        for client in self.clients:
-            data = {**wire.versions(), "time": time.time(), "env": env_id, "settings": settings}
-            try:
-                found.append(client.request(wire.DESCRIBE, data, reconnect_s=0))
-            except EnvFailure as error:
-                raise InvalidInput(str(error)) from error
-            client.call_s, client.lease_s = found[-1]["call_s"], found[-1]["lease_s"]
-            if found[-1]["digest"] != found[0]["digest"]:
-                where, do = f"{self.clients[0].url} and {client.url}", "start all with one version and one --set"
-                raise InvalidInput.of(f"{env_id} of the servers", "be the same", "two", where=where, do=do)
-        return found[0]
-
-    def request(self, path: str, data: Json) -> Json:
-        """Send a request that any server can answer. Raises: as `ServerClient.request`."""
-        *others, last = self._ordered()
-        for client in others:
-            with suppress(ServerUnreachable):
-                return client.request(path, data, reconnect_s=0)
-        return last.request(path, data)
-
-    def open(self, data: Json) -> tuple[EnvSession, Json]:
-        """Open a session where there is room; return it with the reply.
-
-        Raises: ServerBusy: none has become free in time. EnvFailure: no server answers. What the env's reset raises.
-        """
-        for is_last in _attempts():
-            errors: list[InfrastructureError] = []
-            *_, last = ordered = self._ordered()
-            for client in ordered:
-                session = EnvSession(client, new_session_id())
-                message = {"session": session.id, "number": 0, **data, **_ids()}
-                try:
-                    reply = client.request(wire.OPEN, message, reconnect_s=None if client is last else 0)
-                except (ServerBusy, ServerUnreachable) as error:
-                    errors.append(error)
-                else:
-                    session.hold()
-                    return session, reply
-            if is_last or not any(isinstance(error, ServerBusy) for error in errors):
-                raise errors[0]
-        raise AssertionError("the last attempt returns or raises")
-
-    def _ordered(self) -> list[ServerClient]:
-        return sorted(self.clients, key=lambda client: len(client.held))
-
-
-def pool_of(urls: tuple[str, ...]) -> ServerPool:
-    """Return the servers at these addresses; a process has one pool of them. Raises: as `ServerPool`."""
-    return _pool(urls, os.environ.get(wire.TOKEN_VARIABLE))
-
-
-_pool = cache(ServerPool)

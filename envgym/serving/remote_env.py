@@ -7,8 +7,8 @@ payload the client knows the content hash, and its metadata are empty.
 
 import re
 from collections import OrderedDict
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from functools import cache, partial
 from threading import Lock
 from types import MappingProxyType
@@ -24,7 +24,8 @@ from envgym.forking import LateGenerator
 from envgym.party import Party
 from envgym.records import ResetRecord, ResetResult, StepRecord
 from envgym.serving import wire
-from envgym.serving.client import EnvSession, ServerPool, pool_of
+from envgym.serving.client import EnvSession
+from envgym.serving.pool import ServerPool, pool_of
 from envgym.serving.wire import Json, ServerUnreachable, SessionLost
 from envgym.tools import Tool, ToolSpec
 
@@ -154,6 +155,13 @@ class RemoteEnv(Env[None]):
         self.max_turns = data["max_turns"]
         self.tasks = self._kind.tasks
         self._session: EnvSession | None = None
+        self._losses: list[str] = []
+        """Why sessions of this env, or of one forked from it, were lost."""
+
+    @property
+    def has_lost_session(self) -> bool:
+        """Whether a server went away with an episode of this env, or of one forked from it, or none was there."""
+        return bool(self._losses)
 
     def toolset(self) -> Mapping[str, Tool]:
         """Return the tools that every task has; they run on the server."""
@@ -187,7 +195,8 @@ class RemoteEnv(Env[None]):
             with suppress(*((SessionLost, ServerUnreachable) if data["seed"] is not None else ())):
                 return self._session.call(wire.RESET, **data)
             self._session = None
-        self._session, reply = self._kind.pool.open({**self._kind.opening, **data})
+        with self._noting_loss():
+            self._session, reply = self._kind.pool.open({**self._kind.opening, **data})
         return reply
 
     def _play(self, action: Action) -> StepRecord:
@@ -211,7 +220,8 @@ class RemoteEnv(Env[None]):
             raise ResetNeeded.of("fork", "follow a reset", "no episode", where=self.name, do="call reset first")
         twin = object.__new__(type(self))  # a shallow copy; `copy.copy` would send this one through `__reduce__`
         vars(twin).update(vars(self))
-        twin._session = self._running().fork()
+        with self._noting_loss():
+            twin._session = self._running().fork()
         twin.own_generator()
         return twin
 
@@ -222,7 +232,16 @@ class RemoteEnv(Env[None]):
             session.close()
 
     def _call(self, path: str, **data: object) -> Json:
-        return self._running().call(path, **data)
+        with self._noting_loss():
+            return self._running().call(path, **data)
+
+    @contextmanager
+    def _noting_loss(self) -> Iterator[None]:
+        try:
+            yield
+        except (SessionLost, ServerUnreachable) as error:
+            self._losses.append(str(error))
+            raise
 
     def _running(self) -> EnvSession:
         if self._session is None:
@@ -250,8 +269,7 @@ def _restore(
     vars(env).update(state)
     if kept is not None:
         url, session_id = kept
-        client = next(client for client in env._kind.pool.clients if client.url == url)
-        env._session = EnvSession(client, session_id).fork()
+        env._session = EnvSession(env._kind.pool.client_of(url), session_id).fork()
     return env
 
 

@@ -24,7 +24,7 @@ def test_page_shows_what_is_printed(tmp_path: Path, capsys: pytest.CaptureFixtur
     interrupted = Interrupted()
     logs, resume = tmp_path / "runs/served/logs", "envgym train runs/served --resume"
     group = Processes(logs, run="served", resume=resume, interrupt_by=interrupted)
-    killed = python("env-server-0", "import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
+    killed = python("learner-1", "import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
     with pytest.raises(RunError) as raised, group:  # noqa: PT012
         group.start([killed])
         interrupted.wait()

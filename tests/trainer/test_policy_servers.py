@@ -10,7 +10,6 @@ from torch import Tensor
 from envgym.agents.loop import state as agent_loop
 from envgym.agents.models.loading import load
 from envgym.agents.models.tiny import TinySettings
-from envgym.agents.policies.serving import fleet
 from envgym.agents.policies.serving.transport import FileTransport, WeightUpdate
 from envgym.agents.protocols import Generation
 from envgym.core.segments import Segment
@@ -26,11 +25,13 @@ def tiny_model() -> Any:  # PreTrainedModel
     return load("tiny", dtype="float32", device="cpu", tiny=TinySettings(**TINY)).model
 
 
-def run(folder: Path, *servers: Served, transport: str = "files", **sections: Any) -> list[dict[str, float]]:
+def run(
+    folder: Path, *servers: Served, transport: str = "files", wait_s: float = 30.0, **sections: Any
+) -> list[dict[str, float]]:
     """Train for two steps, in which the entropy bonus moves the weights, and return the metrics of the steps."""
     urls = [server.http.url for server in servers]
     weights = str(folder / "weights")
-    backend = {"name": "policy_servers", "servers": urls, "weights": weights, "transport": transport}
+    backend = {"name": "policy_servers", "servers": urls, "weights": weights, "transport": transport, "wait_s": wait_s}
     settings: dict[str, Any] = {
         "engine": {"device": "cpu", "backend": backend},
         "optim": {"lr": 0.03},
@@ -128,13 +129,10 @@ def test_a_server_that_dies_in_mid_run_costs_no_episode_where_there_is_another(t
     assert [step["rollout/invalid"] for step in steps] == [0.0, 0.0]
 
 
-def test_without_any_server_the_run_ends_with_a_sentence_and_no_reward(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(fleet, "_RETURN_S", 1.0)
+def test_without_any_server_the_run_ends_with_a_sentence_and_no_reward(tmp_path: Path) -> None:
     with serving(tiny_model()) as server:
         kill_after(server, 20)
         with pytest.raises((RunError, PolicyFailure)) as raised:
-            run(tmp_path, server)
+            run(tmp_path, server, wait_s=1.0)
     assert "is down" in str(raised.value) or "invalid" in str(raised.value)
     assert "\n" not in str(raised.value)

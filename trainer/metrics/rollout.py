@@ -38,7 +38,10 @@ def sampled_metrics(
 
 
 def rollout_metrics(groups: Sequence[Group], *, success_at: float) -> Metrics:
-    """Return the metrics of collected groups; rewards and success count valid episodes only."""
+    """Return the metrics of collected groups; rewards and success count valid episodes only.
+
+    Every episode is valid or counts as invalid by its cause, so `rollout/invalid` is the sum of `invalid/*`.
+    """
     episodes = [episode for group in groups for episode in group.trajectories]
     rewards = [reward for episode in episodes if isinstance(reward := episode.reward, Scored)]
     found: Metrics = {
@@ -46,6 +49,8 @@ def rollout_metrics(groups: Sequence[Group], *, success_at: float) -> Metrics:
         "rollout/invalid": float(len(episodes) - len(rewards)),
         "rollout/groups": float(len(groups)),
     }
+    causes = Counter(item.reward.cause for item in episodes if isinstance(item.reward, Invalid))
+    found |= {f"invalid/{cause}": float(count) for cause, count in sorted(causes.items())}
     stats = [tree.nodes[0].stats for group in groups for tree in group.trees]  # the root says why leaves are missing
     if num_short := sum(of_root is not None and of_root.shortfall is not None for of_root in stats):
         found["rollout/short_trees"] = float(num_short)

@@ -9,6 +9,7 @@ from envgym.agents.loop.agent import Agent
 from envgym.agents.protocols import Sampling
 from envgym.agents.rollout.episode import EpisodeFactory, EpisodeJob
 from envgym.agents.rollout.pool import AbortHandle, GrowTreeFn, PendingTree, RolloutPool
+from envgym.agents.rollout.reissue import grow_or_reissue
 from envgym.agents.search import Chain, RolloutContext, Strategy
 from envgym.core.tasks import Task
 from envgym.core.trajectory import Group, StartState
@@ -246,7 +247,10 @@ def _check_start(start: StartState, task: Task, env_source: EnvSource) -> None:
 
 def _grow_tree_fn(search: Strategy, job: EpisodeJob, context: RolloutContext, group_size: int) -> GrowTreeFn:
     async def grow(abort: AbortHandle) -> Tree:
-        return await search.grow_tree(job, context, group_size=group_size, abort=abort)
+        async def grow_once(job: EpisodeJob) -> Tree:
+            return await search.grow_tree(job, context, group_size=group_size, abort=abort)
+
+        return await grow_or_reissue(job, grow_once, abort)
 
     return grow
 

@@ -37,6 +37,10 @@ class PolicyServers(Settings):
     """Further attempts of a request whose server has gone, on another one where there is one."""
     max_concurrency: int = Field(default=64, ge=1)
     """Most requests of one server at a time; how many it gets follows from its cache pressure."""
+    wait_s: float = Field(default=30.0, gt=0)
+    """Longest wait of a request, or a weight update, for a server to join or return where none is up."""
+    servers_file: str | None = None
+    """List by which servers join and leave while the run lasts; null: those of `servers` stay. A run sets its own."""
 
     def __call__(
         self, model: ModelSettings, engine: EngineSettings, learner_model: Any | None, deterministic: bool
@@ -51,12 +55,14 @@ class PolicyServers(Settings):
             SharedTransport,
             WeightTransport,
         )
+        from envgym.server_list import ServerKind, WatchedServers
 
         limits = ClientLimits(
             timeout_s=self.timeout_s,
             update_timeout_s=self.update_timeout_s,
             retries=self.retries,
             max_concurrency=self.max_concurrency,
+            wait_s=self.wait_s,
         )
         expected, token = expected_model(model), self._token()
         if self.transport == "files":
@@ -75,6 +81,7 @@ class PolicyServers(Settings):
             token=token,
             limits=limits,
             version=model.train_steps,
+            servers=None if self.servers_file is None else WatchedServers(Path(self.servers_file), ServerKind.POLICY),
         )
 
     def _token(self) -> str | None:

@@ -3,19 +3,24 @@
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from envgym.agents.policies._requests import max_sampled_tokens
 from envgym.agents.policies.endpoint import BadResponse, Json
 from envgym.agents.policies.serving import wire
-from envgym.agents.policies.serving.fleet import ServerFleet
+from envgym.agents.policies.serving.fleet import WAIT_S, ServerFleet
 from envgym.agents.policies.serving.http import ConnectionFailed
 from envgym.agents.policies.serving.link import ExpectedModel, ServerLink, ServerRefused, ServerState
+from envgym.agents.policies.serving.membership import FleetMembership, check_transport
 from envgym.agents.policies.serving.routing import block_hashes
 from envgym.agents.policies.serving.transport import WeightTransport
 from envgym.agents.protocols import FinishReason, GenerateRequest, Generation, Policy
-from envgym.errors import InvalidInput, PolicyFailure
+from envgym.errors import PolicyFailure
+from envgym.restarts import RETRIED, count_failure
+from envgym.server_list import WatchedServers
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -40,6 +45,10 @@ class ClientLimits:
     """Most requests of one server at a time; how many it gets follows from its cache pressure."""
     watch_s: float = 1.0
     """Between two looks at a server."""
+    wait_s: float = WAIT_S
+    """Longest wait of a request, or an update, for a server where none is up."""
+    follow_s: float = 0.25
+    """Between two looks at the list of servers, where there is one."""
 
 
 class ServedPolicy(Policy):
@@ -56,6 +65,7 @@ class ServedPolicy(Policy):
         token: str | None = None,
         limits: ClientLimits | None = None,
         version: int = 0,
+        servers: WatchedServers | None = None,
     ) -> None:
         """Connect to all servers.
 
@@ -66,17 +76,21 @@ class ServedPolicy(Policy):
             token: that they ask for.
             limits: how hard they are used.
             version: of the weights, where a server does not name them.
+            servers: list by which others join, and some leave; None: these stay.
 
         Raises: InvalidInput: a server cannot be reached or refuses the token, or serves something else.
         """
         self._limits = limits or ClientLimits()
         self._transport = transport
+        self._check = partial(check_transport, transport.name)
         self._num_clears = 0
+        self._make_link = partial(ServerLink, token=token, ceiling=self._limits.max_concurrency)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="served-policy", daemon=True)
         self._thread.start()
         try:
-            self._fleet = self._run(self._connect(urls, expected or ExpectedModel(), token, version))
+            work = self._connect(urls, expected or ExpectedModel(), version, is_elastic=servers is not None)
+            self._fleet = self._run(work)
         except BaseException:
             self._stop()
             transport.close()
@@ -85,30 +99,30 @@ class ServedPolicy(Policy):
         self.accepts_weights = all(transport.name in link.info.transports for link in self._fleet.links)
         lengths = [link.info.max_context for link in self._fleet.links]
         self._positions = min((length for length in lengths if length is not None), default=None)
-        self._watching = asyncio.run_coroutine_threadsafe(self._fleet.watch(self._limits.watch_s), self._loop)
+        self._watching = [self._begin(self._fleet.watch(self._limits.watch_s))]
+        if servers is not None:
+            membership = FleetMembership(self._fleet, servers, make_link=self._make_link, check=self._check)
+            self._watching.append(self._begin(membership.follow(self._limits.follow_s)))
 
     async def _connect(
-        self, urls: Sequence[str], expected: ExpectedModel, token: str | None, version: int
+        self, urls: Sequence[str], expected: ExpectedModel, version: int, *, is_elastic: bool
     ) -> ServerFleet:
-        ceiling = self._limits.max_concurrency
-        links = [ServerLink(number, url, token=token, ceiling=ceiling) for number, url in enumerate(urls)]
-        fleet = ServerFleet(links, expected, update_timeout_s=self._limits.update_timeout_s)
+        links = [self._make_link(number, url) for number, url in enumerate(urls)]
+        limits = self._limits
+        fleet = ServerFleet(
+            links,
+            expected,
+            update_timeout_s=limits.update_timeout_s,
+            wait_s=limits.wait_s,
+            is_elastic=is_elastic,
+        )
         try:
             await fleet.connect(version)
-            self._check_transport(links)
+            self._check(links)
         except BaseException:
             await fleet.close()
             raise
         return fleet
-
-    def _check_transport(self, links: Sequence[ServerLink]) -> None:
-        """See that servers which take weights take them by this run's way. Raises: InvalidInput."""
-        name = self._transport.name
-        for link in links:
-            ways = link.info.transports
-            do = "choose one of these as transport of engine.backend"
-            must = f"be one that the server takes, {' or '.join(ways)}"
-            InvalidInput.unless(not ways or name in ways, "transport of weights", must, name, where=link.url, do=do)
 
     async def generate(self, request: GenerateRequest) -> Generation:
         """Sample one continuation.
@@ -143,7 +157,7 @@ class ServedPolicy(Policy):
 
     def set_version(self, version: int) -> None:
         """Name the weights that the servers have, and find nothing again that was computed before."""
-        self._run(self._rename(version))
+        self._run(self._fleet.rename(version))
         self._version = version
 
     def clear_prefix_cache(self) -> None:
@@ -153,7 +167,8 @@ class ServedPolicy(Policy):
     def close(self) -> None:
         """Let go of the servers, which go on; may be called twice."""
         if self._thread.is_alive():
-            self._watching.cancel()
+            for watching in self._watching:
+                watching.cancel()
             self._run(self._fleet.close())
             self._stop()
             self._transport.close()
@@ -161,6 +176,9 @@ class ServedPolicy(Policy):
     def describe_servers(self) -> str:
         """Say of each server how it is."""
         return self._fleet.describe()
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> "Future[None]":
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def _stop(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
@@ -175,15 +193,6 @@ class ServedPolicy(Policy):
     @property
     def _salt(self) -> str:
         return f"{self._version}.{self._num_clears}"
-
-    async def _rename(self, version: int) -> None:
-        for link in self._fleet.links:
-            if link.state is ServerState.UP:
-                try:
-                    await link.ask("POST", "/update_weight_version", {"new_version": str(version)})
-                    link.version = version
-                except (ConnectionFailed, TimeoutError, ServerRefused) as error:
-                    self._fleet.fail(link, ServerState.DOWN, error)
 
     async def _generate(self, request: GenerateRequest, limit: int) -> Generation:
         salt = self._salt
@@ -219,7 +228,9 @@ class ServedPolicy(Policy):
         """Return what `read` makes of an answer, given the version that its server had when it was asked."""
         excluded: set[int] = set()
         reason = ""
-        for _ in range(self._limits.retries + 1):
+        for attempt in range(self._limits.retries + 1):
+            if attempt:
+                count_failure(RETRIED)
             link = await self._fleet.acquire(hashes, excluded)
             version = link.version
             try:

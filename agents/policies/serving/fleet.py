@@ -11,27 +11,46 @@ from envgym.agents.policies.serving.routing import PrefixRouter, ServerLoad
 from envgym.agents.policies.serving.transport import WeightUpdate
 from envgym.errors import InvalidInput, PolicyFailure
 
-_RETURN_S = 30.0
-"""For a server to return, where none is up."""
+WAIT_S = 30.0
+"""For a server to join or return, where none is up."""
 
 
 class ServerFleet:
     """Servers, used from one event loop."""
 
-    def __init__(self, links: Sequence[ServerLink], expected: ExpectedModel, *, update_timeout_s: float) -> None:
-        """Take the servers, to none of which anything was sent."""
+    def __init__(
+        self,
+        links: Sequence[ServerLink],
+        expected: ExpectedModel,
+        *,
+        update_timeout_s: float,
+        wait_s: float = WAIT_S,
+        is_elastic: bool = False,
+    ) -> None:
+        """Take the servers, to none of which anything was sent.
+
+        Args:
+            links: to the servers of the beginning.
+            expected: what all of them must serve.
+            update_timeout_s: longest weight update.
+            wait_s: longest wait for a server where none is up.
+            is_elastic: whether others may join, so that a wait has a point though every server is broken.
+        """
         self.links = list(links)
-        self._expected, self._update_timeout_s = expected, update_timeout_s
+        self._wait_s, self._is_elastic = wait_s, is_elastic
+        self.expected, self.update_timeout_s = expected, update_timeout_s
         self._router = PrefixRouter()
-        self._waiting: deque[asyncio.Future[None]] = deque()
+        self.waiting: deque[asyncio.Future[None]] = deque()
         """Requests that found no room."""
         self.newest: WeightUpdate | None = None
         """The weights that every server must have; None: those it was started with."""
-        self._updates = asyncio.Lock()
+        self.updates = asyncio.Lock()
+        self.version = self.first_version = 0
+        """Of the weights that all servers have, or will have; and that they had when they were connected to."""
 
     async def connect(self, version: int) -> None:
         """Connect to all servers. Raises: InvalidInput: one cannot be used."""
-        connecting = [link.connect(self._expected, version) for link in self.links]
+        connecting = [link.connect(self.expected, version) for link in self.links]
         for failure in await asyncio.gather(*connecting, return_exceptions=True):
             if failure is not None:
                 raise failure
@@ -39,6 +58,7 @@ class ServerFleet:
         if len(versions) > 1:
             do = "start all of them with the same weights"
             raise InvalidInput.of("servers", "serve one version", sorted(versions), where="policy servers", do=do)
+        self.version = self.first_version = versions.pop()
 
     async def close(self) -> None:
         """Close all connections."""
@@ -62,7 +82,7 @@ class ServerFleet:
             loads = [ServerLoad(link.number, link.under_way, link.limit.allows(link.under_way)) for link in usable]
             number = self._router.choose(hashes, loads)
             if number is not None:
-                link = self.links[number]
+                link = next(link for link in usable if link.number == number)
                 self._router.note(hashes, number)
                 link.under_way += 1
                 link.limit = link.limit.begin(link.under_way)
@@ -72,40 +92,45 @@ class ServerFleet:
     def release(self, link: ServerLink) -> None:
         """Give a request's place back."""
         link.under_way -= 1
-        self._wake(1)
+        self.wake(1)
 
     def fail(self, link: ServerLink, state: ServerState, reason: object) -> None:
         """Use a server no more, for now or until it is started again."""
         link.fail(state, reason)
+        self.forget(link)
+
+    def forget(self, link: ServerLink) -> None:
+        """Let requests that wait for a server look for others; its prefixes are not looked for any more."""
         self._router.forget(link.number)
-        self._wake(len(self._waiting))
+        self.wake(len(self.waiting))
 
     async def _wait_for_up(self) -> list[ServerLink]:
         """Return the servers that are up: at least one. Raises: PolicyFailure: as `acquire`."""
         with suppress(TimeoutError):
-            async with asyncio.timeout(_RETURN_S):
-                while not (up := [link for link in self.links if link.state is ServerState.UP]):
-                    if all(link.state is ServerState.BROKEN for link in self.links):
+            async with asyncio.timeout(self._wait_s):
+                while not (up := [link for link in self.links if link.is_usable]):
+                    if not self._is_elastic and all(link.state is ServerState.BROKEN for link in self.links):
                         break
                     await self._wait()
                 else:
                     return up
-        raise PolicyFailure(f"no policy server is up: {self.describe()}")
+        raise PolicyFailure(f"no policy server is up: {self.describe() or 'all have left'}")
 
     async def _wait(self) -> None:
         """Wait until there may be room."""
         change = asyncio.get_running_loop().create_future()
-        self._waiting.append(change)
+        self.waiting.append(change)
         try:
             await change
         except asyncio.CancelledError:
             if change.done() and not change.cancelled():
-                self._wake(1)  # the room is for somebody else
+                self.wake(1)  # the room is for somebody else
             raise
 
-    def _wake(self, count: int) -> None:
-        while count and self._waiting:
-            change = self._waiting.popleft()
+    def wake(self, count: int) -> None:
+        """Let so many requests look for room again."""
+        while count and self.waiting:
+            change = self.waiting.popleft()
             if not change.done():
                 change.set_result(None)
                 count -= 1
@@ -118,16 +143,29 @@ class ServerFleet:
 
     async def update(self, update: WeightUpdate) -> None:
         """Let all servers that answer take new weights. Raises: PolicyFailure: none has them."""
-        async with self._updates:
-            self.newest = update
+        async with self.updates:
+            self.newest, self.version = update, update.version
             await asyncio.gather(*[self._update(link) for link in self.links if link.state is ServerState.UP])
-        if not any(link.state is ServerState.UP for link in self.links):
+        if not any(link.is_usable for link in self.links):
+            if self._is_elastic:  # one may join, and gets them first
+                await self._wait_for_up()
+                return
             raise PolicyFailure(f"no policy server has the weights of version {update.version}: {self.describe()}")
 
     async def _update(self, link: ServerLink) -> None:
         assert self.newest is not None, "there are weights to take"
-        await link.update(self.newest, timeout_s=self._update_timeout_s)
+        await link.update(self.newest, timeout_s=self.update_timeout_s)
         self._router.forget(link.number)
+
+    async def rename(self, version: int) -> None:
+        """Name the weights that all servers have."""
+        self.version = version
+        for link in self.links:
+            if link.state is ServerState.UP:
+                try:
+                    await link.rename(version)
+                except (ConnectionFailed, TimeoutError, ServerRefused) as error:
+                    self.fail(link, ServerState.DOWN, error)
 
     # ---- watching ------------------------------------------------------------------------------------------------
 
@@ -135,7 +173,7 @@ class ServerFleet:
         """Adapt the limits, and take servers back that have returned, until cancelled."""
         while True:
             await asyncio.sleep(every_s)
-            await asyncio.gather(*[self.look_at(link) for link in self.links])
+            await asyncio.gather(*[self.look_at(link) for link in self.links if not link.is_leaving])
 
     async def look_at(self, link: ServerLink) -> None:
         """Learn how one server is."""
@@ -146,7 +184,7 @@ class ServerFleet:
                 await self._take_back(link)
         except (ConnectionFailed, TimeoutError, ServerRefused, ValueError) as error:  # of ValueError: InvalidInput
             self.fail(link, ServerState.DOWN, error)
-        self._wake(len(self._waiting))
+        self.wake(len(self.waiting))
 
     async def _take_back(self, link: ServerLink) -> None:
         """Use a server again, with the newest weights; one that is broken only after another start.
@@ -157,9 +195,9 @@ class ServerFleet:
         is_new = info.instance != link.info.instance or info.weight_version == UNNAMED
         if link.state is ServerState.BROKEN and not is_new:
             return
-        async with self._updates:
+        async with self.updates:
             link.state = ServerState.DOWN
             version = link.version if self.newest is None else self.newest.version
-            await link.connect(self._expected, version)
+            await link.connect(self.expected, version)
             if self.newest is not None and link.version != version:
                 await self._update(link)

@@ -272,6 +272,7 @@ class HttpConnections:
         self._idle: deque[_OpenConnection] = deque()
         self._busy: set[_OpenConnection] = set()
         self._num_drops = 0
+        self._is_closed = False
 
     async def ask(
         self,
@@ -325,7 +326,8 @@ class HttpConnections:
             connection.writer.transport.abort()
 
     async def close(self) -> None:
-        """Close the connections that nobody uses."""
+        """Close the connections that nobody uses, and those in use when their answers have come."""
+        self._is_closed = True
         while self._idle:
             writer = self._idle.pop().writer
             writer.close()
@@ -361,7 +363,7 @@ class HttpConnections:
             raise ConnectionFailed(f"the answer is no HTTP: {error}") from error
         finally:
             self._busy.discard(connection)
-            if is_kept:
+            if is_kept and not self._is_closed:
                 http.start_next_cycle()
                 self._idle.append(connection)
             else:

@@ -61,11 +61,20 @@ class ServerLink:
         address = urlsplit(self.url)
         self._host, self._port = address.hostname or "", address.port or 80
         self.under_way, self.version = 0, 0
+        self.is_leaving = False
+        """Whether it is asked nothing new, and let go when it has answered what it was asked."""
         self.limit = ConcurrencyLimit(limit=float(min(8, ceiling)), ceiling=ceiling)
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether it may be sent requests."""
+        return self.state is ServerState.UP and not self.is_leaving
 
     def __str__(self) -> str:
         """Say how the server is."""
-        return f"{self.url} is {self.state}" + (f" ({self.reason})" if self.reason else "")
+        return f"{self.url} is {'leaving' if self.is_leaving else self.state}" + (
+            f" ({self.reason})" if self.reason else ""
+        )
 
     async def ask(
         self, method: str, path: str, body: Mapping[str, Any] | None = None, *, timeout_s: float = _SHORT_S
@@ -141,6 +150,11 @@ class ServerLink:
             await self.ask("POST", "/update_weight_version", {"new_version": str(version)})
         self.info, self.version = info, version if info.weight_version == UNNAMED else int(info.weight_version)
         self.state, self.reason = ServerState.UP, ""
+
+    async def rename(self, version: int) -> None:
+        """Name the weights that it has. Raises: as `ask`."""
+        await self.ask("POST", "/update_weight_version", {"new_version": str(version)})
+        self.version = version
 
     async def _resume(self) -> None:
         """Let a server go on that a client, which died in an update, has left paused. Raises: as `connect`."""

@@ -22,7 +22,7 @@ T = TypeVar("T")
 _ALL: Final = "send every weight; merged_weights(model) does, with adapters merged"
 
 
-class NotNow(Exception):
+class ServerUnavailable(Exception):
     """The request cannot be answered in the state that the server is in."""
 
 
@@ -61,12 +61,12 @@ class ServedWeights:
             self.group = None
 
     def check_sound(self) -> None:
-        """See that sampling goes on. Raises: NotNow: it does not, ever."""
+        """See that sampling goes on. Raises: ServerUnavailable: it does not, ever."""
         if self.broken is not None:
-            raise NotNow(f"the server is broken, as {self.broken}; start it again.")
+            raise ServerUnavailable(f"the server is broken, as {self.broken}; start it again.")
 
     async def sample(self, sampling: Awaitable[T]) -> T:
-        """Sample, and end when a weight update fails. Raises: NotNow: one did."""
+        """Sample, and end when a weight update fails. Raises: ServerUnavailable: one did."""
         task = asyncio.current_task()
         assert task is not None, "a request is a task"
         self._sampling.add(task)
@@ -90,10 +90,12 @@ class ServedWeights:
                 self.hold = hold
 
     async def resume(self) -> None:
-        """Let sampling go on. Raises: NotNow: an update is under way."""
+        """Let sampling go on. Raises: ServerUnavailable: an update is under way."""
         async with self._changes:
             if self._is_updating:
-                raise NotNow("the server is in the middle of a weight update; send /finish_weight_update first.")
+                raise ServerUnavailable(
+                    "the server is in the middle of a weight update; send /finish_weight_update first."
+                )
             if self.hold is not None:
                 self.hold.close()
                 self.hold = None
@@ -108,11 +110,11 @@ class ServedWeights:
                 raise PolicyFailure(f"the server found nobody in the group: {error}".splitlines()[0]) from error
 
     async def start(self) -> None:
-        """Begin an update. Raises: NotNow: sampling is not paused, or one is under way."""
+        """Begin an update. Raises: ServerUnavailable: sampling is not paused, or one is under way."""
         async with self._changes:
             if self.hold is None or self._is_updating:
                 do = "send /finish_weight_update" if self._is_updating else "send /pause?mode=keep"
-                raise NotNow(f"the server must be paused and not be updated already; {do} first.")
+                raise ServerUnavailable(f"the server must be paused and not be updated already; {do} first.")
             self._is_updating = True
 
     async def load(self, directory: Path) -> None:
@@ -139,10 +141,13 @@ class ServedWeights:
             return await asyncio.to_thread(self._compute_digests)
 
     async def _change(self, change: Callable[[], None], where: str) -> None:
-        """Do a part of an update. Raises: NotNow: none is under way. PolicyFailure: it failed, and all is broken."""
+        """Do a part of an update.
+
+        Raises: ServerUnavailable: none is under way. PolicyFailure: it failed, and all is broken.
+        """
         async with self._changes:
             if not self._is_updating:
-                raise NotNow(f"the server is not being updated; send /start_weight_update before {where}.")
+                raise ServerUnavailable(f"the server is not being updated; send /start_weight_update before {where}.")
             try:
                 await asyncio.to_thread(change)
             except Exception as error:  # whatever it was: some weights may be new

@@ -16,7 +16,7 @@ from torch import nn
 from envgym.agents.policies.serving.collective import GroupAddress, transports_of
 from envgym.agents.policies.serving.http import AsyncHttpServer, HttpRequest, ServerLimits, ServerReply
 from envgym.agents.policies.serving.identity import max_positions, model_digest
-from envgym.agents.policies.serving.served_weights import NotNow, ServedWeights
+from envgym.agents.policies.serving.served_weights import ServedWeights, ServerUnavailable
 from envgym.agents.policies.serving.shared_memory import read_shared
 from envgym.agents.policies.serving.wire import GENERATE, INFO, PROTOCOL, generation_to_json, read_request
 from envgym.agents.policies.transformers import TransformersPolicy
@@ -88,7 +88,7 @@ class PolicyServer:
                 return ServerReply.refuse(HTTPStatus.NOT_FOUND, f"path must be one of the routes, got {got}.")
             self.weights.check_sound()
             return ServerReply.of(await answer(_read_body(request), request.query))
-        except NotNow as error:
+        except ServerUnavailable as error:
             return ServerReply.refuse(HTTPStatus.SERVICE_UNAVAILABLE, str(error))
         except PolicyFailure as error:
             return ServerReply.refuse(HTTPStatus.INTERNAL_SERVER_ERROR, str(error))

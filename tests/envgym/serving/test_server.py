@@ -16,7 +16,7 @@ import envgym
 from envgym.core.turns import Ending
 from envgym.errors import EnvFailure, InvalidInput
 from envgym.serving import wire
-from envgym.serving.client import pool_of
+from envgym.serving.pool import pool_of
 from envgym.serving.remote_env import remote_id
 from envgym.serving.server import EnvServer
 from envgym.serving.sessions import SessionLimits

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 import torch
 
-from envgym.agents.policies.serving import fleet
 from envgym.agents.policies.serving.client import ClientLimits, ServedPolicy
 from envgym.agents.policies.serving.http import AsyncHttpServer, HttpRequest, ServerReply
 from envgym.agents.policies.serving.identity import model_digest
@@ -186,11 +185,9 @@ def test_requests_of_a_server_that_dies_are_answered_by_another(tmp_path: Path) 
     assert [item.token_ids for item in found] == [item.token_ids for item in expected]
 
 
-def test_without_a_server_a_request_is_a_policy_failure_that_names_all(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(fleet, "_RETURN_S", 0.2)
-    with serving(llama()) as served, client(tmp_path, served.http.url) as policy:
+def test_without_a_server_a_request_is_a_policy_failure_that_names_all(tmp_path: Path) -> None:
+    limits = replace(QUICK, wait_s=0.2)
+    with serving(llama()) as served, client(tmp_path, served.http.url, limits=limits) as policy:
         served.thread.run(served.http.close())
         with pytest.raises(PolicyFailure, match=r"(no policy server is up: )?http://127.0.0.1:\d+ is down"):
             ask(policy, [request((5, 6, 7))])

@@ -12,18 +12,12 @@ from typing import Any
 import pytest
 import torch
 
-from envgym.agents.policies.serving import fleet
 from envgym.agents.policies.serving.http import AsyncHttpServer, HttpRequest, ServerReply
 from envgym.agents.protocols import Generation
 from envgym.errors import PolicyFailure
 from tests.agents.policies.serving.running import Served, changed, http_thread, serving
 from tests.agents.policies.serving.test_client import INFO, QUICK, ask, client
 from tests.agents.policies.small_models import llama, request
-
-
-@pytest.fixture(autouse=True)
-def no_wait_for_servers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fleet, "_RETURN_S", 0.2)
 
 
 @contextmanager
@@ -42,7 +36,7 @@ def sampling_held(served: Served) -> Iterator[threading.Event]:
 
 
 def test_requests_that_a_failed_update_holds_end_at_once(tmp_path: Path) -> None:
-    limits = replace(QUICK, timeout_s=1000)
+    limits = replace(QUICK, timeout_s=1000, wait_s=0.2)
     failures = list[Exception]()
     with (
         serving(llama(vocab_size=50)) as served,
@@ -68,7 +62,7 @@ def test_requests_that_a_failed_update_holds_end_at_once(tmp_path: Path) -> None
 
 
 def test_requests_of_a_server_that_never_ends_its_update_end_with_it(tmp_path: Path) -> None:
-    limits = replace(QUICK, timeout_s=1000, update_timeout_s=0.2)
+    limits = replace(QUICK, timeout_s=1000, update_timeout_s=0.2, wait_s=0.2)
     began = threading.Event()
 
     async def answer(asked: HttpRequest) -> ServerReply:

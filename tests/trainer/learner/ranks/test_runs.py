@@ -139,7 +139,8 @@ def test_a_process_that_is_gone_ends_the_run_which_goes_on_by_itself(
 ) -> None:
     (tmp_path / "temporary").mkdir()
     monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))
-    file = run_file(tmp_path, launch={"learners": 2, "servers": 1, "env_servers": 1, "rank_timeout_s": 10.0})
+    launch = {"learners": 2, "servers": 1, "env_servers": 1, "rank_timeout_s": 10.0, "restarts": 0}
+    file = run_file(tmp_path, launch=launch)
     with started(tmp_path, "train", str(file)) as (run, lines):
         assert any(line.startswith("step    2/") for line in lines)
         pids = pids_of(tmp_path)

@@ -1,0 +1,219 @@
+"""Environment servers that share the sessions of a process; servers join and leave as a list says that is watched."""
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+
+from envgym.errors import EnvFailure, InfrastructureError, InvalidInput
+from envgym.process_log import log_event
+from envgym.server_list import WatchedServers, warn_user
+from envgym.serving import wire
+from envgym.serving.client import EnvSession, ServerClient, attempts, log_ids, new_session_id
+from envgym.serving.wire import Json, ServerBusy, ServerUnreachable
+
+_FOLLOW_S = 0.25
+"""Between two looks at the list."""
+_AGAIN_S = 2.0
+"""Until a server that could not join is tried again, while its address is in the list."""
+
+
+class ServerPool:
+    """Several servers that serve the same environments; sessions go to the one that has fewest of this client."""
+
+    def __init__(self, urls: tuple[str, ...], token: str | None) -> None:
+        """Point at servers. Raises: InvalidInput: an address is none."""
+        self._urls, self._token = urls, token
+        self.clients = tuple(ServerClient(url, token) for url in urls)
+        """Those that new sessions go to; another tuple where a server joins or leaves."""
+        self._left: dict[str, ServerClient] = {}
+        """Address -> server that has left, whose sessions go on."""
+        self._digests: dict[tuple[str, bytes], str] = {}
+        """(id of an env, settings) -> what every server must say of it."""
+        self._wait_s = 0.0
+        """Longest wait for a server where none answers; without a list there is no wait."""
+        self._changed = threading.Condition()
+
+    def describe(self, env_id: str, settings: Json) -> Json:
+        """Return what the servers say of an environment.
+
+        Raises: InvalidInput, UnknownName: what a server refuses, that one cannot be reached, or that two differ.
+        """
+        found: list[Json] = []
+        for client in self.clients:
+            found.append(_describe(client, env_id, settings))
+            if found[-1]["digest"] != found[0]["digest"]:
+                raise _other(env_id, self.clients[0].url, client.url)
+        self._digests[env_id, wire.encode(settings)] = str(found[0]["digest"])
+        return found[0]
+
+    def request(self, path: str, data: Json) -> Json:
+        """Send a request that any server can answer. Raises: as `ServerClient.request`."""
+        deadline = time.monotonic() + self._wait_s
+        while True:
+            clients = self._ordered()
+            for client in clients:
+                is_last = client is clients[-1] and not self._wait_s
+                try:
+                    return client.request(path, data, reconnect_s=None if is_last else 0)
+                except ServerUnreachable:
+                    if is_last:
+                        raise
+            self._wait_for_server(deadline)
+
+    def open(self, data: Json) -> tuple[EnvSession, Json]:
+        """Open a session where there is room; return it with the reply.
+
+        Raises: ServerBusy: none has become free in time. EnvFailure: no server answers. What the env's reset raises.
+        """
+        deadline = time.monotonic() + self._wait_s
+        for is_last in attempts():
+            errors: list[InfrastructureError] = []
+            clients = self._ordered()
+            for client in clients:
+                session = EnvSession(client, new_session_id())
+                message = {"session": session.id, "number": 0, **data, **log_ids()}
+                waits = client is clients[-1] and not self._wait_s
+                try:
+                    reply = client.request(wire.OPEN, message, reconnect_s=None if waits else 0)
+                except (ServerBusy, ServerUnreachable) as error:
+                    errors.append(error)
+                else:
+                    session.hold()
+                    return session, reply
+            if any(isinstance(error, ServerBusy) for error in errors):
+                if is_last:
+                    raise errors[0]
+            elif self._wait_s:
+                self._wait_for_server(deadline)
+            else:
+                raise errors[0]
+        raise AssertionError("the last attempt returns or raises")
+
+    def client_of(self, url: str) -> ServerClient:
+        """Return the server at an address, whether it takes new sessions or has left. Raises: EnvFailure: none is."""
+        for client in (*self.clients, *self._left.values()):
+            if client.url == url:
+                return client
+        do = "begin the episode again"
+        raise ServerUnreachable.of("environment server", "be one of the run's", url, where="session", do=do)
+
+    def _ordered(self) -> list[ServerClient]:
+        return sorted(self.clients, key=lambda client: len(client.held))
+
+    def _wait_for_server(self, deadline: float) -> None:
+        """Wait a moment, or until a server joins or leaves. Raises: ServerUnreachable: the deadline is over."""
+        left = deadline - time.monotonic()
+        if left <= 0:
+            got = ", ".join(client.url for client in self.clients) or "none"
+            do = "look at their logs, start one again, or add another with envgym servers"
+            must = f"answer within {self._wait_s:g} s"
+            raise ServerUnreachable.of("an environment server", must, got, where="all servers of the run", do=do)
+        with self._changed:
+            self._changed.wait(min(left, _FOLLOW_S))
+
+    # ---- joining and leaving -----------------------------------------------------------------------------------------
+
+    @contextmanager
+    def following(self, servers: WatchedServers, *, wait_s: float) -> Iterator[None]:
+        """Let servers join and leave during a block, as a list says.
+
+        Args:
+            servers: the list.
+            wait_s: longest wait of a session for a server where none answers.
+        """
+        if tuple(client.url for client in self.clients) != self._urls:  # as an earlier block has left them
+            for client in (*self.clients, *self._left.values()):
+                client.close_idle()
+            self.clients, self._left = tuple(ServerClient(url, self._token) for url in self._urls), {}
+        self._wait_s = wait_s
+        is_over = threading.Event()
+        thread = threading.Thread(target=self._follow, args=(servers, is_over), name="env-servers", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            is_over.set()
+            self._wait_s = 0.0
+
+    def _follow(self, servers: WatchedServers, is_over: threading.Event) -> None:
+        urls = tuple(client.url for client in self.clients)
+        told: dict[str, str] = {}
+        tried: dict[str, float] = {}
+        while not is_over.wait(_FOLLOW_S):
+            changed = servers.changed()
+            if changed is not None:
+                urls = changed
+                self._let_leave(urls)
+            self._let_go()
+            for url in set(urls) - {client.url for client in self.clients}:
+                if time.monotonic() - tried.get(url, -_AGAIN_S) < _AGAIN_S:
+                    continue
+                tried[url] = time.monotonic()
+                try:
+                    self._join(url)
+                except InvalidInput as error:
+                    if told.get(url) != str(error):
+                        told[url] = str(error)
+                        warn_user(f"{url} cannot join: {error}")
+
+    def _let_leave(self, urls: tuple[str, ...]) -> None:
+        """Send no new sessions to servers that are not in the list."""
+        leaving = [client for client in self.clients if client.url not in urls]
+        if not leaving:
+            return
+        with self._changed:
+            self.clients = tuple(client for client in self.clients if client.url in urls)
+            for client in leaving:
+                client.has_left = True
+                self._left[client.url] = client
+                log_event("leave", server=client.url)
+            self._changed.notify_all()
+
+    def _let_go(self) -> None:
+        """Forget servers that have left, when their last session has ended."""
+        for url, client in list(self._left.items()):
+            if not client.held:
+                del self._left[url]
+                client.close_idle()
+
+    def _join(self, url: str) -> None:
+        """Use one more server. Raises: InvalidInput: it cannot be reached, or serves something else."""
+        client = ServerClient(url, self._token)
+        try:
+            for (env_id, settings), digest in list(self._digests.items()):
+                if _describe(client, env_id, wire.decode(settings))["digest"] != digest:
+                    raise _other(env_id, "the others", url)
+        except InvalidInput:
+            client.close_idle()
+            raise
+        with self._changed:
+            self.clients = (*self.clients, client)
+            self._changed.notify_all()
+        log_event("join", server=url)
+
+
+def _describe(client: ServerClient, env_id: str, settings: Json) -> Json:
+    """Return what a server says of an environment. Raises: InvalidInput, UnknownName: it refuses, or is not there."""
+    data = {**wire.versions(), "time": time.time(), "env": env_id, "settings": settings}
+    try:
+        found = client.request(wire.DESCRIBE, data, reconnect_s=0)
+    except EnvFailure as error:
+        raise InvalidInput(str(error)) from error
+    client.call_s, client.lease_s = found["call_s"], found["lease_s"]
+    return found
+
+
+def _other(env_id: str, first: str, second: str) -> InvalidInput:
+    where, do = f"{first} and {second}", "start all with one version and one --set"
+    return InvalidInput.of(f"{env_id} of the servers", "be the same", "two", where=where, do=do)
+
+
+def pool_of(urls: tuple[str, ...]) -> ServerPool:
+    """Return the servers at these addresses; a process has one pool of them. Raises: as `ServerPool`."""
+    return _pool(urls, os.environ.get(wire.TOKEN_VARIABLE))
+
+
+_pool = cache(ServerPool)

@@ -1,0 +1,166 @@
+"""Environment servers that join and leave: new episodes go to those of the list, and those under way go on."""
+
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import envgym
+from envgym.core.tasks import Split
+from envgym.env import Env
+from envgym.errors import EnvFailure
+from envgym.files import SERVERS
+from envgym.server_list import ServerKind, WatchedServers, write_servers
+from envgym.serving import pool as pool_module
+from envgym.serving.pool import ServerPool, pool_of
+from envgym.serving.remote_env import RemoteEnv, remote_id
+from envgym.serving.server import EnvServer
+from tests.support.env_server import COUNTER, WAIT_S, running_server, wait_until
+
+NOBODY = "http://127.0.0.1:9"
+
+
+class Followed:
+    """A pool whose servers are those of a list."""
+
+    def __init__(self, folder: Path, *urls: str) -> None:
+        self.file, self.urls = folder / SERVERS, urls
+        self.set(*urls)
+
+    @property
+    def pool(self) -> ServerPool:
+        return pool_of(self.urls)
+
+    def set(self, *urls: str) -> None:
+        write_servers(self.file, {ServerKind.POLICY: (), ServerKind.ENV: urls})
+
+    def is_used(self, *urls: str) -> bool:
+        return {client.url for client in self.pool.clients} == set(urls)
+
+
+@contextmanager
+def following(folder: Path, *servers: EnvServer, wait_s: float = WAIT_S) -> Iterator[Followed]:
+    followed = Followed(folder, *(server.http.url for server in servers))
+    with followed.pool.following(WatchedServers(followed.file, ServerKind.ENV), wait_s=wait_s):
+        yield followed
+    wait_until(lambda: not any(thread.name == "env-servers" for thread in threading.enumerate()))
+
+
+@pytest.fixture(autouse=True)
+def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool_module, "_FOLLOW_S", 0.02)
+    monkeypatch.setattr(pool_module, "_AGAIN_S", 0.02)
+
+
+def test_new_episodes_use_a_newcomer_and_those_of_a_leaving_server_go_on(tmp_path: Path) -> None:
+    with (
+        running_server(COUNTER) as first,
+        running_server(COUNTER) as second,
+        following(tmp_path, first) as followed,
+        closing(envgym.make(remote_id(followed.urls, COUNTER))) as env,
+    ):
+        env.reset(seed=0)
+        followed.set(second.http.url)
+        wait_until(lambda: followed.is_used(second.http.url))
+        assert env.step("go").observation == "turn 1"
+        with closing(envgym.make(remote_id(followed.urls, COUNTER))) as other:
+            other.reset(seed=0)
+            assert (len(first.sessions), len(second.sessions)) == (1, 1)
+        with closing(env.fork()) as twin:  # where it is
+            assert twin.step("go").observation == env.step("go").observation == "turn 2"
+        env.close()
+        wait_until(lambda: not followed.pool._left)
+        assert first.metrics.opened == second.metrics.opened == 1
+
+
+def test_an_episode_whose_server_has_gone_fails_at_once_and_no_other_does(tmp_path: Path) -> None:
+    with running_server(COUNTER) as stays, running_server(COUNTER) as goes, following(tmp_path, goes) as followed:
+        env, kept = (envgym.make(remote_id(followed.urls, COUNTER)) for _ in range(2))
+        env.reset(seed=0)
+        followed.set(stays.http.url)
+        wait_until(lambda: followed.is_used(stays.http.url))
+        kept.reset(seed=0)
+        client = followed.pool._left[goes.http.url]
+        client._place = ("127.0.0.1", 9)
+        client.close_idle()
+        began = time.monotonic()
+        record = env.step("go").info["envgym"]
+        assert time.monotonic() - began < 5  # and not the 30 s of a server that may come back
+        assert record.ending == "ERROR_ENV"
+        assert "environment server must answer" in record.error
+        assert lost(env)
+        assert not lost(kept)
+        assert kept.step("go").observation == "turn 1"
+        client._place = ("127.0.0.1", int(goes.http.url.rpartition(":")[2]))
+        env.close()
+        kept.close()
+
+
+def test_an_episode_waits_for_a_server_to_join_and_no_longer_than_it_may(tmp_path: Path) -> None:
+    with (
+        running_server(COUNTER) as first,
+        running_server(COUNTER) as second,
+        following(tmp_path, first) as followed,
+        closing(envgym.make(remote_id(followed.urls, COUNTER))) as env,
+        ThreadPoolExecutor(1) as thread,
+    ):
+        followed.set()
+        wait_until(followed.is_used)
+        waiting = thread.submit(env.reset, seed=0)
+        wait_until(lambda: bool(followed.pool._changed._waiters))  # type: ignore[attr-defined]  # of a Condition
+        followed.set(second.http.url)
+        assert waiting.result(WAIT_S).observation
+        assert len(second.sessions) == 1
+        assert not lost(env)
+        followed.set()
+        wait_until(followed.is_used)
+        followed.pool._wait_s = 0.1
+        env.close()
+        must = r"an environment server must answer within 0\.1 s, got none \(all servers of the run\)"
+        with pytest.raises(EnvFailure, match=must):
+            env.reset(seed=0)
+        assert lost(env)
+        with pytest.raises(EnvFailure, match=must):
+            env.unwrapped.tasks.task(Split.TRAIN, 1)
+
+
+def test_a_server_that_serves_something_else_does_not_join_and_one_sentence_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with (
+        running_server("math/arithmetic-v0", settings={"max_turns": 1}) as first,
+        running_server("math/arithmetic-v0", settings={"max_turns": 2}) as other,
+        running_server(COUNTER) as stranger,
+        following(tmp_path, first) as followed,
+        closing(envgym.make(remote_id(followed.urls, "math/arithmetic-v0"))),
+    ):
+        followed.set(first.http.url, other.http.url, stranger.http.url, NOBODY)
+        wait_until(lambda: min(server.metrics.requests.total() for server in (other, stranger)) > 3)  # again and again
+        assert followed.is_used(first.http.url)
+        told = [record.getMessage() for record in caplog.records if record.name == "envgym.server_list"]
+        assert len(told) == 3
+        for url, sentence in (
+            (other.http.url, "math/arithmetic-v0 of the servers must be the same, got two"),
+            (stranger.http.url, "math/arithmetic-v0"),
+            (NOBODY, "environment server must answer, got "),
+        ):
+            assert sum(line.startswith(f"{url} cannot join: ") and sentence in line for line in told) == 1, told
+
+
+def lost(env: Env[Any]) -> bool:
+    assert isinstance(env.unwrapped, RemoteEnv)
+    return env.unwrapped.has_lost_session
+
+
+def test_a_later_run_begins_with_the_servers_of_its_settings(tmp_path: Path) -> None:
+    with running_server(COUNTER) as first, running_server(COUNTER) as second:
+        for _ in range(2):
+            with following(tmp_path, first) as followed:
+                assert followed.is_used(first.http.url)
+                followed.set(second.http.url)
+                wait_until(lambda: followed.is_used(second.http.url))  # called at once
