@@ -26,7 +26,7 @@ FOLDER: Final = "logs"
 """Of a run directory: a file `ROLE.jsonl` for each process."""
 WEIGHTS: Final = "weights"
 """Of a run directory, while it goes on: new weights on their way to policy servers of other machines."""
-WRITTEN_BEFORE: Final = (FOLDER, WEIGHTS)
+BEFORE_RUN: Final = (FOLDER, WEIGHTS)
 """What may be in the directory of a run that has not begun."""
 HEADER: Final = "X-Envgym-Ids"
 """Of a request to another process: the ids as `Ids.header` writes them."""

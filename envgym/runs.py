@@ -37,7 +37,7 @@ from uuid import uuid4
 from envgym.episodes import COLUMNS
 from envgym.errors import EnvgymError, RunError, SettingsError, near_names, sentence
 from envgym.files import LOCK, whole_lines, write_atomic, write_json
-from envgym.process_log import WRITTEN_BEFORE
+from envgym.process_log import BEFORE_RUN
 from envgym.run_migrations import migrate_config, migrate_metrics
 from envgym.run_trust import check_trusted, is_trusted, trust
 
@@ -95,7 +95,7 @@ def check_new(path: Path, *, another: str = "choose another directory") -> None:
     if not (above.is_dir() and os.access(above, os.W_OK)):
         must, do = "lie where folders can be made", "choose another directory"
         raise RunError.of("run directory", must, str(path), where=f"{above} is no folder one may write to", do=do)
-    if path.exists() and (not path.is_dir() or any(entry.name not in (LOCK, *WRITTEN_BEFORE) for entry in path.iterdir())):
+    if path.exists() and (not path.is_dir() or any(entry.name not in (LOCK, *BEFORE_RUN) for entry in path.iterdir())):
         do = f"{another}, continue the run with --resume (in Python: resume=True), or delete it yourself"
         raise RunError(sentence("run directory", "be new or empty", str(path), where="run", do=do))
 

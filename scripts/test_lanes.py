@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
-_MARKERS_OF_NEEDS = "processes or peers or vllm or web or docker or notebook or gpu"
+_MARKERS_OF_NEEDS = "processes or peers or vllm or ray or web or docker or notebook or gpu"
 _LANE_MARKERS = f"{_MARKERS_OF_NEEDS} or docs or sandbox"
 _NO_TESTS_COLLECTED = 5
 
@@ -141,6 +141,19 @@ LANES = (
         limit_s=900,
         constraints="constraints/vllm.txt",
         packages=("--no-deps", "--requirement=constraints/vllm.txt"),
+        has_own_environment=True,
+    ),
+    Lane(
+        name="ray",
+        # What a killed run leaves open is reported by whoever collects it, not by the test that killed it.
+        steps=(
+            Step(
+                markers="ray", options=("-W", "ignore::ResourceWarning", "tests/envgym/ray_launcher", "tests/trainer")
+            ),
+        ),
+        limit_s=300,
+        constraints="constraints/ray.txt",
+        packages=("--no-deps", "--requirement=constraints/ray.txt"),
         has_own_environment=True,
     ),
     Lane(

@@ -125,7 +125,7 @@ class RayDriver:
                 self._actors[role].start.remote(command, environment, self._request.directory), timeout=_LOST_S
             )
         except self._ray.exceptions.RayError as error:
-            self._tell("lost", role=role, reason=_last_line(error))
+            self._tell("lost", role=role, reason=_reason_of(error))
             return
         self._tell("started", role=role, pid=pid)
         threading.Thread(target=self._follow, args=(role,), name=role, daemon=True).start()
@@ -142,10 +142,10 @@ class RayDriver:
                 if time.monotonic() - unanswered < _LOST_S:
                     time.sleep(0.2)
                     continue
-                self._tell("lost", role=role, reason=_last_line(error))
+                self._tell("lost", role=role, reason=_reason_of(error))
                 return
             except ray.exceptions.RayError as error:
-                self._tell("lost", role=role, reason=_last_line(error))
+                self._tell("lost", role=role, reason=_reason_of(error))
                 return
             unanswered = 0.0
             self._tell(
@@ -204,9 +204,11 @@ def _probe(directory: Path) -> Iterator[dict[str, str]]:
         path.unlink(missing_ok=True)
 
 
-def _last_line(error: Exception) -> str:
+def _reason_of(error: Exception) -> str:
+    """Return the sentence of Ray's error that tells why: among many lines, or the first one."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return next((line for line in lines if "died because" in line), lines[0] if lines else type(error).__name__)
+    chosen = [line for line in lines if "because" in line] or lines or [type(error).__name__]
+    return chosen[0].partition(". ")[0].rstrip(".")
 
 
 def main(orders: TextIO, answers: TextIO) -> int:
