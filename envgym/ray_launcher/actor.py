@@ -5,6 +5,7 @@ Ray sends this module to the nodes as it is here. It imports nothing of envgym: 
 
 import os
 import platform
+import queue
 import socket
 import subprocess
 import sys
@@ -23,19 +24,18 @@ _APPEARS_S = 5.0
 """Within which a file that another node has written is seen here."""
 _MOST_LINES = 2000
 """Of one answer."""
+_LONGEST = 1 << 16
+"""Bytes of a line."""
+_ENVGYM = (sys.executable, "-m", "envgym")
+"""Begins a command."""
 
 
 class ProcessActor:
-    """One process of a run, beside it on its node. Calls come from several threads."""
+    """One process of a run at a time, beside it on its node. Calls come from several threads."""
 
     def __init__(self) -> None:
         """Begin without a process."""
-        self._changed = threading.Condition()
-        self._lines: list[bytes] = []
-        self._dropped = 0
-        """Lines that were read before those that are held."""
-        self._pid = 0
-        self._code: int | None = None
+        self._child: _Child | None = None
 
     def describe_node(self, directory: str, files: Mapping[str, str], directories: Sequence[str]) -> dict[str, Any]:
         """Return where this is, and what the run's processes find here.
@@ -74,31 +74,8 @@ class ProcessActor:
 
         Raises: OSError: it does not start.
         """
-        begun: list[BaseException | None] = []
-        known = threading.Event()
-
-        def run() -> None:
-            # The kernel ends a child with the thread that started it, so that thread waits for it.
-            try:
-                child = self._popen(command, environment, directory)
-            except BaseException as error:  # noqa: BLE001  # raised by the caller
-                begun.append(error)
-                known.set()
-                return
-            known.set()
-            reader = threading.Thread(target=self._read_output, args=(child,), daemon=True)
-            reader.start()
-            child.wait()
-            reader.join(_LAST_WORDS_S)
-            with self._changed:
-                self._code = child.returncode
-                self._changed.notify_all()
-
-        threading.Thread(target=run, name="process", daemon=True).start()
-        known.wait()
-        if begun and begun[0] is not None:
-            raise begun[0]
-        return self._pid
+        self._child = _Child([*([] if os.path.isabs(command[0]) else _ENVGYM), *command], environment, directory)
+        return self._child.pid
 
     def read(self, position: int, wait_s: float) -> tuple[int, list[bytes], int | None, float]:
         """Return what is new from a line on, waiting for it for a while.
@@ -108,40 +85,72 @@ class ProcessActor:
         Returns: position of the next call, lines, the exit code where it has ended and all lines are read, resident
             memory in MiB.
         """
+        assert self._child is not None, "it was started"
+        return self._child.read(position, wait_s)
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal to the process and its group."""
+        if self._child is not None:
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._child.pid, number)
+
+
+class _Child:
+    """A process, and what it has printed that has not arrived elsewhere yet."""
+
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str], directory: str) -> None:
+        self._changed = threading.Condition()
+        self._lines: list[bytes] = []
+        self._dropped = 0
+        """Lines that were read before those that are held."""
+        self._code: int | None = None
+        self.pid = 0
+        begun: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
+
+        def run() -> None:
+            # The kernel ends a child with the thread that started it, so that thread waits for it.
+            try:
+                popen = subprocess.Popen(
+                    command,
+                    cwd=directory,
+                    env={**os.environ, **environment, "ENVGYM_PARENT": str(os.getpid())},
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                )
+            except (OSError, ValueError) as error:
+                begun.put(error)
+                return
+            self.pid = popen.pid
+            begun.put(None)
+            reader = threading.Thread(target=self._read_output, args=(popen,), daemon=True)
+            reader.start()
+            popen.wait()
+            reader.join(_LAST_WORDS_S)
+            with self._changed:
+                self._code = popen.returncode
+                self._changed.notify_all()
+
+        threading.Thread(target=run, name="process", daemon=True).start()
+        error = begun.get()
+        if error is not None:
+            raise error
+
+    def read(self, position: int, wait_s: float) -> tuple[int, list[bytes], int | None, float]:
+        """Return what `ProcessActor.read` does."""
         with self._changed:
             self._lines = self._lines[max(position - self._dropped, 0) :]
             self._dropped = max(position, self._dropped)
             self._changed.wait_for(lambda: self._lines or self._code is not None, wait_s)
             lines = self._lines[:_MOST_LINES]
             code = self._code if len(lines) == len(self._lines) else None
-            return position + len(lines), lines, code, _memory_mib(self._pid)
+            return position + len(lines), lines, code, _memory_mib(self.pid)
 
-    def send_signal(self, number: int) -> None:
-        """Send a signal to the process and its group."""
-        if self._pid:
-            with suppress(ProcessLookupError, PermissionError):
-                os.killpg(self._pid, number)
-
-    def _popen(
-        self, command: Sequence[str], environment: Mapping[str, str], directory: str
-    ) -> "subprocess.Popen[bytes]":
-        own = [] if os.path.isabs(command[0]) else [sys.executable, "-m", "envgym"]
-        child = subprocess.Popen(
-            [*own, *command],
-            cwd=directory,
-            env={**os.environ, **environment, "ENVGYM_PARENT": str(os.getpid())},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-        self._pid = child.pid
-        return child
-
-    def _read_output(self, child: "subprocess.Popen[bytes]") -> None:
-        assert child.stdout is not None, "its output is a pipe"
-        with child.stdout as output:
-            while line := output.readline(1 << 16):
+    def _read_output(self, popen: "subprocess.Popen[bytes]") -> None:
+        assert popen.stdout is not None, "its output is a pipe"
+        with popen.stdout as output:
+            while line := output.readline(_LONGEST):
                 with self._changed:
                     self._lines.append(line)
                     self._changed.notify_all()
@@ -149,7 +158,7 @@ class ProcessActor:
 
 def _version(directory: str) -> str:
     """Return the version of envgym that a command in a directory runs, or why none does."""
-    command = [sys.executable, "-m", "envgym", "--version"]
+    command = [*_ENVGYM, "--version"]
     try:
         done = subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=_CHECK_S, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:

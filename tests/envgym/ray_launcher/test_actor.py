@@ -67,6 +67,13 @@ def test_signals_reach_the_group_and_a_process_that_is_gone_is_none_to_them(tmp_
     actor.send_signal(signal.SIGKILL)
 
 
+def test_a_process_may_be_started_again_when_it_has_ended(tmp_path: Path) -> None:
+    actor = ProcessActor()
+    for code in (3, 0):
+        run(actor, f"print({code}); raise SystemExit({code})", tmp_path)
+        assert read_all(actor) == ([f"{code}\n".encode()], code)
+
+
 def test_command_that_is_not_there_is_an_error_of_the_call(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         ProcessActor().start(["/nowhere/program"], {}, str(tmp_path))

@@ -48,7 +48,7 @@ def test_cluster_with_too_little_is_refused_with_both_numbers(nodes: list[dict[s
 
 def test_too_little_that_is_free_is_called_so() -> None:
     with pytest.raises(
-        SettingsError, match="have 2 free CPUs and 0 free GPUs for 1 .* got 1 free CPUs and 0 free GPUs"
+        SettingsError, match=r"have 2 free CPUs and 0 free GPUs for 1 .* got 1 free CPUs and 0 free GPUs"
     ):
         check_totals(bundles(0), [{"CPU": 1.0}], is_free=True)
 

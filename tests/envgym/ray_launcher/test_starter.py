@@ -32,11 +32,14 @@ def nodes() -> Iterator[RayNodes]:
         yield nodes
 
 
-def asked(address: str, folder: Path, *roles: str, strategy: str = "PACK", timeout_s: float = 60.0) -> PlacementRequest:
+def asked(
+    address: str, folder: Path, *roles: str, cpus: float = 1, strategy: str = "PACK", timeout_s: float = 60.0
+) -> PlacementRequest:
+    bundles = [Bundle(role=role, cpus=cpus, gpus=0, sees_run=True) for role in roles]
     return PlacementRequest(
         address=address,
         strategy=strategy,
-        bundles=tuple(Bundle(role=role, cpus=1, gpus=0, sees_run=True) for role in ("controller", *roles)),
+        bundles=(Bundle(role="controller", cpus=1, gpus=0, sees_run=True), *bundles),
         directory=str(Path.cwd()),
         run=str(folder),
         timeout_s=timeout_s,
@@ -85,7 +88,7 @@ def test_processes_run_beside_actors_that_have_their_names(nodes: RayNodes, tmp_
 @pytest.mark.ray
 def test_a_death_is_told_with_its_node(nodes: RayNodes, tmp_path: Path) -> None:
     interrupted = Interrupted()
-    with (
+    with (  # noqa: PT012
         placed_by_ray(asked(nodes.address, tmp_path, ROLES[0])) as starter,
         pytest.raises(RunError) as raised,
         Processes(tmp_path / FOLDER, run="demo", resume="again", starter=starter, interrupt_by=interrupted) as group,
@@ -149,10 +152,10 @@ def test_nothing_outlives_a_run_that_was_killed(nodes: RayNodes, tmp_path: Path)
 
 @pytest.mark.ray
 def test_a_killed_node_is_the_death_of_its_processes(nodes: RayNodes, tmp_path: Path) -> None:
-    node, interrupted = nodes.add(3), Interrupted()
-    roles = [f"env-server-{number}" for number in range(4)]  # more than fit on the others
-    with (
-        placed_by_ray(asked(nodes.address, tmp_path, *roles)) as starter,
+    node, interrupted = nodes.add(2), Interrupted()
+    roles = [f"env-server-{number}" for number in range(2)]  # one fits on each node but the head
+    with (  # noqa: PT012
+        placed_by_ray(asked(nodes.address, tmp_path, *roles, cpus=2)) as starter,
         pytest.raises(RunError) as raised,
         Processes(tmp_path / FOLDER, run="demo", resume="again", starter=starter, interrupt_by=interrupted) as group,
     ):
