@@ -21,6 +21,8 @@ from envgym.ray_launcher.placement import Placement, PlacementRequest
 _PASSED_ON: Final = ("ENVGYM_", "HF_", "NCCL_", "GLOO_", "TORCH_", "TOKENIZERS_", "VLLM_")
 """How the names of environment variables begin that processes on other nodes have, too."""
 _OF_THIS_PROCESS: Final = {PARENT_VARIABLE, LOG_VARIABLE, "NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"}
+_OF_LOCAL_CLUSTER: Final = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0"}
+"""Settings of Ray, unless they are set: it tells nobody, and its processes wait for no others."""
 _START_S = 60.0
 """Longest wait for the start of a process by its actor."""
 _CLOSE_S = 20.0
@@ -101,7 +103,7 @@ class RayStarter:
         self._errors: IO[bytes] = TemporaryFile()  # noqa: SIM115  # closed by `close`
         self._driver = subprocess.Popen(
             [sys.executable, "-m", "envgym.ray_launcher.driver"],
-            env={**os.environ, "RAY_USAGE_STATS_ENABLED": os.environ.get("RAY_USAGE_STATS_ENABLED", "0")},
+            env={**_OF_LOCAL_CLUSTER, **os.environ},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,

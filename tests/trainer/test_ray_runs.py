@@ -50,6 +50,11 @@ class Observer(Callback):
             self.nodes.kill(victim)
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _needs_ray() -> None:
+    pytest.importorskip("ray")
+
+
 @pytest.fixture(scope="module")
 def nodes() -> Iterator[RayNodes]:
     with ray_nodes(num_cpus=3) as nodes:

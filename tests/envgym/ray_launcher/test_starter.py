@@ -25,6 +25,12 @@ from tests.support.ray_cluster import RayNodes, ray_nodes
 ROLES = ("env-server-0", "policy-server-0", "learner-1")
 
 
+@pytest.fixture(autouse=True)
+def _needs_ray(request: pytest.FixtureRequest) -> None:
+    if request.node.get_closest_marker("ray") is not None:
+        pytest.importorskip("ray")
+
+
 @pytest.fixture(scope="module")
 def nodes() -> Iterator[RayNodes]:
     with ray_nodes(num_cpus=2) as nodes:
