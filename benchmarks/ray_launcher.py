@@ -17,6 +17,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -60,7 +61,7 @@ def running(starter: ProcessStarter, specs: Sequence[ProcessSpec], times: dict[s
 
 def time_episodes(url: str, episodes: int) -> float:
     """Return milliseconds of wall time per episode of `_TURNS` turns, all at a time."""
-    make = lambda: envgym.make(f"{url}/{_ENV}")  # noqa: E731
+    make = partial(envgym.make, f"{url}/{_ENV}")
     task = make().unwrapped.tasks.task(Split.TRAIN, 0)
     jobs = [EpisodeJob(make_env=make, task=task, seed=0, tree_id=str(n), env_id="echo") for n in range(episodes)]
 

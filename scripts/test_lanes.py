@@ -148,7 +148,8 @@ LANES = (
         # What a killed run leaves open is reported by whoever collects it, not by the test that killed it.
         steps=(
             Step(
-                markers="ray", options=("-W", "ignore::ResourceWarning", "tests/envgym/ray_launcher", "tests/trainer")
+                markers="ray",
+                options=("-W", "ignore::ResourceWarning", "tests/envgym/ray_launcher", "tests/trainer", "tests/docs"),
             ),
         ),
         limit_s=300,

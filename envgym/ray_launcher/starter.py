@@ -36,8 +36,8 @@ class RayProcess:
 
     def __init__(self, starter: "RayStarter", role: str, host: str) -> None:
         """Begin as one that is about to start."""
-        self.pid, self.returncode, self.memory_mib = 0, None, 0.0
-        self.returncode: int | None
+        self.pid, self.memory_mib = 0, 0.0
+        self.returncode: int | None = None
         self._starter, self._role, self._host = starter, role, host
         self._reason = ""
         self._lines: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
