@@ -76,6 +76,7 @@ _PARALLEL = ("-n", "3", "--dist", "worksteal")
 _FAST = Step(markers=f"not ({_LANE_MARKERS} or fuzz or slow)", options=_PARALLEL, is_required=True)
 _FUZZ_FILES = tuple(sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "tests").rglob("test_fuzz*.py")))
 """Where fuzz tests lie, so that no other test module is imported for them."""
+_RAY_FILES = ("tests/envgym/ray_launcher", "tests/trainer/test_ray_runs.py", "tests/docs/test_shell_blocks.py")
 
 LANES = (
     Lane(
@@ -149,7 +150,7 @@ LANES = (
         steps=(
             Step(
                 markers="ray",
-                options=("-W", "ignore::ResourceWarning", "tests/envgym/ray_launcher", "tests/trainer", "tests/docs"),
+                options=("-W", "ignore::ResourceWarning", *_RAY_FILES),
             ),
         ),
         limit_s=300,
