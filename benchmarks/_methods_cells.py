@@ -10,7 +10,8 @@ from pydantic import Field
 
 from benchmarks._studies import ROOT, Game, success, train
 from benchmarks._token_budget import tokens_of
-from envgym.runs import RunDirectory, check_same
+from envgym.run_changes import check_same
+from envgym.runs import RunDirectory
 from envgym.settings import Settings
 from envgym.trainer.settings import load_train_settings
 

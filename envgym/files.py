@@ -71,10 +71,11 @@ def sole_writer(folder: Path) -> Iterator[None]:
     """Hold a folder, made where it is missing, as its only writer.
 
     The system lets go of it when the process ends, however it does. Where the file system has no locks, nothing is
-    held, and a warning says so.
+    held, and a warning says so. A new folder in which nothing was written is removed at the end.
 
     Raises: RunError: another process holds it.
     """
+    is_new = not folder.exists()
     folder.mkdir(parents=True, exist_ok=True)
     handle = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
     with os.fdopen(handle, "r+", encoding="utf-8", errors="replace") as file:
@@ -93,4 +94,9 @@ def sole_writer(folder: Path) -> Iterator[None]:
         file.truncate(0)
         file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
         file.flush()
-        yield
+        try:
+            yield
+        finally:
+            if is_new and os.listdir(folder) == [LOCK]:  # nothing came of it
+                (folder / LOCK).unlink()
+                folder.rmdir()

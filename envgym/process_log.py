@@ -24,6 +24,10 @@ from envgym.errors import RunError
 
 FOLDER: Final = "logs"
 """Of a run directory: a file `ROLE.jsonl` for each process."""
+WEIGHTS: Final = "weights"
+"""Of a run directory, while it goes on: new weights on their way to policy servers of other machines."""
+BEFORE_RUN: Final = (FOLDER, WEIGHTS)
+"""What may be in the directory of a run that has not begun."""
 HEADER: Final = "X-Envgym-Ids"
 """Of a request to another process: the ids as `Ids.header` writes them."""
 LOG_VARIABLE, RUN_VARIABLE, ROLE_VARIABLE = "ENVGYM_LOG", "ENVGYM_RUN", "ENVGYM_ROLE"

@@ -9,7 +9,6 @@ started it, however that ends.
 import ctypes
 import os
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -23,10 +22,9 @@ from typing import Any, Final, NamedTuple, Self
 from envgym.core.json_types import visible
 from envgym.errors import RunError
 from envgym.interrupts import interrupt
+from envgym.process_handles import PARENT_VARIABLE, LocalStarter, ProcessHandle, ProcessStarter
 from envgym.process_log import LOG_VARIABLE, ROLE_VARIABLE, RUN_VARIABLE, line_of, log_event, read_line
 
-PARENT_VARIABLE: Final = "ENVGYM_PARENT"
-"""Id of the process with which this one shall end."""
 READY: Final = "ready"
 """The event by which a process says that it serves, with its `url`."""
 GRACE_S = 10.0
@@ -40,11 +38,8 @@ _PEER_S = 15.0
 """From the loss of a connection until the death of the process behind it is known, if it has died."""
 _LAST_WORDS_S = 1.0
 """From the end of a process until its output is taken as read."""
-_OF_TORCHRUN: Final = {"RANK", "WORLD_SIZE", "OMP_NUM_THREADS"}
 _ERROR: Final = "envgym: "
 """How a command's error begins."""
-_KEPT_BYTES = 1 << 16
-"""Longest line of a process's output."""
 
 
 # ---- in the process that is started ---------------------------------------------------------------------------------
@@ -75,11 +70,6 @@ def end_with_parent() -> None:
 
 
 # ---- in the process that starts them --------------------------------------------------------------------------------
-
-
-def _is_of_torchrun(variable: str) -> bool:
-    """Return whether an environment variable tells who this process is among those that torchrun has started."""
-    return variable.startswith(("TORCHELASTIC_", "MASTER_", "GROUP_", "ROLE_", "LOCAL_")) or variable in _OF_TORCHRUN
 
 
 class PeerLost(RunError):
@@ -117,7 +107,7 @@ class ProcessState(NamedTuple):
 @dataclass(slots=True, eq=False)
 class _Process:
     spec: ProcessSpec
-    popen: "subprocess.Popen[bytes]"
+    handle: ProcessHandle
     log: Path
     started: float
     ready: dict[str, object] | None = None
@@ -128,10 +118,7 @@ class _Process:
     @property
     def ending(self) -> str:
         """How it ended, in words; empty while it runs."""
-        code = self.popen.returncode if self.ended.is_set() else None
-        if code is None:
-            return ""
-        return f"exit code {code}" if code >= 0 else f"the signal {signal.Signals(-code).name}"
+        return self.handle.describe_ending() if self.ended.is_set() else ""
 
 
 class Processes:
@@ -140,16 +127,26 @@ class Processes:
     Where one dies before, the block is interrupted, and ends with a `RunError` that says which, how, and what to do.
     """
 
-    def __init__(self, folder: Path, *, run: str, resume: str, interrupt_by: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        run: str,
+        resume: str,
+        starter: ProcessStarter | None = None,
+        interrupt_by: Callable[[], None] | None = None,
+    ) -> None:
         """Begin without a process.
 
         Args:
             folder: of their logs.
             run: name of the run, for the logs.
             resume: command that goes on with the run.
+            starter: starts them; None: on this machine.
             interrupt_by: ends what this process is doing; None: a signal to the main thread.
         """
         self._folder, self._run, self._resume = folder, run, resume
+        self._starter = starter or LocalStarter()
         self._interrupt = self._interrupt_main if interrupt_by is None else interrupt_by
         self._signal = signal.SIGINT
         self._before: Any = None  # the handler that the signal had, as `signal.signal` returns it
@@ -224,10 +221,10 @@ class Processes:
         return [
             ProcessState(
                 role=own.spec.role,
-                pid=own.popen.pid,
+                pid=own.handle.pid,
                 state=own.ending or ("running" if own.ready is not None or not own.spec.serves else "starting"),
                 seconds=now - own.started,
-                memory_mib=_memory_mib(own.popen.pid),
+                memory_mib=own.handle.memory_mib,
                 last_line=own.last_line,
             )
             for own in self._processes
@@ -238,60 +235,46 @@ class Processes:
         with self._changed:
             self._ending.set()
         for own in reversed(self._processes):
-            _signal(own, signal.SIGTERM)
+            own.handle.send_signal(signal.SIGTERM)
         deadline = time.monotonic() + GRACE_S
         for own in self._processes:
             own.ended.wait(max(0.0, deadline - time.monotonic()))
         for own in self._processes:  # also what it left in its process group
-            _signal(own, signal.SIGKILL)
+            own.handle.send_signal(signal.SIGKILL)
             own.ended.wait(GRACE_S)
 
     # ---- pieces ------------------------------------------------------------------------------------------------------
 
     def _start(self, spec: ProcessSpec) -> None:
-        own = [] if spec.command and os.path.isabs(spec.command[0]) else [sys.executable, "-m", "envgym"]
         environment = {
-            **{name: value for name, value in os.environ.items() if not _is_of_torchrun(name)},
             LOG_VARIABLE: "-",
             RUN_VARIABLE: self._run,
             ROLE_VARIABLE: spec.role,
-            PARENT_VARIABLE: str(os.getpid()),
             "PYTHONUNBUFFERED": "1",
         }
-        popen = subprocess.Popen(
-            [*own, *spec.command],
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,  # a Ctrl-C of the terminal is for the one that started it, which ends them in order
-        )
-        process = _Process(spec, popen, self._folder / f"{spec.role}.jsonl", time.monotonic())
+        handle = self._starter.start(spec.role, spec.command, environment)
+        process = _Process(spec, handle, self._folder / f"{spec.role}.jsonl", time.monotonic())
         self._processes.append(process)
-        log_event("start", process=spec.role, pid=popen.pid)
+        log_event("start", process=spec.role, pid=handle.pid)
         reader = threading.Thread(target=self._read, args=(process,), name=f"{spec.role}-output", daemon=True)
         reader.start()
         threading.Thread(target=self._watch, args=(process, reader), name=spec.role, daemon=True).start()
 
     def _read(self, own: _Process) -> None:
         """Copy a process's output into its log until it ends; where the log cannot be written, the output is lost."""
-        assert own.popen.stdout is not None, "its output is a pipe"
-        with own.popen.stdout as output:
-            while line := output.readline(_KEPT_BYTES):
-                self._take(own, line)
-                text = line.decode(errors="replace").rstrip("\r\n")
-                if read_line(line) is None:
-                    text = (
-                        line_of(self._run, own.spec.role, "OUTPUT", {"message": text}).rstrip() if text.strip() else ""
-                    )
-                with suppress(OSError):
-                    own.log.parent.mkdir(parents=True, exist_ok=True)
-                    with own.log.open("a", encoding="utf-8") as log:
-                        log.write(f"{text}\n" if text else "")
+        for line in own.handle.lines():
+            self._take(own, line)
+            text = line.decode(errors="replace").rstrip("\r\n")
+            if read_line(line) is None:
+                text = line_of(self._run, own.spec.role, "OUTPUT", {"message": text}).rstrip() if text.strip() else ""
+            with suppress(OSError):
+                own.log.parent.mkdir(parents=True, exist_ok=True)
+                with own.log.open("a", encoding="utf-8") as log:
+                    log.write(f"{text}\n" if text else "")
 
     def _watch(self, own: _Process, reader: threading.Thread) -> None:
         """Wait for the end of a process, and for its last words; what it started may keep its output open."""
-        own.popen.wait()
+        own.handle.wait()
         reader.join(_LAST_WORDS_S)
         own.ended.set()
         self._note_death(own)
@@ -308,7 +291,7 @@ class Processes:
             own.last_line = str(entry.get("message", "")).strip().rpartition("\n")[2] or own.last_line
 
     def _note_death(self, own: _Process, restarts: str = "") -> None:
-        is_done = own.popen.returncode == 0 and (own.spec.ends_itself or not own.spec.serves)
+        is_done = own.handle.returncode == 0 and (own.spec.ends_itself or not own.spec.serves)
         with self._changed:
             if is_done or self._ending.is_set() or self._failure is not None:
                 return
@@ -355,18 +338,3 @@ _shown: list[Processes] = []
 def process_states() -> list[ProcessState]:
     """Return how the processes that this one has started are doing."""
     return [state for group in _shown for state in group.states()]
-
-
-def _signal(own: _Process, number: int) -> None:
-    """Send a signal to a process and to those that it started, which are in its group."""
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(own.popen.pid, number)
-
-
-def _memory_mib(pid: int) -> float:
-    """Return the resident memory of a process; 0 where it is gone, or the system does not tell."""
-    try:
-        pages = int(Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1])
-    except (OSError, ValueError, IndexError):
-        return 0.0
-    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20

@@ -37,7 +37,8 @@ from uuid import uuid4
 from envgym.episodes import COLUMNS
 from envgym.errors import EnvgymError, RunError, SettingsError, near_names, sentence
 from envgym.files import LOCK, SERVERS, whole_lines, write_atomic, write_json
-from envgym.process_log import FOLDER as LOGS
+from envgym.process_log import BEFORE_RUN
+from envgym.run_changes import changed_keys, leaves_of
 from envgym.run_migrations import migrate_config, migrate_metrics
 from envgym.run_trust import check_trusted, is_trusted, trust
 
@@ -95,34 +96,10 @@ def check_new(path: Path, *, another: str = "choose another directory") -> None:
     if not (above.is_dir() and os.access(above, os.W_OK)):
         must, do = "lie where folders can be made", "choose another directory"
         raise RunError.of("run directory", must, str(path), where=f"{above} is no folder one may write to", do=do)
-    if path.exists() and (not path.is_dir() or any(item.name not in (LOCK, LOGS, SERVERS) for item in path.iterdir())):
+    may_be_there = {LOCK, SERVERS, *BEFORE_RUN}
+    if path.exists() and (not path.is_dir() or any(item.name not in may_be_there for item in path.iterdir())):
         do = f"{another}, continue the run with --resume (in Python: resume=True), or delete it yourself"
         raise RunError(sentence("run directory", "be new or empty", str(path), where="run", do=do))
-
-
-def check_same(theirs: Mapping[str, Any], ours: Mapping[str, Any], *, where: Path, but: Sequence[str] = ()) -> None:
-    """See that a run is resumed with its own settings.
-
-    Args:
-        theirs: settings that it was started with, as plain data.
-        ours: settings of now.
-        where: the run directory.
-        but: dotted keys that may differ.
-
-    Raises: RunError: others differ.
-    """
-    changed = changed_keys(theirs, ours)
-    told = [key for key in changed if not any(f"{key}.".startswith(f"{free}.") for free in but)]
-    if told:
-        may = ", ".join(key for key in but if key != "run.directory")
-        do = f"resume with its own, or start another run{f'; only {may} may change' if may else ''}"
-        raise RunError.of("resumed settings", "be those of the run", f"changes in {told}", where=str(where), do=do)
-
-
-def changed_keys(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Return the dotted keys that two settings trees differ in."""
-    old, new = _leaves(before), _leaves(now)
-    return sorted(key for key in {*old, *new} if old.get(key, _ABSENT) != new.get(key, _ABSENT))
 
 
 def _no_run(path: Path) -> RunError:
@@ -137,19 +114,6 @@ def _no_run(path: Path) -> RunError:
         return RunError(sentence("run directory", "hold run.json", "none", where=str(path), do=do))
     got = "a file" if path.exists() else "no such directory"
     return RunError(sentence("run", "be a directory", got, where=str(path), do=do))
-
-
-_ABSENT = object()
-
-
-def _leaves(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return a settings tree as dotted keys; a list is one value."""
-    found: dict[str, Any] = {}
-    for key, value in data.items():
-        found.update(
-            _leaves(value, f"{prefix}{key}.") if isinstance(value, dict) and value else {f"{prefix}{key}": value}
-        )
-    return found
 
 
 class RunDirectory:
@@ -227,7 +191,7 @@ class RunDirectory:
         changed = [key for key in changed_keys(before, config) if key != "run.directory"]
         if not changed:
             return
-        old, new = _leaves(before), _leaves(config)
+        old, new = leaves_of(before), leaves_of(config)
         values = {key: [old.get(key), new.get(key)] for key in changed}
         was_trusted = is_trusted(self.path)
         with (self.path / "history.jsonl").open("a", encoding="utf-8") as file:

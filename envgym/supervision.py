@@ -15,8 +15,10 @@ from pathlib import Path
 from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
+from envgym.errors import RunError
+from envgym.process_handles import ProcessStarter
 from envgym.process_log import log_event
-from envgym.processes import Processes, _Process, _signal
+from envgym.processes import Processes, _Process
 from envgym.restarts import RESTARTS, RestartBudget, RestartRules, count_failure
 
 HEALTH: Final = "/health"
@@ -47,6 +49,7 @@ class SupervisedProcesses(Processes):
         *,
         run: str,
         resume: str,
+        starter: ProcessStarter | None = None,
         interrupt_by: Callable[[], None] | None = None,
         rules: RestartRules | None = None,
         on_serving: OnServing = lambda role, announced: None,
@@ -54,11 +57,11 @@ class SupervisedProcesses(Processes):
         """Begin without a process.
 
         Args:
-            folder: as for `Processes`, like `run`, `resume` and `interrupt_by`.
+            folder: as for `Processes`, like `run`, `resume`, `starter` and `interrupt_by`.
             rules: how often one is started again; None: as they are by default.
             on_serving: is told of each death that is followed by a restart, and where the process serves then.
         """
-        super().__init__(folder, run=run, resume=resume, interrupt_by=interrupt_by)
+        super().__init__(folder, run=run, resume=resume, starter=starter, interrupt_by=interrupt_by)
         self._budget, self._on_serving = RestartBudget(rules or RestartRules()), on_serving
         self._supervised = threading.Event()
         """Set while deaths are followed by restarts."""
@@ -107,7 +110,7 @@ class SupervisedProcesses(Processes):
             if self._ending.is_set() or self._failure is not None:
                 return
         log_event("died", process=own.spec.role, ending=own.ending)
-        _signal(own, signal.SIGKILL)  # what it started may go on
+        own.handle.send_signal(signal.SIGKILL)  # what it started may go on
         self._on_serving(own.spec.role, None)
         if self._ending.wait(delay_s):
             return
@@ -115,8 +118,15 @@ class SupervisedProcesses(Processes):
             if self._ending.is_set() or self._failure is not None:
                 return
             place = self._processes.index(own)
-            self._start(own.spec)
-            self._processes[place] = self._processes.pop()
+            try:
+                self._start(own.spec)
+                self._processes[place] = self._processes.pop()
+                is_started = True
+            except (OSError, RunError):  # its node does not answer, or this machine has no room for a process
+                is_started = False
+        if not is_started:
+            super()._note_death(own, ", and it could not be started again")
+            return
         count_failure(RESTARTS)
         log_event("restart", process=own.spec.role, delay_s=delay_s)
 
@@ -156,4 +166,4 @@ class SupervisedProcesses(Processes):
         if seconds > limit_s:
             own.last_line = f"it {what} within {limit_s:g} s"
             log_event("hung", process=own.spec.role, seconds=seconds)
-            _signal(own, signal.SIGKILL)
+            own.handle.send_signal(signal.SIGKILL)

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
-_MARKERS_OF_NEEDS = "processes or peers or vllm or web or docker or notebook or gpu"
+_MARKERS_OF_NEEDS = "processes or peers or vllm or ray or web or docker or notebook or gpu"
 _LANE_MARKERS = f"{_MARKERS_OF_NEEDS} or docs or sandbox"
 _NO_TESTS_COLLECTED = 5
 
@@ -76,6 +76,7 @@ _PARALLEL = ("-n", "3", "--dist", "worksteal")
 _FAST = Step(markers=f"not ({_LANE_MARKERS} or fuzz or slow)", options=_PARALLEL, is_required=True)
 _FUZZ_FILES = tuple(sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "tests").rglob("test_fuzz*.py")))
 """Where fuzz tests lie, so that no other test module is imported for them."""
+_RAY_FILES = ("tests/envgym/ray_launcher", "tests/trainer/test_ray_runs.py", "tests/docs/test_shell_blocks.py")
 
 LANES = (
     Lane(
@@ -141,6 +142,20 @@ LANES = (
         limit_s=900,
         constraints="constraints/vllm.txt",
         packages=("--no-deps", "--requirement=constraints/vllm.txt"),
+        has_own_environment=True,
+    ),
+    Lane(
+        name="ray",
+        # What a killed run leaves open is reported by whoever collects it, not by the test that killed it.
+        steps=(
+            Step(
+                markers="ray",
+                options=("-W", "ignore::ResourceWarning", *_RAY_FILES),
+            ),
+        ),
+        limit_s=300,
+        constraints="constraints/ray.txt",
+        packages=("--no-deps", "--requirement=constraints/ray.txt"),
         has_own_environment=True,
     ),
     Lane(

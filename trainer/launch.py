@@ -8,8 +8,10 @@ import os
 import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from shutil import rmtree
 from tempfile import mkdtemp
-from typing import Final, NamedTuple
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from envgym.agents.models.loading import resolve_model
@@ -17,17 +19,23 @@ from envgym.agents.policies.serving.backend import TOKEN_VARIABLE as POLICY_TOKE
 from envgym.errors import SettingsError
 from envgym.files import SERVERS
 from envgym.plugins import Choice
-from envgym.process_log import FOLDER, close_log, is_open, open_log
+from envgym.process_log import FOLDER, WEIGHTS, close_log, is_open, open_log
 from envgym.processes import ProcessSpec
 from envgym.restarts import RestartRules
 from envgym.serving.wire import TOKEN_VARIABLE as ENV_TOKEN
 from envgym.supervision import Deadlines, SupervisedProcesses
 from envgym.trainer.learner.ranks import meeting as ranks
-from envgym.trainer.learner.ranks.meeting import Meeting, is_torchrun
-from envgym.trainer.server_membership import ENV_SERVER, POLICY_SERVER, POLICY_SERVERS, StartedServers, followed
+from envgym.trainer.learner.ranks.meeting import Meeting, free_address, is_torchrun
+from envgym.trainer.placement import (
+    ENV_SERVER,
+    LEARNER,
+    POLICY_SERVER,
+    Placed,
+    placed,
+    roles_of,
+)
+from envgym.trainer.server_membership import POLICY_SERVERS, StartedServers, followed
 from envgym.trainer.settings import TrainSettings
-
-_LEARNER: Final = "learner"
 
 
 class Launched(NamedTuple):
@@ -61,33 +69,59 @@ def launched(settings: TrainSettings) -> Iterator[Launched]:
             yield Launched(settings, meeting)
         return
     resume = f"envgym train {settings.run.path} --resume"
+    folder, run = settings.run.path / FOLDER, settings.run.name
     servers = StartedServers(settings.run.path / SERVERS)
     with (
-        _log_of_controller(settings),
         _tokens(ENV_TOKEN, POLICY_TOKEN),
+        placed(settings, roles_of(launch, has_ranks=meeting is None)) as places,  # where refused, nothing is written
+        _log_of_controller(settings),
         SupervisedProcesses(
-            settings.run.path / FOLDER,
-            run=settings.run.name,
+            folder,
+            run=run,
             resume=resume,
+            starter=places.starter,
             rules=RestartRules(launch.restarts),
             on_serving=servers.note,
         ) as processes,
         ExitStack() as held,
     ):
         if meeting is None and launch.learners > 1:
-            meeting = Meeting.at_file(0, launch.learners, f"{mkdtemp(prefix=ranks.FOLDER)}/meeting")
+            meeting = _meeting(launch.learners, places)
             held.callback(meeting.leave)
             engine = settings.engine.model_copy(update={"threads": _threads(settings)})
             settings = settings.model_copy(update={"engine": engine})
-        processes.start(process_specs(settings, meeting))
+        processes.start(process_specs(settings, meeting, hosts=places.hosts))
         ready = processes.wait_ready(timeout_s=launch.start_timeout_s)
         urls = {role: str(told["url"]) for role, told in ready.items() if "url" in told}
         servers.urls.update(urls)
-        settings = held.enter_context(followed(with_addresses(settings, urls), started=urls))
+        weights = held.enter_context(_weights_for_all(settings)) if launch.launcher == "ray" else None
+        settings = with_addresses(settings, urls, weights=weights)
+        if places.gpu is not None:
+            engine = settings.engine.model_copy(update={"device": f"cuda:{places.gpu}"})
+            settings = settings.model_copy(update={"engine": engine})
+        settings = held.enter_context(followed(settings, started=urls))
         deadlines = Deadlines(launch.health_timeout_s, launch.start_timeout_s)
         tokens = {ENV_SERVER: ENV_TOKEN, POLICY_SERVER: POLICY_TOKEN}
         held.enter_context(processes.supervised(deadlines, tokens))
         yield Launched(settings, meeting)
+
+
+def _meeting(size: int, places: Placed) -> Meeting:
+    """Return where this process meets the ranks that it starts: at a file or, on several machines, at its address."""
+    if places.host:
+        return Meeting.at_address(0, size, free_address(places.host))
+    return Meeting.at_file(0, size, f"{mkdtemp(prefix=ranks.FOLDER)}/meeting")
+
+
+@contextmanager
+def _weights_for_all(settings: TrainSettings) -> Iterator[Path]:
+    """Return the directory for new weights, for a block: within that of the run, which all nodes see."""
+    weights = settings.run.path.resolve() / WEIGHTS
+    rmtree(weights, ignore_errors=True)
+    try:
+        yield weights
+    finally:
+        rmtree(weights, ignore_errors=True)
 
 
 def meeting_of_torchrun(settings: TrainSettings) -> Meeting | None:
@@ -109,7 +143,7 @@ def meeting_of_torchrun(settings: TrainSettings) -> Meeting | None:
 def _num_started(settings: TrainSettings, meeting: Meeting | None) -> int:
     """Return how many processes this one starts: no ranks where torchrun has."""
     launch = settings.launch
-    return launch.num_started - (launch.learners - 1 if meeting is not None and launch.launcher == "local" else 0)
+    return launch.num_started - (launch.learners - 1 if meeting is not None and launch.launcher != "static" else 0)
 
 
 @contextmanager
@@ -137,19 +171,27 @@ def _log_of_controller(settings: TrainSettings) -> Iterator[None]:
         close_log()
 
 
-def process_specs(settings: TrainSettings, meeting: Meeting | None = None) -> list[ProcessSpec]:
-    """Return the processes that a run starts; the ranks but the first, where they meet at a file."""
+def process_specs(
+    settings: TrainSettings, meeting: Meeting | None = None, *, hosts: Mapping[str, str] | None = None
+) -> list[ProcessSpec]:
+    """Return the processes that a run starts.
+
+    Args:
+        settings: of the run.
+        meeting: of the ranks, which are started but for the first one, unless torchrun has started them.
+        hosts: role -> address on which it listens; it listens to its machine alone where none is given.
+    """
     launch, env_ids = settings.launch, dict.fromkeys(env.id for env in settings.envs if not env.servers)
     commands = {
         ENV_SERVER: (launch.env_servers, ("serve", *env_ids)),
         POLICY_SERVER: (launch.servers, _policy_server(settings) if launch.servers else ()),
     }
     specs = [
-        ProcessSpec(f"{role}-{number}", (*command, "--port", "0"), is_restarted=True)
-        for role, (count, command) in commands.items()
-        for number in range(count)
+        ProcessSpec(role, (*command, *(("--host", hosts[role]) if hosts else ()), "--port", "0"), is_restarted=True)
+        for kind, (count, command) in commands.items()
+        for role in (f"{kind}-{number}" for number in range(count))
     ]
-    if meeting is not None and meeting.file is not None:
+    if meeting is not None and (meeting.file or meeting.address):
         specs += [_learner_rank(settings, meeting, rank) for rank in range(1, meeting.size)]
     return specs
 
@@ -157,9 +199,14 @@ def process_specs(settings: TrainSettings, meeting: Meeting | None = None) -> li
 def _learner_rank(settings: TrainSettings, meeting: Meeting, rank: int) -> ProcessSpec:
     """Return a rank of the learner that follows this process; it is ready when it waits for the others."""
     launch, engine = settings.launch, settings.engine
-    options: dict[str, object] = {"rank": rank, "of": meeting.size, "meeting": meeting.file, "device": engine.device}
+    options: dict[str, object] = {
+        "rank": rank,
+        "of": meeting.size,
+        "meeting": meeting.file or meeting.address,
+        "device": engine.device,
+    }
     options |= {"threads": _threads(settings), "timeout": launch.rank_timeout_s}
-    return ProcessSpec(f"{_LEARNER}-{rank}", ("learner-rank", *_words(options)), ends_itself=True)
+    return ProcessSpec(f"{LEARNER}-{rank}", ("learner-rank", *_words(options)), ends_itself=True)
 
 
 def _policy_server(settings: TrainSettings) -> tuple[str, ...]:
@@ -187,22 +234,26 @@ def _words(options: Mapping[str, object]) -> list[str]:
 def _threads(settings: TrainSettings) -> int:
     """Return the CPU threads of every process with a model: a share of the cores, where the settings name none."""
     launch = settings.launch
+    if launch.launcher == "ray":
+        return settings.engine.threads or max(1, int(min(launch.ray.learner_cpus, launch.ray.server_cpus)))
     return settings.engine.threads or max(1, (os.cpu_count() or 1) // (launch.learners + launch.servers))
 
 
-def with_addresses(settings: TrainSettings, urls: Mapping[str, str]) -> TrainSettings:
+def with_addresses(settings: TrainSettings, urls: Mapping[str, str], *, weights: Path | None = None) -> TrainSettings:
     """Return the settings of a run with where its processes serve.
 
     Args:
         settings: without these addresses.
         urls: role of a process -> its address.
+        weights: directory for new weights, which policy servers see, too; None: a temporary one of this machine.
     """
     of_envs, of_policy = (
         tuple(url for role, url in urls.items() if role.startswith(kind)) for kind in (ENV_SERVER, POLICY_SERVER)
     )
     engine = settings.engine
     if of_policy:
-        given = {"servers": list(of_policy), "transport": settings.launch.transport}
+        given: dict[str, object] = {"servers": list(of_policy), "transport": settings.launch.transport}
+        given |= {} if weights is None else {"weights": str(weights)}
         backend = Choice.model_validate({"name": POLICY_SERVERS, **given})
         engine = engine.model_copy(update={"backend": backend})
     envs = tuple(env if env.servers else env.model_copy(update={"servers": of_envs}) for env in settings.envs)

@@ -85,13 +85,42 @@ class DecontaminationSettings(Settings):
     """Largest share of a held-out text's words that lie in such rows of a train task that is kept."""
 
 
+class RaySettings(Settings):
+    """The cluster of the launcher `ray`, and what each process takes of it; all nodes must see the run directory."""
+
+    address: str = "auto"
+    """`auto`: the cluster that this machine belongs to, or `RAY_ADDRESS`; HOST:PORT of its head; `local` starts one on
+    this machine for as long as the run goes on."""
+    strategy: Literal["PACK", "SPREAD"] = "PACK"
+    """`PACK`: on as few nodes as possible; `SPREAD`: on as many."""
+    learner_cpus: float = Field(default=1.0, gt=0)
+    """CPUs of a learner rank, also of the run's own process."""
+    learner_gpus: float | None = Field(default=None, ge=0)
+    """GPUs of a learner rank; null: 1 where `engine.device` is CUDA, else 0."""
+    server_cpus: float = Field(default=1.0, gt=0)
+    """CPUs of a policy server."""
+    server_gpus: float | None = Field(default=None, ge=0)
+    """GPUs of a policy server; null as for `learner_gpus`."""
+    env_server_cpus: float = Field(default=1.0, gt=0)
+    """CPUs of an environment server."""
+    env_server_gpus: float = Field(default=0.0, ge=0)
+    """GPUs of an environment server."""
+    timeout_s: float = Field(default=60.0, gt=0)
+    """Seconds within which the cluster must answer and place all processes."""
+    clock_tolerance_s: float = Field(default=5.0, ge=0)
+    """Seconds by which the clocks of nodes may differ, as logs of all processes are joined by time."""
+
+
 class LaunchSettings(Settings):
     """Processes that a run starts beside its own, watches and ends: a server that dies is started again; where another
     process dies, the run ends and can be resumed."""
 
-    launcher: Literal["local", "static"] = "local"
-    """`local` starts them on this machine; `static` starts none, and sees that as many addresses are given (`servers`
-    of the envs and of `engine.backend`); its learner ranks are those of torchrun."""
+    launcher: Literal["local", "ray", "static"] = "local"
+    """`local` starts them on this machine, `ray` on the nodes of a Ray cluster. `static` starts none, and sees that as
+    many addresses are given (`servers` of the envs and of `engine.backend`); its learner ranks are those of
+    torchrun."""
+    ray: RaySettings = RaySettings()
+    """The cluster, for the launcher `ray`."""
     learners: int = Field(default=1, ge=1)
     """Processes that learn together, this one among them, each with a shard of the model; under torchrun as many as it
     has started."""
@@ -116,6 +145,12 @@ class LaunchSettings(Settings):
     def _check_servers(self) -> "LaunchSettings":
         """Refuse what only servers that this run starts would do."""
         if self.launcher != "static" and self.servers:
+            if (self.launcher, self.transport) == ("ray", "ipc"):
+                must, do = (
+                    "be another with the launcher ray",
+                    "use files or nccl: servers may be on other machines and GPUs",
+                )
+                raise ValueError(sentence("launch.transport", must, "ipc", where="launch", do=do))
             return self
         for name in ("server_engine", "transport"):
             value, usual = getattr(self, name), type(self).model_fields[name].default
@@ -128,7 +163,7 @@ class LaunchSettings(Settings):
     @property
     def num_started(self) -> int:
         """How many processes are started."""
-        return self.learners - 1 + self.servers + self.env_servers if self.launcher == "local" else 0
+        return self.learners - 1 + self.servers + self.env_servers if self.launcher != "static" else 0
 
 
 class RolloutSettings(Settings):

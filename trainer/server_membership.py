@@ -19,11 +19,9 @@ from envgym.server_list import (
 )
 from envgym.serving.client import RECONNECT_S
 from envgym.serving.pool import pool_of
+from envgym.trainer.placement import ENV_SERVER
 from envgym.trainer.settings import TrainSettings
 
-ENV_SERVER: Final = "env-server"
-POLICY_SERVER: Final = "policy-server"
-"""First part of the roles of servers that are started."""
 POLICY_SERVERS: Final = "policy_servers"
 """The backend that samples through policy servers."""
 

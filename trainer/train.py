@@ -50,7 +50,7 @@ from envgym.trainer.metrics.update import Metrics
 from envgym.trainer.models.base import check_annotations_are_made
 from envgym.trainer.rollout.collector import Collected, Collector
 from envgym.trainer.rollout.groups import Stats, updated_stats
-from envgym.trainer.rollout.journal import Journal, open_journal
+from envgym.trainer.rollout.journal import TurnJournal, open_journal
 from envgym.trainer.settings import TrainSettings
 from envgym.trainer.workflows.control import RunControl
 from envgym.trainer.workflows.demonstration_pool import DemonstrationPool
@@ -183,7 +183,7 @@ class TrainLoop:
         callbacks: Callback,
         *,
         demonstrations: DemonstrationPool | None = None,
-        journal: Journal | None = None,
+        journal: TurnJournal | None = None,
     ) -> None:
         """Join the parts; nothing runs yet. A journal is closed with the run."""
         self.settings, self.run_directory, self.context, self.callbacks = settings, run, context, callbacks
@@ -261,11 +261,7 @@ class TrainLoop:
         with times.measure("collect"):
             collected = self._collect(runner, step)
         requests, groups = collected.requests, collected.groups
-        check_invalid(groups, limit=self.settings.run.max_invalid_rate, step=step)
-        check_prompts([tree for group in groups for tree in group.trees], where=f"step {step}")
-        check_annotations(groups, limit=self.settings.run.max_invalid_rate, step=step)
-        if self.settings.canary.on_rewrite == "fail":
-            check_context_rewrites(groups, step=step)
+        _check_groups(groups, self.settings, step=step)
         joined, replayed = _join_replayed(self.context, self._audit, self.settings.run.seed, step, collected)
         result = self.context.method.filter(joined).at_most(collected.wanted + len(joined) - len(groups))
         self.callbacks.on_progress(LEARN, 0, len(result.kept))
@@ -304,10 +300,9 @@ class TrainLoop:
         self.callbacks.on_step(step, metrics)
 
     def _collect(self, runner: Runner, step: int) -> Collected:
-        settings = self.settings
-        total = settings.rollout.groups * settings.rollout.group_size * settings.resampling.rounds
-        progress = progress_counter(self.callbacks, COLLECT, total)
-        self._audit.begin_step(remembered=settings.rollout.staleness)
+        rollout, rounds = self.settings.rollout, self.settings.resampling.rounds
+        progress = progress_counter(self.callbacks, COLLECT, rollout.groups * rollout.group_size * rounds)
+        self._audit.begin_step(remembered=rollout.staleness)
         return runner.run(self._collector.take(step - 1, stats=self.stats, on_finished=progress))
 
     def _learn(
@@ -377,6 +372,15 @@ class TrainLoop:
         if self._canary is None:
             return {}
         return runner.run(self._canary.check(self.context.policy, self.context.compute_logprobs, step=self.step))
+
+
+def _check_groups(groups: Sequence[Group], settings: TrainSettings, *, step: int) -> None:
+    """See that a step's episodes can train. Raises: RunError: too many are invalid, or a context was rewritten."""
+    check_invalid(groups, limit=settings.run.max_invalid_rate, step=step)
+    check_prompts([tree for group in groups for tree in group.trees], where=f"step {step}")
+    check_annotations(groups, limit=settings.run.max_invalid_rate, step=step)
+    if settings.canary.on_rewrite == "fail":
+        check_context_rewrites(groups, step=step)
 
 
 async def _close(collector: Collector, context: RunContext) -> None:

@@ -33,8 +33,9 @@ from envgym.event_loop import run_coroutine
 from envgym.files import sole_writer
 from envgym.journal import Journal
 from envgym.report.from_run import write_run_report
+from envgym.run_changes import check_same
 from envgym.run_trust import check_trusted
-from envgym.runs import RunDirectory, check_labels, check_new, check_same
+from envgym.runs import RunDirectory, check_labels, check_new
 from envgym.seeds import derive_seed
 from envgym.settings import build_settings
 from envgym.wall_time import WallClock

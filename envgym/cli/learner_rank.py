@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import re
 import signal
 
 from envgym.cli.common import import_from_here
@@ -12,7 +13,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
     parser.add_argument("--rank", type=int, required=True, metavar="R", help="number of this process; the run has 0")
     parser.add_argument("--of", type=int, required=True, metavar="N", help="processes that learn together")
-    parser.add_argument("--meeting", required=True, metavar="FILE", help="where they meet; no file is there yet")
+    parser.add_argument(
+        "--meeting",
+        required=True,
+        metavar="PLACE",
+        help="where they meet: a file that is not there yet, or HOST:PORT of rank 0",
+    )
     parser.add_argument("--device", default="auto", help="cpu, cuda, or auto (default)")
     parser.add_argument("--threads", type=int, help="CPU threads of torch (default: torch's own choice)")
     help_timeout = "seconds that ranks wait for each other in the middle of a train step (default: 600)"
@@ -29,7 +35,10 @@ def run(args: argparse.Namespace) -> int:
     must, do = f"be from 1 to {args.of - 1}", "leave rank 0 to the run"
     InvalidInput.unless(0 < args.rank < args.of, "--rank", must, args.rank, where="envgym learner-rank", do=do)
     device = prepare_device(args.device, args.threads)
-    meeting = Meeting.at_file(args.rank, args.of, os.path.abspath(args.meeting))
+    if re.fullmatch(r"[^/]+:\d+", args.meeting):
+        meeting = Meeting.at_address(args.rank, args.of, args.meeting)
+    else:
+        meeting = Meeting.at_file(args.rank, args.of, os.path.abspath(args.meeting))
     announce()
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # it waits in torch, where a handler of Python would not run
     follow(meeting, device=device, timeout_s=args.timeout, on_settings=import_from_here)

@@ -61,12 +61,13 @@ RUNNERS: Final = MappingProxyType(
             "tests/docs/test_processes.py::test_settings_of_the_page_have_as_many_addresses_as_they_say"
         ),
         ("text", "docs/processes.md"): "tests/docs/test_processes.py::test_page_shows_what_is_printed",
+        ("text", "docs/cluster.md"): "tests/docs/test_cluster.py::test_page_shows_the_sentences_of_refusals",
         ("text", "docs/objective.md"): DRAWING,
         ("text", "docs/packing.md"): DRAWING,
     }
 )
 """(language, page) -> the test that runs the blocks, loads them, or compares them with what is printed."""
-PROGRAMS_OF_THE_SYSTEM: Final = {"curl", "docker", "source", "systemd-run", "python3"}
+PROGRAMS_OF_THE_SYSTEM: Final = {"curl", "docker", "export", "ray", "source", "systemd-run", "python3"}
 SMALL: Final = (
     "run.steps=1",
     "model={name: tiny, tiny: {hidden_size: 64, num_layers: 1, num_heads: 2, num_kv_heads: 2, intermediate_size: 64}}",

@@ -8,7 +8,12 @@ from pathlib import Path
 import pytest
 import yaml
 
+from envgym.cli.main import main
+from envgym.processes import Processes, ProcessSpec
+from tests.support.pages import SMALL
+
 ROOT = Path(__file__).parents[2]
+SERVICES = yaml.safe_load((ROOT / "docker" / "compose.yaml").read_text(encoding="utf-8"))["services"]
 DOCKERFILES = sorted((ROOT / "docker").glob("*/Dockerfile"))
 
 
@@ -24,8 +29,8 @@ def test_image_takes_a_base_runs_as_a_user_and_copies_what_there_is(path: Path) 
 
 
 def test_compose_builds_the_three_images_on_bases_that_can_be_named() -> None:
-    services = yaml.safe_load((ROOT / "docker" / "compose.yaml").read_text(encoding="utf-8"))["services"]
-    built = {name: service["build"] for name, service in services.items()}
+    built = {name: service["build"] for name, service in SERVICES.items() if "build" in service}
+    assert {service["image"] for service in SERVICES.values()} == {f"envgym-{name}" for name in built}
     assert sorted(built) == ["retriever", "sandbox", "train"] == [path.parent.name for path in DOCKERFILES]
     for name, build in built.items():
         context = ROOT / "docker" / build["context"]
@@ -34,6 +39,50 @@ def test_compose_builds_the_three_images_on_bases_that_can_be_named() -> None:
         default = re.search(r"^ARG BASE=(\S+)", dockerfile.read_text(encoding="utf-8"), re.MULTILINE)
         assert default is not None
         assert build["args"]["BASE"] == f"${{{name.upper()}_BASE:-{default[1]}}}"
+
+
+def command_of(service: str, **places: str) -> list[str]:
+    """Return the command of a service with the default of each variable, and other addresses and folders."""
+    words = [re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", word) for word in SERVICES[service]["command"]]
+    for old, new in places.items():
+        words = [word.replace(old, new) for word in words]
+    return words
+
+
+def test_gpus_are_added_to_services_that_are_there() -> None:
+    added = yaml.safe_load((ROOT / "docker" / "compose.gpu.yaml").read_text(encoding="utf-8"))["services"]
+    assert set(added) == {"learner", "policy-server"} < set(SERVICES)
+
+
+def test_services_ask_only_for_services_and_volumes_that_are_there() -> None:
+    volumes = yaml.safe_load((ROOT / "docker" / "compose.yaml").read_text(encoding="utf-8"))["volumes"]
+    for service in SERVICES.values():
+        assert set(service.get("depends_on", {})) <= set(SERVICES)
+        named = {volume.partition(":")[0] for volume in service.get("volumes", ()) if volume[0] not in "$."}
+        assert named <= set(volumes)
+
+
+@pytest.mark.processes
+def test_processes_of_compose_train_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ENVGYM_POLICY_TOKEN", "a-token-of-policies")
+    monkeypatch.setenv("ENVGYM_ENV_SERVER_TOKEN", "a-token-of-environments")
+    (tmp_path / "compose").mkdir()
+    resume, folder = "none", tmp_path / "logs"
+    with Processes(folder, run="compose", resume=resume) as processes:
+        commands = {name: command_of(name, **{"8001": "0", "8700": "0"}) for name in ("policy-server", "env-server")}
+        processes.start(ProcessSpec(name, command) for name, command in commands.items())
+        ready = processes.wait_ready(timeout_s=120)
+        ports = {name: str(ready[name]["url"]).rpartition(":")[2] for name in commands}
+        urls = {f"http://{name}:{port}": f"http://127.0.0.1:{ports[name]}" for name, port in PORTS.items()}
+        command = command_of("learner", **urls, **{"/runs": str(tmp_path)})
+        small = [setting for setting in SMALL if not setting.startswith("model.")]
+        words = [word for setting in small for word in ("--set", setting)]
+        assert main([*command, *words]) == 0
+    assert (tmp_path / "compose" / "report.html").exists()
+    assert list((tmp_path / "compose-weights").iterdir())
+
+
+PORTS = {"policy-server": "8001", "env-server": "8700"}
 
 
 def test_without_docker_a_command_runs_all_the_same_and_the_reason_is_printed() -> None:

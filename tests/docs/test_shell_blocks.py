@@ -51,6 +51,10 @@ NOT_RUN: Final = {
     r"(\w+=\d+ )?python (-m pytest|-m scripts.mutation|scripts/test_lanes.py)": "runs the tests themselves",
     r"(\.venv-vllm/bin/)?python benchmarks/": "takes hours; tests/benchmarks runs its parts",
     r"torchrun ": "runs in tests/trainer/learner/ranks/test_runs.py",
+    r"ray start": "tests/support/ray_cluster.py starts nodes",
+    r"envgym train (one-node|four-nodes).yaml": "needs 8 GPUs and more; tests/docs/test_cluster.py reads the settings",
+    r"docker compose": "tests/docs/test_docker.py runs the commands of its services",
+    r"export ": "sets a variable of lines that are not run",
     r"docker build": "scripts/with_docker.py builds the images in the lane docker",
     r"docker buildx": "asks a registry",
     r"systemd-run": "needs a session of systemd; tests/envgym/sandbox/test_cgroup.py has what it is for",
@@ -63,6 +67,7 @@ NOT_RUN: Final = {
 """Why a line is not run by `test_lines_of_a_page_run`, or which test runs it."""
 LANES: Final = {
     "processes": "run.name=served|runs/served",
+    "ray": "--launcher ray",
     "vllm": "--backend vllm|(backend|server_engine)=vllm",
     "web": "smollm2_miniwob|web/",
 }
@@ -110,7 +115,7 @@ def cases() -> list[ParameterSet]:
         for lane in ("", *LANES):
             lines = [line for line in lines_of(page) if lane_of(line) == lane]
             marks = [getattr(pytest.mark, lane)] if lane else []
-            if lane in ("vllm", "web"):
+            if lane in ("ray", "vllm", "web"):
                 marks.append(pytest.mark.filterwarnings("ignore"))
             if lines:
                 found.append(pytest.param(lines, id=f"{page} {lane}".strip(), marks=marks))

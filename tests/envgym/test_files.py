@@ -83,3 +83,16 @@ def test_file_system_without_locks_is_said_and_used(tmp_path: Path, monkeypatch:
         sole_writer(tmp_path),
     ):
         pass
+
+
+def test_new_folder_in_which_nothing_was_written_is_removed(tmp_path: Path) -> None:
+    with sole_writer(tmp_path / "new"):
+        assert (tmp_path / "new").is_dir()
+    assert not (tmp_path / "new").exists()
+    with sole_writer(tmp_path / "new"):
+        (tmp_path / "new" / "kept").touch()
+    assert {path.name for path in (tmp_path / "new").iterdir()} == {LOCK, "kept"}
+    (tmp_path / "old").mkdir()
+    with sole_writer(tmp_path / "old"):
+        pass
+    assert (tmp_path / "old").is_dir()

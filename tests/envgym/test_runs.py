@@ -18,11 +18,11 @@ from hypothesis import given, settings
 from envgym.episodes import Advantages, episode_rows, trees_of
 from envgym.errors import RunError, SettingsError
 from envgym.files import write_atomic, write_json
+from envgym.run_changes import check_same
 from envgym.runs import (
     SCHEMA_VERSION,
     RunDirectory,
     check_labels,
-    check_same,
     file_step,
     read_json,
 )

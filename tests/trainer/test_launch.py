@@ -69,6 +69,11 @@ def test_addresses_that_do_not_fit_are_refused(
         check_addresses(tiny_settings(tmp_path, envs=envs, launch=launch))
 
 
+def test_shared_memory_is_refused_between_machines(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=r"launch\.transport must be another with the launcher ray, got ipc"):
+        tiny_settings(tmp_path, launch={"launcher": "ray", "servers": 1, "transport": "ipc"})
+
+
 @pytest.mark.parametrize(
     "launch",
     [{"transport": "ipc"}, {"server_engine": "vllm"}, {"launcher": "static", "servers": 1, "transport": "ipc"}],

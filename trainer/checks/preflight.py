@@ -7,8 +7,9 @@ from envgym.agents.models.loading import check_model
 from envgym.core.trajectory import Group
 from envgym.core.turns import Ending, Invalid
 from envgym.errors import RunError, sentence
+from envgym.run_changes import check_same
 from envgym.run_trust import check_trusted
-from envgym.runs import RunDirectory, check_new, check_same
+from envgym.runs import RunDirectory, check_new
 from envgym.settings import build_settings
 from envgym.trainer.settings import TrainSettings
 

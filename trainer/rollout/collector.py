@@ -11,7 +11,6 @@ import asyncio
 import math
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
 from typing import NamedTuple, Self
 
 from envgym.agents.loop.agent import Agent
@@ -20,13 +19,13 @@ from envgym.agents.rollout.pool import rare_collections
 from envgym.agents.search import RolloutContext, Strategy
 from envgym.core.trajectory import Group
 from envgym.core.tree import Tree
-from envgym.errors import SettingsError
 from envgym.trainer.env_source import EnvSource, TaskPool
 from envgym.trainer.methods.allocators.base import draw_metrics
-from envgym.trainer.methods.protocols import Allocator, Curriculum, CurriculumContext, Filter, TaskRequest
+from envgym.trainer.methods.protocols import Allocator, Curriculum, Filter, TaskRequest
 from envgym.trainer.methods.replay.base import Replay
 from envgym.trainer.metrics.update import Metrics
 from envgym.trainer.rollout.annotate import AnnotateStage
+from envgym.trainer.rollout.draws import TaskDraws
 from envgym.trainer.rollout.groups import GroupRollout, GroupRunner, Stats
 from envgym.trainer.rollout.window import GroupWindow
 from envgym.trainer.sections import RolloutSettings
@@ -106,8 +105,8 @@ class Collector:
             allocator: extends groups whose trees have ended; None: none is.
             weighs_samples: as `Objective` has it; else a request may not ask for another temperature than the run's.
         """
-        self._settings, self._seed, self._rounds, self._replay = settings, seed, rounds, replay
-        self._tasks, self._curriculum, self._keep_groups = tasks, curriculum, keep_groups
+        self._settings, self._rounds, self._keep_groups = settings, rounds, keep_groups
+        self._draws = TaskDraws(tasks, curriculum, replay, seed)
         self._policy, self._has_annotators = rollout.policy, annotate is not None
         self._last = math.inf if last is None else last
         self._runner = GroupRunner(
@@ -125,10 +124,8 @@ class Collector:
         self._ahead: dict[int, _Step] = {}
         """Steps that were begun and not taken."""
         self._carried: list[GroupRollout] = []
-        self._window = GroupWindow()
+        self._window = GroupWindow(self._runner)
         """Instead of both with `stragglers: window`."""
-        self._drawn: _Step | None = None
-        """The last step whose tasks were drawn for it."""
 
     async def __aenter__(self) -> Self:
         """Return the collector."""
@@ -178,7 +175,7 @@ class Collector:
     ) -> None:
         """Begin the next groups by these, as in `__init__`; groups under way go on as they were begun."""
         self._settings, self._rounds = settings, rounds
-        self._curriculum, self._keep_groups = curriculum, keep_groups
+        self._draws.curriculum, self._keep_groups = curriculum, keep_groups
         self._runner.change(agent=agent, sampling=sampling, search=search, weighs_samples=weighs_samples)
 
     async def close(self) -> None:
@@ -189,92 +186,51 @@ class Collector:
 
     def _begun(self, number: int, stats: Stats) -> _Step:
         """Draw the tasks of a step, and begin its first round."""
-        step = _Step(number, self._draw(number, stats, self._per_round * self._rounds))
+        step = _Step(
+            number,
+            self._draws.draw(number, stats, _per_round(self._settings) * self._rounds, self._settings.group_size),
+        )
         self._begin_round(step)
         return step
 
-    def _draw(self, number: int, stats: Stats, num_groups: int) -> list[TaskRequest]:
-        """Return the tasks of a step."""
-        supplies, size = self._tasks.supplies(), self._settings.group_size
-        context = CurriculumContext(
-            step=number, num_groups=num_groups, group_size=size, supplies=supplies, stats=stats, seed=self._seed
-        )
-        requests = self._curriculum.choose(context)
-        if not requests:
-            do = "let it return some for every step"
-            raise SettingsError.of("curriculum", "choose tasks", "none", where=f"step {number + 1}", do=do)
-        requests = [self._tasks.resolve(request) for request in requests]
-        if self._replay is not None:
-            keys = [self._tasks.task(request.env, request.index).key for request in requests]
-            requests = list(self._replay.plan(number + 1, requests, keys))
-        return requests
-
-    @property
-    def _per_round(self) -> int:
-        """Groups that are begun at once."""
-        return math.ceil(self._settings.groups * self._settings.oversampling)
-
     def _begin_round(self, step: _Step) -> None:
-        for _ in range(min(self._per_round, len(step.requests))):
+        for _ in range(min(_per_round(self._settings), len(step.requests))):
             request = step.requests.popleft()
             step.groups.append(self._runner.begin(request, step=step.number, number=len(step.groups)))
 
     async def _taken_from_window(self, step: int, stats: Stats, on_finished: OnFinished | None) -> Collected:
         """Return a step's groups from the window, and behind them what left it without training."""
-        settings = self._settings
+        num_groups = self._settings.groups
         taken = await self._window.take(
             step,
-            settings,
+            self._settings,
             self._keep_groups,
-            begin=partial(self._begin_next, step, stats),
+            draw=lambda number: self._draws.draw(number, stats, num_groups, self._settings.group_size),
             steps_left=self._last - step,
             rounds=self._rounds,
         )
-        if on_finished is not None:
-            for rollout in taken.trained:
-                _report(rollout, on_finished)
-        rollouts = [*taken.trained, *taken.filtered, *taken.too_old]
-        counts = {"collect/replaced": len(taken.filtered), "collect/too_old": len(taken.too_old)}
-        return self._collected(
-            rollouts, wanted=settings.groups, steps_ahead=len(self._window) / settings.groups, **counts
+        for rollout in taken.trained if on_finished is not None else ():
+            _report(rollout, on_finished)
+        return _collected(
+            [*taken.trained, *taken.filtered, *taken.too_old],
+            wanted=num_groups,
+            steps_ahead=len(self._window) / num_groups,
+            has_annotators=self._has_annotators,
+            replaced=len(taken.filtered),
+            too_old=len(taken.too_old),
         )
-
-    def _begin_next(self, step: int, stats: Stats) -> GroupRollout:
-        """Begin the next group of the curriculum's order, which goes on behind the steps that were drawn."""
-        if self._drawn is None or not self._drawn.requests:
-            number = step if self._drawn is None else self._drawn.number + 1
-            self._drawn = _Step(number, self._draw(number, stats, self._settings.groups))
-        drawn = self._drawn
-        request = drawn.requests.popleft()
-        drawn.groups.append(self._runner.begin(request, step=drawn.number, number=len(drawn.groups)))
-        return drawn.groups[-1]
 
     async def _taken(self, step: _Step, on_finished: OnFinished | None) -> Collected:
         carried, self._carried = self._carried, []
         await _wait_for(carried)
         await self._grow(step, on_finished)
         self._carried = [rollout for rollout in step.groups if not rollout.is_finished]
-        return self._collected(
+        return _collected(
             [*carried, *_finished(step.groups)],
             wanted=self._settings.groups + len(carried),
             steps_ahead=len(self._ahead),
-            **{"collect/carried": len(self._carried)},
-        )
-
-    def _collected(
-        self, rollouts: Sequence[GroupRollout], *, wanted: int, steps_ahead: float, **counts: int
-    ) -> Collected:
-        groups = [rollout.group for rollout in rollouts]
-        return Collected(
-            requests=[rollout.request for rollout in rollouts],
-            groups=groups,
-            wanted=wanted,
-            metrics={
-                **{name: float(count) for name, count in counts.items()},
-                "collect/steps_ahead": float(steps_ahead),
-                **(_annotate_seconds(rollouts) if self._has_annotators else {}),
-                **draw_metrics(groups),
-            },
+            has_annotators=self._has_annotators,
+            carried=len(self._carried),
         )
 
     async def _grow(self, step: _Step, on_finished: OnFinished | None) -> None:
@@ -285,7 +241,7 @@ class Collector:
                     _report(rollout, on_finished)
                 step.num_reported = len(step.groups)
             await self._wait(step)
-            if not step.requests or self._has_enough(step.groups):
+            if not step.requests or _has_enough(step.groups, self._settings.groups, self._keep_groups):
                 return
             self._begin_round(step)
 
@@ -302,17 +258,39 @@ class Collector:
             num_ended = sum(tree not in pending for tree in trees)
             is_annotating = any(rollout.is_annotating for rollout in step.groups)
             has_its_share = num_ended >= settings.min_finished_share * len(trees) and not is_annotating
-            if has_its_share or self._has_enough(step.groups):
+            if has_its_share or _has_enough(step.groups, self._settings.groups, self._keep_groups):
                 break
         if pending and settings.stragglers == "abort":
             for rollout in step.groups:
                 rollout.abort(STRAGGLER)
             await _wait_for(step.groups)
 
-    def _has_enough(self, groups: Sequence[GroupRollout]) -> bool:
-        finished = [rollout.group for rollout in _finished(groups)]
-        wanted = self._settings.groups
-        return len(finished) >= wanted and len(self._keep_groups(finished).kept) >= wanted
+
+def _has_enough(groups: Sequence[GroupRollout], wanted: int, keep: Filter) -> bool:
+    finished = [rollout.group for rollout in _finished(groups)]
+    return len(finished) >= wanted and len(keep(finished).kept) >= wanted
+
+
+def _collected(
+    rollouts: Sequence[GroupRollout], *, wanted: int, steps_ahead: float, has_annotators: bool, **counts: int
+) -> Collected:
+    groups = [rollout.group for rollout in rollouts]
+    return Collected(
+        requests=[rollout.request for rollout in rollouts],
+        groups=groups,
+        wanted=wanted,
+        metrics={
+            **{f"collect/{name}": float(count) for name, count in counts.items()},
+            "collect/steps_ahead": float(steps_ahead),
+            **(_annotate_seconds(rollouts) if has_annotators else {}),
+            **draw_metrics(groups),
+        },
+    )
+
+
+def _per_round(settings: RolloutSettings) -> int:
+    """Return how many groups are begun at once."""
+    return math.ceil(settings.groups * settings.oversampling)
 
 
 def _finished(groups: Iterable[GroupRollout]) -> list[GroupRollout]:

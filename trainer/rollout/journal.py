@@ -39,7 +39,7 @@ class _Reused(NamedTuple):
     tokens: int = 0
 
 
-class Journal:
+class TurnJournal:
     """The journal of one run, with one writer."""
 
     def __init__(self, folder: Path, *, run: str, version: int, staleness: int) -> None:
@@ -114,15 +114,15 @@ class Journal:
         return sorted((int(match[1]), path) for match, path in found if match)
 
 
-def open_journal(run: RunDirectory, *, version: int, staleness: int, keep: bool) -> Journal | None:
-    """Return the journal of a run, as `Journal`; None: it is to keep none. Raises: RunError: it is another run's."""
-    return Journal(run.path / _FOLDER, run=run.id, version=version, staleness=staleness) if keep else None
+def open_journal(run: RunDirectory, *, version: int, staleness: int, keep: bool) -> TurnJournal | None:
+    """Return the journal of a run, as `TurnJournal`; None: it keeps none. Raises: RunError: it is another run's."""
+    return TurnJournal(run.path / _FOLDER, run=run.id, version=version, staleness=staleness) if keep else None
 
 
 class JournaledPolicy(WrappedPolicy):
     """A policy that is asked only for what its journal does not have."""
 
-    def __init__(self, policy: Policy, journal: Journal) -> None:
+    def __init__(self, policy: Policy, journal: TurnJournal) -> None:
         """Note in `journal` what `policy` samples."""
         super().__init__(policy)
         self._journal = journal

@@ -9,12 +9,13 @@ with a window is that of engines that sample ahead by groups; here a slot is fre
 
 import asyncio
 import math
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from envgym.core.trajectory import Group
-from envgym.trainer.methods.protocols import Filter
-from envgym.trainer.rollout.groups import GroupRollout
+from envgym.trainer.methods.protocols import Filter, TaskRequest
+from envgym.trainer.rollout.groups import GroupRollout, GroupRunner
 from envgym.trainer.sections import RolloutSettings
 
 TOO_OLD = "too old: it would train on weights that are newer by more than rollout.staleness"
@@ -40,9 +41,13 @@ class _Slot(NamedTuple):
 class GroupWindow:
     """The groups that were begun and not taken, the oldest first."""
 
-    def __init__(self) -> None:
+    def __init__(self, runner: GroupRunner) -> None:
         """Begin without a group."""
+        self._runner = runner
         self._slots: list[_Slot] = []
+        self._drawn: deque[TaskRequest] = deque()
+        """Not begun, of the step whose tasks were drawn last."""
+        self._drawn_step, self._num_begun = -1, 0
 
     def __len__(self) -> int:
         """Return how many groups were begun and not taken."""
@@ -54,7 +59,7 @@ class GroupWindow:
         settings: RolloutSettings,
         keep: Filter,
         *,
-        begin: Callable[[], GroupRollout],
+        draw: Callable[[int], Sequence[TaskRequest]],
         steps_left: float,
         rounds: int = 1,
     ) -> Taken:
@@ -64,7 +69,7 @@ class GroupWindow:
             step: train steps done before, which is the version of the weights.
             settings: how many groups, and how old they may get.
             keep: the filter.
-            begin: begins the next group.
+            draw: returns the tasks of a step, of which the curriculum has some for each.
             steps_left: this one included, for which groups are begun.
             rounds: a step makes do with fewer groups when the filter has seen so many times its number.
 
@@ -74,7 +79,7 @@ class GroupWindow:
         while True:
             room = min(settings.staleness + 1, steps_left) * settings.groups
             while len(self._slots) < room:  # as many as have left, and the run still needs
-                self._slots.append(_Slot(begin(), step))
+                self._slots.append(_Slot(self._begin_next(step, draw), step))
             finished = [slot for slot in self._in_reach(settings) if slot.rollout.is_finished]
             kept = _kept([slot.rollout for slot in finished], keep)
             if len(kept) < len(finished):  # and then again, with those that replace them
@@ -95,6 +100,14 @@ class GroupWindow:
         await _settle(late)
         trained, too_old = ([slot.rollout for slot in part] for part in (taken, late))
         return Taken(trained, filtered, too_old)
+
+    def _begin_next(self, step: int, draw: Callable[[int], Sequence[TaskRequest]]) -> GroupRollout:
+        """Begin the next group of the curriculum's order, which goes on behind the steps that were drawn."""
+        if not self._drawn:
+            self._drawn_step, self._num_begun = max(step, self._drawn_step + 1), 0
+            self._drawn.extend(draw(self._drawn_step))
+        self._num_begun += 1
+        return self._runner.begin(self._drawn.popleft(), step=self._drawn_step, number=self._num_begun - 1)
 
     def _in_reach(self, settings: RolloutSettings) -> list[_Slot]:
         ahead = settings.staleness * settings.groups

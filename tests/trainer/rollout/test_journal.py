@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from envgym.agents.policies.scripted import ScriptedPolicy
 from envgym.agents.protocols import FinishReason, GenerateRequest, Generation, Policy, Sampling, VersionSpan
 from envgym.errors import RunError
-from envgym.trainer.rollout.journal import Journal, _from_json, _to_json
+from envgym.trainer.rollout.journal import TurnJournal, _from_json, _to_json
 
 FOUND = Generation(
     token_ids=(5, 6),
@@ -30,8 +30,8 @@ def answering(generation: Generation) -> ScriptedPolicy:
     return ScriptedPolicy(lambda request: generation)
 
 
-def journal(folder: Path, *, version: int = 4, staleness: int = 1, run: str = "this") -> Journal:
-    return Journal(folder, run=run, version=version, staleness=staleness)
+def journal(folder: Path, *, version: int = 4, staleness: int = 1, run: str = "this") -> TurnJournal:
+    return TurnJournal(folder, run=run, version=version, staleness=staleness)
 
 
 def ask(policy: Policy, request: GenerateRequest = ASKED) -> Generation:

@@ -15,7 +15,7 @@ from torch.distributed.device_mesh import init_device_mesh
 
 from envgym.errors import sentence
 from envgym.processes import PeerLost
-from envgym.trainer.learner.ranks.meeting import Meeting
+from envgym.trainer.learner.ranks.meeting import Meeting, interface_to
 
 DEADLINE_S: Final = 600.0
 """A collective that takes longer has lost a rank."""
@@ -43,7 +43,7 @@ class RankGroup:
         self.device = device
         limit = timedelta(seconds=deadline_s)
         backend = "nccl" if device.type == "cuda" else "gloo"
-        with lost_ranks_told(), _on_loopback(meeting):
+        with lost_ranks_told(), _listening(meeting):
             dist.init_process_group(
                 backend, init_method=meeting.init_method, rank=meeting.rank, world_size=meeting.size, timeout=limit
             )
@@ -104,9 +104,10 @@ def _unpacked(data: bytes) -> Any:  # as above
 
 
 @contextmanager
-def _on_loopback(meeting: Meeting) -> Iterator[None]:
-    """Let ranks of one machine listen to no other."""
-    named = {} if not meeting.is_local else dict.fromkeys(_INTERFACES, "lo" if sys.platform == "linux" else "lo0")
+def _listening(meeting: Meeting) -> Iterator[None]:
+    """Let ranks of one machine listen to no other, and others where the network is that rank 0 is reached by."""
+    interface = ("lo" if sys.platform == "linux" else "lo0") if meeting.is_local else interface_to(meeting.address)
+    named = {} if interface is None else dict.fromkeys(_INTERFACES, interface)
     made = {name: value for name, value in named.items() if name not in os.environ}
     os.environ.update(made)
     try:

@@ -1,0 +1,105 @@
+"""Where the processes beside a run are started: on this machine, or placed on the nodes of a cluster."""
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final, NamedTuple
+
+from envgym.agents.models.loading import resolve_model
+from envgym.process_handles import LocalStarter, ProcessStarter
+from envgym.ray_launcher.placement import Bundle, PlacementRequest
+from envgym.ray_launcher.starter import check_installed, placed_by_ray
+from envgym.trainer.sections import LaunchSettings
+from envgym.trainer.settings import TrainSettings
+
+ENV_SERVER: Final = "env-server"
+POLICY_SERVER: Final = "policy-server"
+LEARNER: Final = "learner"
+CONTROLLER: Final = "controller"
+
+
+class Placed(NamedTuple):
+    """Where processes are started, and by whom."""
+
+    starter: ProcessStarter
+    hosts: Mapping[str, str] = MappingProxyType({})
+    """Role -> address of its machine; empty: all are on this one."""
+    host: str = ""
+    """Address by which those machines reach this process; empty as above."""
+    gpu: int | None = None
+    """Number of the GPU that is this process's, among those that it sees; None: as the settings say."""
+
+
+def roles_of(launch: LaunchSettings, *, has_ranks: bool) -> list[str]:
+    """Return the names of the processes that a run starts.
+
+    Args:
+        launch: which these are.
+        has_ranks: whether learner ranks are among them; else torchrun has started those.
+    """
+    counts = {ENV_SERVER: launch.env_servers, POLICY_SERVER: launch.servers}
+    roles = [f"{kind}-{number}" for kind, count in counts.items() for number in range(count)]
+    return roles + [f"{LEARNER}-{rank}" for rank in range(1, launch.learners) if has_ranks]
+
+
+@contextmanager
+def placed(settings: TrainSettings, roles: list[str]) -> Iterator[Placed]:
+    """Find a place for the processes of a run for a block. Raises: SettingsError: a cluster cannot run them."""
+    if settings.launch.launcher != "ray":
+        yield Placed(LocalStarter())
+        return
+    check_installed()
+    ray = settings.launch.ray
+    request = PlacementRequest(
+        address=ray.address,
+        strategy=ray.strategy,
+        bundles=bundles_of(settings, roles),
+        directory=os.getcwd(),
+        run=str(_existing(settings.run.path.resolve())),
+        timeout_s=ray.timeout_s,
+        clock_tolerance_s=ray.clock_tolerance_s,
+    )
+    with placed_by_ray(request) as starter:
+        found = starter.placement
+        yield Placed(starter, found.hosts, found.host, _visible_number(found.gpus))
+
+
+def bundles_of(settings: TrainSettings, roles: list[str]) -> tuple[Bundle, ...]:
+    """Return what this process and those of the given roles take of their nodes."""
+    ray, model = settings.launch.ray, resolve_model(settings.model.name, tiny=settings.model.tiny)
+    default = float(_is_cuda(settings.engine.device))
+    learner = (ray.learner_cpus, default if ray.learner_gpus is None else ray.learner_gpus)
+    server = (ray.server_cpus, default if ray.server_gpus is None else ray.server_gpus)
+    takes = {LEARNER: learner, POLICY_SERVER: server, ENV_SERVER: (ray.env_server_cpus, ray.env_server_gpus)}
+    bundles = [Bundle(role=CONTROLLER, cpus=learner[0], gpus=learner[1])]
+    for role in roles:
+        kind = role.rpartition("-")[0]
+        cpus, gpus = takes[kind]
+        needs = kind != ENV_SERVER
+        directories = (str(Path(model).resolve()),) if needs and os.path.isdir(model) else ()
+        bundles.append(Bundle(role=role, cpus=cpus, gpus=gpus, directories=directories, sees_run=needs))
+    return tuple(bundles)
+
+
+def _is_cuda(device: str) -> bool:
+    """Return whether a setting means a GPU."""
+    if device == "auto":
+        import torch  # heavy
+
+        return torch.cuda.is_available()
+    return device.startswith("cuda")
+
+
+def _existing(path: Path) -> Path:
+    """Return a path, or the nearest directory above it that is there."""
+    return next(place for place in (path, *path.parents) if place.is_dir())
+
+
+def _visible_number(gpus: tuple[str, ...]) -> int | None:
+    """Return which of the GPUs that this process sees is the first of those that it was given."""
+    if not gpus:
+        return None
+    visible = [name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
+    return visible.index(gpus[0]) if gpus[0] in visible else int(gpus[0])
