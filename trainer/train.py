@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from envgym.agents.evaluation.play import EvalRecord, check_prompts
+from envgym.agents.evaluation.play import EvalRecord
 from envgym.agents.models.loading import describe_device
 from envgym.core.trajectory import Group
 from envgym.core.tree import Source
@@ -25,7 +25,7 @@ from envgym.trainer.batch.build import TrainingBatch
 from envgym.trainer.build import RunContext, build_run_context
 from envgym.trainer.checks.mask_audit import AuditedPolicy, MaskAudit
 from envgym.trainer.checks.memory import check_memory
-from envgym.trainer.checks.preflight import check_annotations, check_invalid, open_run_directory
+from envgym.trainer.checks.preflight import check_groups, open_run_directory
 from envgym.trainer.checks.weight_canary import TEXT, WeightCanary
 from envgym.trainer.launch import launched
 from envgym.trainer.learner.allocator import freed_memory_kept
@@ -42,7 +42,6 @@ from envgym.trainer.method import build_method
 from envgym.trainer.metrics.callbacks import COLLECT, LEARN, Callback, Callbacks, TimeKeeper, progress_counter
 from envgym.trainer.metrics.failures import SurvivedFailures
 from envgym.trainer.metrics.rollout import (
-    check_context_rewrites,
     replay_metrics,
 )
 from envgym.trainer.metrics.times import StepTimes, peak_memory_metrics
@@ -261,7 +260,7 @@ class TrainLoop:
         with times.measure("collect"):
             collected = self._collect(runner, step)
         requests, groups = collected.requests, collected.groups
-        _check_groups(groups, self.settings, step=step)
+        check_groups(groups, self.settings, step=step)
         joined, replayed = _join_replayed(self.context, self._audit, self.settings.run.seed, step, collected)
         result = self.context.method.filter(joined).at_most(collected.wanted + len(joined) - len(groups))
         self.callbacks.on_progress(LEARN, 0, len(result.kept))
@@ -372,15 +371,6 @@ class TrainLoop:
         if self._canary is None:
             return {}
         return runner.run(self._canary.check(self.context.policy, self.context.compute_logprobs, step=self.step))
-
-
-def _check_groups(groups: Sequence[Group], settings: TrainSettings, *, step: int) -> None:
-    """See that a step's episodes can train. Raises: RunError: too many are invalid, or a context was rewritten."""
-    check_invalid(groups, limit=settings.run.max_invalid_rate, step=step)
-    check_prompts([tree for group in groups for tree in group.trees], where=f"step {step}")
-    check_annotations(groups, limit=settings.run.max_invalid_rate, step=step)
-    if settings.canary.on_rewrite == "fail":
-        check_context_rewrites(groups, step=step)
 
 
 async def _close(collector: Collector, context: RunContext) -> None:

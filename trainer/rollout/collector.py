@@ -209,8 +209,9 @@ class Collector:
             steps_left=self._last - step,
             rounds=self._rounds,
         )
-        for rollout in taken.trained if on_finished is not None else ():
-            _report(rollout, on_finished)
+        if on_finished is not None:
+            for rollout in taken.trained:
+                _report(rollout, on_finished)
         return _collected(
             [*taken.trained, *taken.filtered, *taken.too_old],
             wanted=num_groups,
