@@ -12,11 +12,11 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Any, Final, NamedTuple, Self
 
 from envgym.core.json_types import visible
@@ -89,6 +89,8 @@ class ProcessSpec(NamedTuple):
     """Whether it may end before the run does, with exit code 0."""
     is_restarted: bool = False
     """Whether it is started again where it dies after all were ready, if the processes are supervised."""
+    environment: Mapping[str, str] = MappingProxyType({})
+    """Variables that it has beside those of this process."""
 
 
 class ProcessState(NamedTuple):
@@ -247,6 +249,7 @@ class Processes:
 
     def _start(self, spec: ProcessSpec) -> None:
         environment = {
+            **spec.environment,
             LOG_VARIABLE: "-",
             RUN_VARIABLE: self._run,
             ROLE_VARIABLE: spec.role,

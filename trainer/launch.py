@@ -31,8 +31,10 @@ from envgym.trainer.placement import (
     LEARNER,
     POLICY_SERVER,
     Placed,
+    gpus_of_servers,
     placed,
     roles_of,
+    visible_gpus,
 )
 from envgym.trainer.server_membership import POLICY_SERVERS, StartedServers, followed
 from envgym.trainer.settings import TrainSettings
@@ -186,8 +188,16 @@ def process_specs(
         ENV_SERVER: (launch.env_servers, ("serve", *env_ids)),
         POLICY_SERVER: (launch.servers, _policy_server(settings) if launch.servers else ()),
     }
+    gpus = [] if hosts else visible_gpus(settings.engine.device)  # a cluster gives each its own
+    of_servers = gpus_of_servers(launch, gpus) if gpus else []
+    places = {f"{POLICY_SERVER}-{number}": {"CUDA_VISIBLE_DEVICES": gpu} for number, gpu in enumerate(of_servers)}
     specs = [
-        ProcessSpec(role, (*command, *(("--host", hosts[role]) if hosts else ()), "--port", "0"), is_restarted=True)
+        ProcessSpec(
+            role,
+            (*command, *(("--host", hosts[role]) if hosts else ()), "--port", "0"),
+            is_restarted=True,
+            environment=places.get(role, {}),
+        )
         for kind, (count, command) in commands.items()
         for role in (f"{kind}-{number}" for number in range(count))
     ]

@@ -1,13 +1,14 @@
 """Where the processes beside a run are started: on this machine, or placed on the nodes of a cluster."""
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from envgym.agents.models.loading import resolve_model
+from envgym.errors import SettingsError
 from envgym.process_handles import LocalStarter, ProcessStarter
 from envgym.ray_launcher.placement import Bundle, PlacementRequest
 from envgym.ray_launcher.starter import check_installed, placed_by_ray
@@ -83,6 +84,40 @@ def bundles_of(settings: TrainSettings, roles: list[str]) -> tuple[Bundle, ...]:
     return tuple(bundles)
 
 
+def gpus_of_servers(launch: LaunchSettings, visible: Sequence[str]) -> list[str]:
+    """Return the GPU of each policy server that is started on this machine.
+
+    They are those behind the learner ranks', dealt in turns, or the ranks' where there are no others; with the
+    transport `ipc` the ranks', whose memory they share.
+
+    Args:
+        launch: how many ranks, which have the first GPUs, and servers there are.
+        visible: the GPUs of this machine.
+
+    Raises: SettingsError: NCCL needs a GPU for each process, and there are fewer.
+    """
+    of_ranks, others = visible[: launch.learners], visible[launch.learners :]
+    if launch.transport == "nccl" and len(others) < launch.servers:
+        must = f"be at least {launch.learners + launch.servers} for transport nccl, one for each rank and server"
+        do = "lower launch.servers or launch.learners, or set launch.transport=ipc or files"
+        raise SettingsError.of("GPUs", must, len(visible), where="launch", do=do)
+    chosen = of_ranks if launch.transport == "ipc" or not others else others
+    return [chosen[number % len(chosen)] for number in range(launch.servers)]
+
+
+def visible_gpus(device: str) -> list[str]:
+    """Return the GPUs that this process sees, as `CUDA_VISIBLE_DEVICES` names them; none where the device is no GPU."""
+    if not _is_cuda(device):
+        return []
+    import torch  # heavy
+
+    return _named_gpus() or [str(number) for number in range(torch.cuda.device_count())]
+
+
+def _named_gpus() -> list[str]:
+    return [name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
+
+
 def _is_cuda(device: str) -> bool:
     """Return whether a setting means a GPU."""
     if device == "auto":
@@ -101,5 +136,5 @@ def _visible_number(gpus: tuple[str, ...]) -> int | None:
     """Return which of the GPUs that this process sees is the first of those that it was given."""
     if not gpus:
         return None
-    visible = [name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
+    visible = _named_gpus()
     return visible.index(gpus[0]) if gpus[0] in visible else int(gpus[0])

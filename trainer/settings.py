@@ -127,6 +127,13 @@ class TrainSettings(Recipe):
         return self
 
     @model_validator(mode="after")
+    def _check_device_of_ranks(self) -> "TrainSettings":
+        if self.launch.learners > 1 and self.engine.device.startswith("cuda:"):
+            must, do = "name no GPU where several ranks learn", "set it to cuda: rank i of a machine takes its GPU i"
+            raise ValueError(sentence("engine.device", must, self.engine.device, where="engine", do=do))
+        return self
+
+    @model_validator(mode="after")
     def _check_allocator(self) -> "TrainSettings":
         if self.allocator is not None and self.rollout.stragglers != "wait":
             must, do = "be wait beside an allocator", "leave it out: the allocator says when a group has ended"

@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,6 +13,8 @@ from envgym.processes import process_states
 from envgym.trainer.launch import check_addresses, process_specs, with_addresses
 from envgym.trainer.metrics.callbacks import Callback
 from envgym.trainer.metrics.update import Metrics
+from envgym.trainer.placement import gpus_of_servers
+from envgym.trainer.sections import LaunchSettings
 from envgym.trainer.train import train
 from tests.support.tiny_runs import step_metrics, tiny_settings
 
@@ -67,6 +70,30 @@ def test_addresses_that_do_not_fit_are_refused(
 ) -> None:
     with pytest.raises(SettingsError, match=told):
         check_addresses(tiny_settings(tmp_path, envs=envs, launch=launch))
+
+
+@pytest.mark.parametrize(
+    "launch, visible, expected",
+    [
+        ({"learners": 2, "servers": 2}, "0123", ["2", "3"]),
+        ({"learners": 2, "servers": 3}, "456", ["6", "6", "6"]),
+        ({"learners": 2, "servers": 2}, "0", ["0", "0"]),
+        ({"learners": 2, "servers": 3, "transport": "ipc"}, "0123", ["0", "1", "0"]),
+        ({"learners": 1, "servers": 2, "transport": "nccl"}, "012", ["1", "2"]),
+    ],
+)
+def test_servers_have_the_gpus_behind_the_ranks(launch: dict[str, Any], visible: str, expected: list[str]) -> None:
+    assert gpus_of_servers(LaunchSettings(**launch), list(visible)) == expected
+
+
+def test_too_few_gpus_for_nccl_are_told(tmp_path: Path) -> None:
+    launch = LaunchSettings(learners=2, servers=2, transport="nccl")
+    with pytest.raises(
+        SettingsError, match=r"GPUs must be at least 4 for transport nccl, one for each rank and s.*, got 3"
+    ):
+        gpus_of_servers(launch, ["0", "1", "2"])
+    with pytest.raises(SettingsError, match=r"engine\.device must name no GPU where several ranks learn, got cuda:1"):
+        tiny_settings(tmp_path, launch={"learners": 2}, engine={"device": "cuda:1"})
 
 
 def test_shared_memory_is_refused_between_machines(tmp_path: Path) -> None:
