@@ -97,6 +97,6 @@ def sole_writer(folder: Path) -> Iterator[None]:
         try:
             yield
         finally:
-            if is_new and os.listdir(folder) == [LOCK]:  # nothing came of it
+            if is_new and folder.exists() and os.listdir(folder) == [LOCK]:  # nothing came of it
                 (folder / LOCK).unlink()
                 folder.rmdir()

@@ -64,6 +64,7 @@ def followed(settings: TrainSettings, *, started: Mapping[str, str] | None = Non
         yield settings
         return
     file = settings.run.path / SERVERS
+    made = [folder for folder in (file.parent, *file.parent.parents) if not folder.exists()]
     write_servers(file, {ServerKind.POLICY: policy, ServerKind.ENV: env})
     start_s = settings.launch.start_timeout_s if started else None
     try:
@@ -75,7 +76,8 @@ def followed(settings: TrainSettings, *, started: Mapping[str, str] | None = Non
     finally:
         file.unlink(missing_ok=True)
         with suppress(OSError):  # there is something in it
-            file.parent.rmdir()
+            for folder in made:
+                folder.rmdir()
 
 
 def _policy_servers(settings: TrainSettings) -> tuple[str, ...]:

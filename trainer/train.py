@@ -25,7 +25,7 @@ from envgym.trainer.batch.build import TrainingBatch
 from envgym.trainer.build import RunContext, build_run_context
 from envgym.trainer.checks.mask_audit import AuditedPolicy, MaskAudit
 from envgym.trainer.checks.memory import check_memory
-from envgym.trainer.checks.preflight import check_groups, open_run_directory
+from envgym.trainer.checks.preflight import open_run_directory
 from envgym.trainer.checks.weight_canary import TEXT, WeightCanary
 from envgym.trainer.launch import launched
 from envgym.trainer.learner.allocator import freed_memory_kept
@@ -56,7 +56,7 @@ from envgym.trainer.workflows.demonstration_pool import DemonstrationPool
 from envgym.trainer.workflows.demonstrations import demonstration_sources
 from envgym.trainer.workflows.evaluations import Evaluations
 from envgym.trainer.workflows.sft import warm_start
-from envgym.trainer.workflows.step_end import observe_step, step_metrics, write_step
+from envgym.trainer.workflows.step_end import check_groups, observe_step, step_metrics, write_step
 from envgym.wall_time import WallClock
 
 

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from typing import Final
 
-from envgym.agents.evaluation.play import check_prompts
 from envgym.agents.models.loading import check_model
 from envgym.core.trajectory import Group
 from envgym.core.turns import Ending, Invalid
@@ -12,7 +11,6 @@ from envgym.run_changes import check_same
 from envgym.run_trust import check_trusted
 from envgym.runs import RunDirectory, check_new
 from envgym.settings import build_settings
-from envgym.trainer.metrics.rollout import check_context_rewrites
 from envgym.trainer.settings import TrainSettings
 
 EXTENDABLE: Final = (
@@ -82,12 +80,3 @@ def check_annotations(groups: Sequence[Group], *, limit: float, step: int) -> No
             got = f"{len(errors)} of {len(of_name)}, such as: {errors[0]}"
             must, do = f"stay below {limit:.0%}", "fix the model that it calls, then resume"
             raise RunError(sentence(f"failed annotations of {name}", must, got, where=f"step {step}", do=do))
-
-
-def check_groups(groups: Sequence[Group], settings: TrainSettings, *, step: int) -> None:
-    """See that a step's episodes can train. Raises: RunError: too many are invalid, or a context was rewritten."""
-    check_invalid(groups, limit=settings.run.max_invalid_rate, step=step)
-    check_prompts([tree for group in groups for tree in group.trees], where=f"step {step}")
-    check_annotations(groups, limit=settings.run.max_invalid_rate, step=step)
-    if settings.canary.on_rewrite == "fail":
-        check_context_rewrites(groups, step=step)

@@ -186,10 +186,8 @@ class Collector:
 
     def _begun(self, number: int, stats: Stats) -> _Step:
         """Draw the tasks of a step, and begin its first round."""
-        step = _Step(
-            number,
-            self._draws.draw(number, stats, _per_round(self._settings) * self._rounds, self._settings.group_size),
-        )
+        num_groups, size = _per_round(self._settings) * self._rounds, self._settings.group_size
+        step = _Step(number, self._draws.draw(number, stats, num_groups, size))
         self._begin_round(step)
         return step
 

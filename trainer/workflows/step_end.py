@@ -2,11 +2,13 @@
 
 from collections.abc import Iterable, Sequence
 
+from envgym.agents.evaluation.play import check_prompts
 from envgym.core.trajectory import Group
 from envgym.episodes import dropped_trees, episode_rows
 from envgym.process_log import Ids, about, log_event
 from envgym.runs import RunDirectory
 from envgym.trainer.batch.build import TrainingBatch
+from envgym.trainer.checks.preflight import check_annotations, check_invalid
 from envgym.trainer.method import Method
 from envgym.trainer.methods.protocols import (
     FilterResult,
@@ -15,7 +17,13 @@ from envgym.trainer.methods.protocols import (
     StepOutcome,
     TrajectoryCredit,
 )
-from envgym.trainer.metrics.rollout import age_metrics, filter_metrics, row_metrics, sampled_metrics
+from envgym.trainer.metrics.rollout import (
+    age_metrics,
+    check_context_rewrites,
+    filter_metrics,
+    row_metrics,
+    sampled_metrics,
+)
 from envgym.trainer.metrics.update import Metrics
 from envgym.trainer.rollout.collector import Collected
 from envgym.trainer.settings import TrainSettings
@@ -85,3 +93,12 @@ def step_metrics(
         **learned,
         "train/rows": float(len(batch.rows)),
     }
+
+
+def check_groups(groups: Sequence[Group], settings: TrainSettings, *, step: int) -> None:
+    """See that a step's episodes can train. Raises: RunError: too many are invalid, or a context was rewritten."""
+    check_invalid(groups, limit=settings.run.max_invalid_rate, step=step)
+    check_prompts([tree for group in groups for tree in group.trees], where=f"step {step}")
+    check_annotations(groups, limit=settings.run.max_invalid_rate, step=step)
+    if settings.canary.on_rewrite == "fail":
+        check_context_rewrites(groups, step=step)

@@ -91,7 +91,9 @@ def prepare(folder: Path) -> None:
 def results(folder: Path) -> list[dict[str, Any]]:
     """Return what a run has measured, but for the times."""
     run = RunDirectory.open(folder / "runs/vowels")
-    rows = [{k: v for k, v in row.items() if not k.startswith(("time/", "speed/"))} for row in run.metrics()]
+    rows = [
+        {k: v for k, v in row.items() if not k.startswith(("time/", "speed/", "journal/"))} for row in run.metrics()
+    ]
     return rows + [{key: record[key] for key in ("step", "label", "rewards")} for record in run.evals()]
 
 

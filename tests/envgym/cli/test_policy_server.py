@@ -33,7 +33,10 @@ def test_a_port_in_use_is_told(command: Command) -> None:
     [
         ("{name: policy_servers, servers: ['http://127.0.0.1:9']}", "server must be reachable, got ConnectionFailed"),
         ("{name: policy_servers, servers: []}", "servers must"),
-        ("{name: policy_servers, servers: [a], token_env: NO_SUCH_TOKEN}", "must hold a token, got NO_SUCH_TOKEN"),
+        (
+            "{name: policy_servers, servers: ['http://127.0.0.1:9'], token_env: NO_SUCH_TOKEN}",
+            "must hold a token, got NO_SUCH_TOKEN",
+        ),
     ],
 )
 def test_servers_that_cannot_be_used_end_a_run_before_it_begins(
