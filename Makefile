@@ -98,10 +98,11 @@ gpu-wheels:  ## download what `make gpu` installs on a machine without a network
 mutation: $(STAMP)  ## break the code in 600 places and see that laws and worked examples notice 90 % (half an hour; resumable)
 	$(BIN)/python -m scripts.mutation
 
-nightly: $(STAMP)  ## fuzz for an hour, soak, collect for long in every mode, then `make mutation`
+nightly: $(STAMP)  ## fuzz for an hour, soak, collect for long in every mode, kill parts of runs, then `make mutation`
 	ENVGYM_FUZZ_SECONDS=3600 $(BIN)/python -m pytest -q -m fuzz
 	ENVGYM_SOAK_RUNS=10000 $(BIN)/python -m pytest -q tests/envgym/sandbox/test_soak.py
 	ENVGYM_ASYNC_STEPS=30 $(BIN)/python -m pytest -q tests/trainer/rollout/test_asynchronous_modes.py
+	$(BIN)/python scripts/chaos.py
 	rm -f runs/mutation.jsonl
 	$(MAKE) mutation
 

@@ -153,7 +153,7 @@ LANES = (
                 options=("-W", "ignore::ResourceWarning", *_RAY_FILES),
             ),
         ),
-        limit_s=300,
+        limit_s=600,
         constraints="constraints/ray.txt",
         packages=("--no-deps", "--requirement=constraints/ray.txt"),
         has_own_environment=True,

@@ -48,7 +48,7 @@ IN_ANOTHER_TEST: Final = {
 NOT_RUN: Final = {
     r"make \w+": "makes an environment, or runs all tests; the README's tour trains what `make demo` trains",
     r"python3 -m venv|pip install": "installs packages from an index",
-    r"(\w+=\d+ )?python (-m pytest|-m scripts.mutation|scripts/test_lanes.py)": "runs the tests themselves",
+    r"(\w+=\d+ )?python (-m pytest|-m scripts.mutation|scripts/(test_lanes|chaos).py)": "runs the tests themselves",
     r"(\.venv-vllm/bin/)?python benchmarks/": "takes hours; tests/benchmarks runs its parts",
     r"torchrun ": "runs in tests/trainer/learner/ranks/test_runs.py",
     r"ray start": "tests/support/ray_cluster.py starts nodes",
