@@ -115,7 +115,7 @@ LANES = (
     Lane(
         name="processes",
         steps=(Step(markers="processes and not web"),),
-        limit_s=600,
+        limit_s=900,
         constraints="constraints/core.txt",
     ),
     Lane(

