@@ -8,7 +8,7 @@ import socket
 import tempfile
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,6 +16,8 @@ from envgym.errors import RunError, sentence
 
 LOCK: Final = ".lock"
 """Name of the file that a folder's writer holds."""
+PROBE: Final = ".envgym-shared-"
+"""How the names of files begin by which nodes of a cluster see that they share a folder."""
 SERVERS: Final = "servers.json"
 """Name of the file of a run directory that lists the servers which the run uses."""
 _NO_LOCKS: Final = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
@@ -71,11 +73,12 @@ def sole_writer(folder: Path) -> Iterator[None]:
     """Hold a folder, made where it is missing, as its only writer.
 
     The system lets go of it when the process ends, however it does. Where the file system has no locks, nothing is
-    held, and a warning says so. A new folder in which nothing was written is removed at the end.
+    held, and a warning says so. A new folder in which nothing was written is removed at the end,
+    with those above it that were made for it.
 
     Raises: RunError: another process holds it.
     """
-    is_new = not folder.exists()
+    made = [place for place in (folder, *folder.parents) if not place.exists()]
     folder.mkdir(parents=True, exist_ok=True)
     handle = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
     with os.fdopen(handle, "r+", encoding="utf-8", errors="replace") as file:
@@ -97,6 +100,8 @@ def sole_writer(folder: Path) -> Iterator[None]:
         try:
             yield
         finally:
-            if is_new and folder.exists() and os.listdir(folder) == [LOCK]:  # nothing came of it
+            if made and folder.exists() and os.listdir(folder) == [LOCK]:  # nothing came of it
                 (folder / LOCK).unlink()
-                folder.rmdir()
+                with suppress(OSError):  # another run has begun beside it
+                    for place in made:
+                        place.rmdir()

@@ -36,7 +36,7 @@ from uuid import uuid4
 
 from envgym.episodes import COLUMNS
 from envgym.errors import EnvgymError, RunError, SettingsError, near_names, sentence
-from envgym.files import LOCK, SERVERS, whole_lines, write_atomic, write_json
+from envgym.files import LOCK, PROBE, SERVERS, whole_lines, write_atomic, write_json
 from envgym.process_log import BEFORE_RUN
 from envgym.run_changes import changed_keys, leaves_of
 from envgym.run_migrations import migrate_config, migrate_metrics
@@ -96,10 +96,14 @@ def check_new(path: Path, *, another: str = "choose another directory") -> None:
     if not (above.is_dir() and os.access(above, os.W_OK)):
         must, do = "lie where folders can be made", "choose another directory"
         raise RunError.of("run directory", must, str(path), where=f"{above} is no folder one may write to", do=do)
-    may_be_there = {LOCK, SERVERS, *BEFORE_RUN}
-    if path.exists() and (not path.is_dir() or any(item.name not in may_be_there for item in path.iterdir())):
+    if path.exists() and (not path.is_dir() or any(not _may_be_there(item.name) for item in path.iterdir())):
         do = f"{another}, continue the run with --resume (in Python: resume=True), or delete it yourself"
         raise RunError(sentence("run directory", "be new or empty", str(path), where="run", do=do))
+
+
+def _may_be_there(name: str) -> bool:
+    """Return whether a file may be in the directory of a run that has not begun."""
+    return name in (LOCK, SERVERS, *BEFORE_RUN) or name.startswith(PROBE)
 
 
 def _no_run(path: Path) -> RunError:

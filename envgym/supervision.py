@@ -134,7 +134,7 @@ class SupervisedProcesses(Processes):
 
     def _watch_health(self, deadlines: Deadlines, tokens: Mapping[str, str], is_over: threading.Event) -> None:
         """Ask all servers how they are, one after the other, and kill those whose deadline is over."""
-        answered: dict[_Process, float] = {}
+        silent_since: dict[_Process, float] = {}
         pause_s = min(2.0, deadlines.health_s / 4)
         while not is_over.wait(pause_s):
             with self._changed:
@@ -143,11 +143,12 @@ class SupervisedProcesses(Processes):
                 if own.ready is None:
                     self._kill_late(own, time.monotonic() - own.started, deadlines.start_s, "was not ready")
                     continue
-                last = answered.setdefault(own, time.monotonic())
+                asked = time.monotonic()
                 if self._is_healthy(own, tokens, min(_ANSWER_S, deadlines.health_s / 2)):
-                    answered[own] = time.monotonic()
-                else:
-                    self._kill_late(own, time.monotonic() - last, deadlines.health_s, "did not answer")
+                    silent_since.pop(own, None)
+                else:  # since when it was first asked in vain: others that hang take time, too
+                    first = silent_since.setdefault(own, asked)
+                    self._kill_late(own, time.monotonic() - first, deadlines.health_s, "did not answer")
 
     def _is_healthy(self, own: _Process, tokens: Mapping[str, str], within_s: float) -> bool:
         assert own.ready is not None, "only those that serve are asked"

@@ -96,9 +96,10 @@ def gpus_of_servers(launch: LaunchSettings, visible: Sequence[str]) -> list[str]
 
     Raises: SettingsError: NCCL needs a GPU for each process, and there are fewer.
     """
-    of_ranks, others = visible[: launch.learners], visible[launch.learners :]
+    num_ranks = int(os.environ.get("LOCAL_WORLD_SIZE", launch.learners))  # torchrun starts some on each machine
+    of_ranks, others = visible[:num_ranks], visible[num_ranks:]
     if launch.transport == "nccl" and len(others) < launch.servers:
-        must = f"be at least {launch.learners + launch.servers} for transport nccl, one for each rank and server"
+        must = f"be at least {num_ranks + launch.servers} for transport nccl, one for each rank and server"
         do = "lower launch.servers or launch.learners, or set launch.transport=ipc or files"
         raise SettingsError.of("GPUs", must, len(visible), where="launch", do=do)
     chosen = of_ranks if launch.transport == "ipc" or not others else others

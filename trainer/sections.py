@@ -200,6 +200,14 @@ class RolloutSettings(Settings):
         return self.staleness > 0 and not self.deterministic
 
     @property
+    def replayed_staleness(self) -> int:
+        """Versions by which a turn that a resumed run takes from its journal may be older than the run's weights.
+
+        With a window no group belongs to one step: it counts as begun with the weights of the resumed run.
+        """
+        return 0 if self.stragglers == "window" else self.staleness
+
+    @property
     def steps_ahead(self) -> int:
         """Steps whose groups are begun ahead; one that carries over lets its stragglers grow older by one."""
         return self.staleness - (self.stragglers == "carry")

@@ -1,7 +1,7 @@
 """Servers that join and leave a run: the list in its directory, what follows it, and how a restart changes it."""
 
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -34,16 +34,22 @@ class StartedServers:
         self._file = file
         self.urls: dict[str, str] = {}
         """Role -> address; a server that a person has removed from the list is none of the run's any more."""
+        self._down = set[str]()
+        """Roles that have died and do not serve again yet; one may die several times on its way."""
 
     def note(self, role: str, announced: Mapping[str, object] | None) -> None:
         """Change the list: a server has died, or serves again at the address that it announced."""
         kind = ServerKind.ENV if role.startswith(ENV_SERVER) else ServerKind.POLICY
         try:
             if announced is not None:
+                self._down.discard(role)
                 if role in self.urls:
                     self.urls[role] = server_url(str(announced["url"]))
                     change_servers(self._file, kind, add=[self.urls[role]])
+            elif role in self._down:
+                return
             elif self.urls.get(role) in read_servers(self._file)[kind]:
+                self._down.add(role)
                 change_servers(self._file, kind, remove=[self.urls[role]])
             else:
                 self.urls.pop(role, None)
@@ -64,7 +70,6 @@ def followed(settings: TrainSettings, *, started: Mapping[str, str] | None = Non
         yield settings
         return
     file = settings.run.path / SERVERS
-    made = [folder for folder in (file.parent, *file.parent.parents) if not folder.exists()]
     write_servers(file, {ServerKind.POLICY: policy, ServerKind.ENV: env})
     start_s = settings.launch.start_timeout_s if started else None
     try:
@@ -75,9 +80,11 @@ def followed(settings: TrainSettings, *, started: Mapping[str, str] | None = Non
             yield _with_list(settings, file, start_s) if policy else settings
     finally:
         file.unlink(missing_ok=True)
-        with suppress(OSError):  # there is something in it
-            for folder in made:
-                folder.rmdir()
+
+
+def has_servers(settings: TrainSettings) -> bool:
+    """Return whether a run uses servers that its settings name."""
+    return bool(_policy_servers(settings) or _env_servers(settings, {}))
 
 
 def _policy_servers(settings: TrainSettings) -> tuple[str, ...]:

@@ -128,8 +128,9 @@ class TrainSettings(Recipe):
 
     @model_validator(mode="after")
     def _check_device_of_ranks(self) -> "TrainSettings":
-        if self.launch.learners > 1 and self.engine.device.startswith("cuda:"):
-            must, do = "name no GPU where several ranks learn", "set it to cuda: rank i of a machine takes its GPU i"
+        starts_some = self.launch.learners > 1 or (self.launch.servers > 0 and self.launch.launcher != "static")
+        if starts_some and self.engine.device.startswith("cuda:"):
+            must, do = "name no GPU where several processes use one", "set it to cuda: each process takes its own"
             raise ValueError(sentence("engine.device", must, self.engine.device, where="engine", do=do))
         return self
 

@@ -50,6 +50,7 @@ from envgym.trainer.models.base import check_annotations_are_made
 from envgym.trainer.rollout.collector import Collected, Collector
 from envgym.trainer.rollout.groups import Stats, updated_stats
 from envgym.trainer.rollout.journal import TurnJournal, open_journal
+from envgym.trainer.server_membership import has_servers
 from envgym.trainer.settings import TrainSettings
 from envgym.trainer.workflows.control import RunControl
 from envgym.trainer.workflows.demonstration_pool import DemonstrationPool
@@ -105,7 +106,7 @@ def train(
     build_method(settings)
     run = open_run_directory(settings, resume=resume)
     with ExitStack() as held:
-        starts = settings.launch.num_started > 0
+        starts = settings.launch.num_started > 0 or has_servers(settings)
         if run is not None or starts:
             held.enter_context(sole_writer(settings.run.path))
         recorded, (settings, meeting) = settings, held.enter_context(launched(settings))
@@ -140,8 +141,9 @@ def train(
             if checkpoint is None:  # it was killed before its first one, and begins again
                 run.forget_after(-1)
         # Without a checkpoint there were no weights to go on from.
-        version = -1 if checkpoint is None else file_step(checkpoint)
-        journal = open_journal(run, version=version, staleness=settings.rollout.staleness, keep=settings.run.journal)
+        journal = open_journal(run, settings, version=-1 if checkpoint is None else file_step(checkpoint))
+        if journal is not None:
+            held.callback(journal.close)
         clock = WallClock(run.path, device=describe_device(context.device), started=started)
         told = Callbacks([TimeKeeper(clock), *callbacks])
         loop = TrainLoop(settings, run, context, told, demonstrations=demonstrations, journal=journal)
@@ -184,7 +186,7 @@ class TrainLoop:
         demonstrations: DemonstrationPool | None = None,
         journal: TurnJournal | None = None,
     ) -> None:
-        """Join the parts; nothing runs yet. A journal is closed with the run."""
+        """Join the parts; nothing runs yet."""
         self.settings, self.run_directory, self.context, self.callbacks = settings, run, context, callbacks
         self.stats: Stats = {}
         self.step = 0
@@ -227,8 +229,6 @@ class TrainLoop:
         finally:
             try:
                 runner.run(_close(self._collector, self.context))
-                if self._journal is not None:
-                    self._journal.close()
             finally:  # also where a second Ctrl-C cuts that short
                 self.callbacks.on_end(report)
         return TrainResult(
@@ -245,8 +245,8 @@ class TrainLoop:
     def _warm_start(self, runner: Runner) -> None:
         metrics = dict(self.context.probed)
         if self.settings.sft is not None:
-            work = warm_start(self.context, self.settings, self.settings.sft, on_progress=self.callbacks.on_progress)
-            done = runner.run(work)
+            on_progress = self.callbacks.on_progress
+            done = runner.run(warm_start(self.context, self.settings, self.settings.sft, on_progress=on_progress))
             metrics |= done.metrics
             self.run_directory.write_warm_start(done.losses)
             self.context.update_policy(self.step)
@@ -275,8 +275,7 @@ class TrainLoop:
             canary_metrics = self._check_weights(runner)
         self.stats = updated_stats(self.stats, requests, groups, step=step)
         observed = observe_step(self.context.method, collected, result, batch.credits, step=step)
-        every = self.settings.run.save_episodes_every
-        if every and step % every == 0:
+        if (every := self.settings.run.save_episodes_every) and step % every == 0:
             with times.measure("save"):
                 write_step(self.run_directory, groups, batch.credits, result.dropped, step=step)
         measured = step_metrics(self.settings, self.context.method, collected, result, batch, learned, step=step)
@@ -300,8 +299,8 @@ class TrainLoop:
 
     def _collect(self, runner: Runner, step: int) -> Collected:
         rollout, rounds = self.settings.rollout, self.settings.resampling.rounds
-        progress = progress_counter(self.callbacks, COLLECT, rollout.groups * rollout.group_size * rounds)
         self._audit.begin_step(remembered=rollout.staleness)
+        progress = progress_counter(self.callbacks, COLLECT, rollout.groups * rollout.group_size * rounds)
         return runner.run(self._collector.take(step - 1, stats=self.stats, on_finished=progress))
 
     def _learn(
@@ -309,8 +308,7 @@ class TrainLoop:
     ) -> tuple[TrainingBatch, Metrics]:
         """Learn from the groups that were kept, and let the models beside the policy learn from those as sampled.
 
-        Beside the groups that grow, where the settings say so. A policy that shares the weights has the new ones with
-        the end of the pause.
+        A policy that shares the weights has the new ones with the end of the pause.
         """
 
         def work() -> tuple[TrainingBatch, Metrics]:
@@ -334,7 +332,11 @@ class TrainLoop:
         evaluations, before = self._evaluations.summaries, self.context
         self.context, changes = self._control.after_step(before, self._collector, self.step, metrics, evaluations)
         self.settings = self._control.settings
-        return changes | (self._check_weights(runner) if changes["control/weights"] else {})
+        if not changes["control/weights"]:
+            return changes
+        if self._journal is not None:
+            self._journal.drop(self.step)  # what other weights sampled under this version
+        return changes | self._check_weights(runner)
 
     # ---- pieces ----------------------------------------------------------------------------------------------
 

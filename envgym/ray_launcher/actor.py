@@ -6,6 +6,7 @@ Ray sends this module to the nodes as it is here. It imports nothing of envgym: 
 import os
 import platform
 import queue
+import signal
 import socket
 import subprocess
 import sys
@@ -74,6 +75,7 @@ class ProcessActor:
 
         Raises: OSError: it does not start.
         """
+        self.send_signal(signal.SIGKILL)  # to one before, which was taken as lost
         self._child = _Child([*([] if os.path.isabs(command[0]) else _envgym()), *command], environment, directory)
         return self._child.pid
 

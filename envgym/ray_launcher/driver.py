@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Final, TextIO
 
 from envgym.errors import SettingsError
+from envgym.files import PROBE
 from envgym.ray_launcher import actor as actor_module
 from envgym.ray_launcher.placement import NodeReport, PlacementRequest, check_nodes, check_totals
 
@@ -27,7 +28,6 @@ _POLL_S = 2.0
 """An actor answers at the latest after this, also where its process prints nothing."""
 _LOST_S = 20.0
 """From the first call that an actor does not answer until its process is taken as lost."""
-_PROBE: Final = ".envgym-shared-"
 """How the name of a file begins that every node must see."""
 _WHERE = "launch.ray.address"
 
@@ -137,7 +137,7 @@ class RayDriver:
             try:
                 answer = self._actors[role].read.remote(position, _POLL_S)
                 position, lines, code, memory_mib = ray.get(answer, timeout=_LOST_S)
-            except ray.exceptions.ActorUnavailableError as error:  # a connection was lost: it may come back
+            except (ray.exceptions.ActorUnavailableError, ray.exceptions.GetTimeoutError) as error:  # it may come back
                 unanswered = unanswered or time.monotonic()
                 if time.monotonic() - unanswered < _LOST_S:
                     time.sleep(0.2)
@@ -192,7 +192,7 @@ def _unreachable(address: str, got: str) -> SettingsError:
 def _probe(directory: Path) -> Iterator[dict[str, str]]:
     """Write a file for a block that every node must see; return it with what it holds."""
     nonce = secrets.token_hex(8)
-    path = directory / f"{_PROBE}{nonce}"
+    path = directory / f"{PROBE}{nonce}"
     try:
         path.write_text(nonce, encoding="utf-8")
     except OSError as error:

@@ -90,7 +90,7 @@ class RayProcess:
 
     def send_signal(self, number: int) -> None:
         """As in `ProcessHandle`."""
-        if not self._ended.is_set():
+        if self.started.is_set():  # also where it is taken as lost: it may run
             self._starter.order(do="signal", role=self._role, number=number)
 
 
@@ -151,8 +151,11 @@ class RayStarter:
             if name.startswith(_PASSED_ON) and name not in _OF_THIS_PROCESS
         }
         self.order(do="start", role=role, command=list(command), environment={**passed, **environment})
-        must, do = f"start within {_START_S:g} s", "look at its node in Ray's dashboard"
-        RunError.unless(process.started.wait(_START_S), role, must, "no answer", where="launch.ray", do=do)
+        deadline = time.monotonic() + _START_S
+        while not process.started.wait(0.2):
+            is_over = self._driver.poll() is not None or time.monotonic() > deadline
+            must, do = f"start within {_START_S:g} s", "look at its node in Ray's dashboard"
+            RunError.unless(not is_over, role, must, "no answer", where="launch.ray", do=do)
         return process
 
     def order(self, **fields: object) -> None:

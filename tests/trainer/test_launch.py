@@ -92,7 +92,7 @@ def test_too_few_gpus_for_nccl_are_told(tmp_path: Path) -> None:
         SettingsError, match=r"GPUs must be at least 4 for transport nccl, one for each rank and s.*, got 3"
     ):
         gpus_of_servers(launch, ["0", "1", "2"])
-    with pytest.raises(SettingsError, match=r"engine\.device must name no GPU where several ranks learn, got cuda:1"):
+    with pytest.raises(SettingsError, match=r"engine\.device must name no GPU where several .*, got cuda:1"):
         tiny_settings(tmp_path, launch={"learners": 2}, engine={"device": "cuda:1"})
 
 

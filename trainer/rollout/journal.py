@@ -14,6 +14,7 @@ Turns of weights that the resumed run does not know, as no checkpoint holds them
 import hashlib
 import json
 import re
+import warnings
 from array import array
 from collections.abc import Iterator
 from dataclasses import fields
@@ -22,10 +23,11 @@ from typing import Any, Final, NamedTuple, TextIO
 
 from envgym.agents.policies.wrapped import WrappedPolicy
 from envgym.agents.protocols import FinishReason, GenerateRequest, Generation, Policy, VersionSpan
-from envgym.errors import RunError
+from envgym.errors import RunError, sentence
 from envgym.files import write_json
 from envgym.runs import RunDirectory, read_object
 from envgym.trainer.metrics.update import Metrics
+from envgym.trainer.settings import TrainSettings
 
 _FOLDER: Final = "journal"
 _OWNER: Final = "owner.json"
@@ -57,6 +59,8 @@ class TurnJournal:
         self._turns: dict[bytes, Generation] = {}
         self._files: dict[int, TextIO] = {}
         self._reused = _Reused()
+        self._is_full = False
+        """Whether it was said that the disk takes no more."""
         owner = folder / _OWNER
         if owner.exists():
             theirs, do = read_object(owner).get("run"), "move it elsewhere; what is pending is then sampled again"
@@ -84,12 +88,19 @@ class TurnJournal:
     def add(self, request: GenerateRequest, generation: Generation) -> None:
         """Note what was sampled for a request."""
         newest = max(span.policy_version for span in generation.spans)
-        file = self._files.get(newest)
-        if file is None:
-            path = self._folder / f"turns-{newest:08d}.jsonl"
-            file = self._files[newest] = path.open("a", encoding="utf-8")
-        file.write(json.dumps([_key(request).hex(), _to_json(generation)], separators=(",", ":")) + "\n")
-        file.flush()
+        line = json.dumps([_key(request).hex(), _to_json(generation)], separators=(",", ":")) + "\n"
+        try:
+            file = self._files.get(newest)
+            if file is None:
+                path = self._folder / f"turns-{newest:08d}.jsonl"
+                file = self._files[newest] = path.open("a", encoding="utf-8")
+            file.write(line)
+            file.flush()
+        except OSError as error:  # a run needs no journal to go on
+            if not self._is_full:
+                do = "make room; what is sampled meanwhile would be sampled again after a crash"
+                warnings.warn(sentence("journal", "be writable", error, where=str(self._folder), do=do), stacklevel=2)
+            self._is_full = True
 
     def forget(self, step: int) -> None:
         """Drop what no group can use any more, as a checkpoint holds what `step` train steps gave."""
@@ -98,6 +109,13 @@ class TurnJournal:
         for version, path in self._versions():
             if version < step - self._staleness:
                 path.unlink()
+
+    def drop(self, version: int) -> None:
+        """Drop what a version sampled, as other weights have this version from now on."""
+        file = self._files.pop(version, None)
+        if file is not None:
+            file.close()
+        (self._folder / f"turns-{version:08d}.jsonl").unlink(missing_ok=True)
 
     def take_metrics(self) -> Metrics:
         """Return what was found instead of sampled since the last call."""
@@ -114,9 +132,15 @@ class TurnJournal:
         return sorted((int(match[1]), path) for match, path in found if match)
 
 
-def open_journal(run: RunDirectory, *, version: int, staleness: int, keep: bool) -> TurnJournal | None:
-    """Return the journal of a run, as `TurnJournal`; None: it keeps none. Raises: RunError: it is another run's."""
-    return TurnJournal(run.path / _FOLDER, run=run.id, version=version, staleness=staleness) if keep else None
+def open_journal(run: RunDirectory, settings: TrainSettings, *, version: int) -> TurnJournal | None:
+    """Return the journal of a run that goes on from a version of its weights; None: it keeps none.
+
+    Raises: RunError: it is another run's.
+    """
+    if not settings.run.journal:
+        return None
+    staleness = settings.rollout.replayed_staleness
+    return TurnJournal(run.path / _FOLDER, run=run.id, version=version, staleness=staleness)
 
 
 class JournaledPolicy(WrappedPolicy):
@@ -152,8 +176,12 @@ def _read(path: Path) -> Iterator[tuple[bytes, Generation]]:
         whole = data.rfind(b"\n") + 1
         file.truncate(whole)
     for line in data[:whole].splitlines():
-        key, data_of = json.loads(line)
-        yield bytes.fromhex(key), _from_json(data_of)
+        try:
+            key, fields_of = json.loads(line)
+            turn = bytes.fromhex(key), _from_json(fields_of)
+        except (ValueError, TypeError, KeyError):  # after a power failure: what it held is sampled again
+            continue
+        yield turn
 
 
 def _to_json(generation: Generation) -> dict[str, Any]:

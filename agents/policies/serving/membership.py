@@ -72,7 +72,10 @@ class FleetMembership:
             self._num_links += 1
             try:
                 await self._use(link)
-            except InvalidInput as error:
+            except asyncio.CancelledError:  # it is in the list no more
+                await link.close()
+                raise
+            except ValueError as error:  # InvalidInput, or an answer of another shape
                 await link.close()
                 if str(error) != told:
                     told = str(error)

@@ -149,3 +149,30 @@ def test_a_journal_of_another_run_is_told_and_left_alone(tmp_path: Path) -> None
     with pytest.raises(RunError, match=r"journal must be of the run that, got this \(.*\); move it elsewhere; what is"):
         journal(tmp_path, run="that", version=9)
     assert file.read_bytes() == before
+
+
+def test_a_line_that_is_none_is_left_out(tmp_path: Path) -> None:
+    file = written(tmp_path)
+    line = file.read_text()
+    file.write_text("\0\0\n" + '["00",{}]\n' + "[1]\n" + line)
+    assert journal(tmp_path).find(ASKED) == FOUND
+
+
+def test_turns_of_weights_that_were_replaced_are_dropped(tmp_path: Path) -> None:
+    first = journal(tmp_path)
+    first.add(ASKED, FOUND)
+    first.drop(4)
+    first.add(replace(ASKED, seed=12), FOUND)
+    first.close()
+    again = journal(tmp_path)
+    assert again.find(ASKED) is None
+    assert again.find(replace(ASKED, seed=12)) == FOUND
+
+
+def test_a_disk_that_is_full_is_told_once_and_ends_nothing(tmp_path: Path) -> None:
+    first = journal(tmp_path)
+    (tmp_path / "turns-00000004.jsonl").mkdir()  # nothing can be written there
+    policy = first.around(answering(FOUND))
+    with pytest.warns(UserWarning, match=r"journal must be writable, got .*; make room"):
+        assert ask(policy) == FOUND
+    assert ask(policy) == FOUND

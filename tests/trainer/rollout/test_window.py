@@ -160,3 +160,7 @@ def test_a_run_begins_no_group_that_it_does_not_need(built: RunContext) -> None:
 def test_what_cannot_be_is_one_sentence(asked: dict[str, Any], sentence: str) -> None:
     with pytest.raises(SettingsError, match=sentence):
         settings(stragglers="window", **asked)
+
+
+def test_a_resumed_run_replays_no_turn_that_would_be_too_old_in_a_window() -> None:
+    assert [windowed(2).rollout.replayed_staleness, settings(staleness=2).rollout.replayed_staleness] == [0, 2]
