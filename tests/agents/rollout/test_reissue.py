@@ -1,6 +1,7 @@
 """An episode whose environment server went away is begun again once; any other failure stays what it is."""
 
 import asyncio
+import threading
 from contextlib import closing
 from typing import Any
 
@@ -21,7 +22,7 @@ from envgym.env import Env
 from envgym.restarts import REISSUED, failure_counts
 from envgym.serving.pool import pool_of
 from envgym.serving.server import EnvServer
-from tests.support.env_server import COUNTER, running_server
+from tests.support.env_server import COUNTER, running_server, wait_until
 from tests.support.parrots import char_agent, said
 
 GONE = ("127.0.0.1", 9)
@@ -102,3 +103,4 @@ def test_an_episode_that_was_aborted_is_not_begun_again() -> None:
         policy._client._place = policy._place
         assert policy.num_envs == 1
         assert episode.ending is Ending.ERROR_ABORTED
+        wait_until(lambda: not any(thread.name.startswith("env-group/00") for thread in threading.enumerate()))
