@@ -31,7 +31,7 @@ class Deadlines(NamedTuple):
     """By when a server must answer."""
 
     health_s: float = 60.0
-    """From its last answer to the next."""
+    """From the first question that it does not answer until it is killed."""
     start_s: float = 300.0
     """From its restart until it is ready."""
 

@@ -127,7 +127,7 @@ class TrainSettings(Recipe):
         return self
 
     @model_validator(mode="after")
-    def _check_device_of_ranks(self) -> "TrainSettings":
+    def _check_device_of_processes(self) -> "TrainSettings":
         starts_some = self.launch.learners > 1 or (self.launch.servers > 0 and self.launch.launcher != "static")
         if starts_some and self.engine.device.startswith("cuda:"):
             must, do = "name no GPU where several processes use one", "set it to cuda: each process takes its own"

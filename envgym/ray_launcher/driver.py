@@ -28,7 +28,6 @@ _POLL_S = 2.0
 """An actor answers at the latest after this, also where its process prints nothing."""
 _LOST_S = 20.0
 """From the first call that an actor does not answer until its process is taken as lost."""
-"""How the name of a file begins that every node must see."""
 _WHERE = "launch.ray.address"
 
 

@@ -26,7 +26,7 @@ from envgym.trainer.methods.replay.base import Replay
 from envgym.trainer.metrics.update import Metrics
 from envgym.trainer.rollout.annotate import AnnotateStage
 from envgym.trainer.rollout.draws import TaskDraws
-from envgym.trainer.rollout.groups import GroupRollout, GroupRunner, Stats
+from envgym.trainer.rollout.groups import GroupRollout, GroupRunner, Stats, wait_for
 from envgym.trainer.rollout.window import GroupWindow
 from envgym.trainer.sections import RolloutSettings
 from envgym.trainer.settings import TrainSettings
@@ -221,7 +221,7 @@ class Collector:
 
     async def _taken(self, step: _Step, on_finished: OnFinished | None) -> Collected:
         carried, self._carried = self._carried, []
-        await _wait_for(carried)
+        await wait_for(carried)
         await self._grow(step, on_finished)
         self._carried = [rollout for rollout in step.groups if not rollout.is_finished]
         return _collected(
@@ -250,10 +250,10 @@ class Collector:
         trees = [pending.tree for rollout in step.groups for pending in rollout.trees]
         when = asyncio.ALL_COMPLETED if settings.stragglers == "wait" else asyncio.FIRST_COMPLETED
         pending = {part for rollout in step.groups for part in rollout.work if not part.done()}
-        await _wait_for(_finished(step.groups))
+        await wait_for(_finished(step.groups))
         while pending:
             _, pending = await asyncio.wait(pending, return_when=when)
-            await _wait_for(_finished(step.groups))
+            await wait_for(_finished(step.groups))
             num_ended = sum(tree not in pending for tree in trees)
             is_annotating = any(rollout.is_annotating for rollout in step.groups)
             has_its_share = num_ended >= settings.min_finished_share * len(trees) and not is_annotating
@@ -262,7 +262,7 @@ class Collector:
         if pending and settings.stragglers == "abort":
             for rollout in step.groups:
                 rollout.abort(STRAGGLER)
-            await _wait_for(step.groups)
+            await wait_for(step.groups)
 
 
 def _has_enough(groups: Sequence[GroupRollout], wanted: int, keep: Filter) -> bool:
@@ -294,11 +294,6 @@ def _per_round(settings: RolloutSettings) -> int:
 
 def _finished(groups: Iterable[GroupRollout]) -> list[GroupRollout]:
     return [rollout for rollout in groups if rollout.is_finished]
-
-
-async def _wait_for(groups: Iterable[GroupRollout]) -> None:
-    """Wait for groups to end. Raises: the first error of a rollout that could not become an ending."""
-    await asyncio.gather(*[part for rollout in groups for part in rollout.work])
 
 
 def _annotate_seconds(groups: Iterable[GroupRollout]) -> Metrics:

@@ -1,7 +1,7 @@
 """Groups under way (each is begun once; its trees then grow and end by themselves), and what is known of each task."""
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
 
@@ -111,6 +111,11 @@ class GroupRollout:
         for pending in self.trees:
             if not pending.tree.done():
                 self.pool.abort(pending, reason)
+
+
+async def wait_for(groups: Iterable[GroupRollout]) -> None:
+    """Wait for groups to end. Raises: the first error of a rollout that could not become an ending."""
+    await asyncio.gather(*[part for rollout in groups for part in rollout.work])
 
 
 class GroupRunner:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from envgym.core.trajectory import Group
 from envgym.trainer.methods.protocols import Filter, TaskRequest
-from envgym.trainer.rollout.groups import GroupRollout, GroupRunner
+from envgym.trainer.rollout.groups import GroupRollout, GroupRunner, wait_for
 from envgym.trainer.sections import RolloutSettings
 
 TOO_OLD = "too old: it would train on weights that are newer by more than rollout.staleness"
@@ -97,7 +97,7 @@ class GroupWindow:
         self._remove(late)
         for slot in late:
             slot.rollout.abort(TOO_OLD)
-        await _settle(late)
+        await wait_for(slot.rollout for slot in late)
         trained, too_old = ([slot.rollout for slot in part] for part in (taken, late))
         return Taken(trained, filtered, too_old)
 
@@ -123,7 +123,7 @@ class GroupWindow:
             _, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
             # a group whose trees have ended may be annotated now
             pending |= {part for slot in reach for part in slot.rollout.work if not part.done()}
-        await _settle([slot for slot in reach if slot.rollout.is_finished])
+        await wait_for(slot.rollout for slot in reach if slot.rollout.is_finished)
         return True
 
     def _remove(self, slots: list[_Slot]) -> None:
@@ -135,8 +135,3 @@ def _kept(rollouts: list[GroupRollout], keep: Filter) -> set[str]:
     """Return the keys of the groups that the filter keeps."""
     groups: list[Group] = [rollout.group for rollout in rollouts]
     return {group.key for group in keep(groups).kept}
-
-
-async def _settle(slots: list[_Slot]) -> None:
-    """Wait for groups to end. Raises: the first error of a rollout that could not become an ending."""
-    await asyncio.gather(*[part for slot in slots for part in slot.rollout.work])

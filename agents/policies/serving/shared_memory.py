@@ -5,7 +5,6 @@ is a file without a name in any directory, so nothing is left of it when the wri
 """
 
 import base64
-import json
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
@@ -68,7 +67,7 @@ class SharedWeights:
 
     def describe(self) -> JsonObject:
         """Return what a reader must be told."""
-        entries = json.loads(json.dumps(self._entries))
+        entries: list[Any] = [list(entry) for entry in self._entries]
         if self._file is not None:
             return {"entries": entries, "size": len(self._buffer), "process": os.getpid(), "file": self._file}
         _, *handle = self._buffer.untyped_storage()._share_cuda_()
