@@ -7,7 +7,7 @@ import json
 import math
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -22,14 +22,23 @@ from envgym.runs import RunDirectory
 from envgym.trainer.train import train
 from tests.support.tiny_runs import tiny_settings
 
+_SHORT: Final = ("sft.episodes=16", "sft.next.episodes=8", "evaluation.tasks=4", "rollout.groups=2")
+
 
 def check_demo(device: torch.device, is_dry: bool) -> Checked:
     """Train `examples/demo.yaml` for fewer steps, with mask audit and canary, which stop a run at a gap."""
+    return _demo(device, 1 if is_dry else 8, _SHORT if is_dry else (), may_lose=1.0 if is_dry else 0.0)
+
+
+def check_server(device: torch.device, is_dry: bool) -> Checked:
+    """Train it for two steps from a short warm start, with a policy server that reads new weights from the GPU."""
+    return _demo(device, 2, (*_SHORT, "launch.servers=1", "launch.transport=ipc"), may_lose=1.0)
+
+
+def _demo(device: torch.device, steps: int, changes: Sequence[str], *, may_lose: float) -> Checked:
     settings = yaml.safe_load(Path("examples/demo.yaml").read_text(encoding="utf-8"))
-    steps = 1 if is_dry else 8
     overrides = [f"engine.device={device.type}", f"run.steps={steps}", "run.checkpoint_every=8", "run.trackers=[]"]
-    if is_dry:
-        overrides += ["sft.episodes=16", "sft.next.episodes=8", "evaluation.tasks=4", "rollout.groups=2"]
+    overrides += changes
     with tempfile.TemporaryDirectory() as folder:
         result = envgym.train(settings, overrides=[*overrides, f"run.directory={folder}/demo"])
         rows = RunDirectory.open(result.directory).metrics()
@@ -40,7 +49,7 @@ def check_demo(device: torch.device, is_dry: bool) -> Checked:
         Check("numbers that are not finite", sum(not math.isfinite(number) for number in numbers), 0.0),
         Check("steps without a canary", steps - len(gaps), 0.0),
         Check("canary, nats", max(gaps, default=math.nan), 0.1),
-        Check("success lost", before - after, 1.0 if is_dry else 0.0),
+        Check("success lost", before - after, may_lose),
     ]
     return Checked(checks, {"steps": steps, "success_before": before, "success_after": after})
 
@@ -77,6 +86,7 @@ CHECKS: Final[dict[str, Callable[[torch.device, bool], Checked]]] = {
     "packing": check_packing,
     "sampling": check_sampling,
     "demo": check_demo,
+    "server": check_server,
     "resume": check_resume,
 }
 

@@ -38,6 +38,8 @@ DRY: Final[dict[str, Any]] = {
     "vocab_size": 211,
 }
 CELL: Final = "G16-P512"
+GROUPS: Final = 8
+"""Such cells that a train step learns from, with prompts of their own."""
 BATCHES: Final = (1, 8, 64)
 CONTEXT: Final = 512
 REPEATS: Final = 3
@@ -143,6 +145,7 @@ def measure_training(name: str, device: torch.device, peak_flops: float, is_dry:
     ratio = padded.tflops / packed.tflops
     return {
         "cell": "G2-P16" if is_dry else CELL,
+        "groups": 1 if is_dry else GROUPS,
         "speedup": padded.seconds / packed.seconds,
         "flop_ratio": ratio,
         "achieved": padded.seconds / packed.seconds / ratio,
@@ -153,7 +156,8 @@ def measure_training(name: str, device: torch.device, peak_flops: float, is_dry:
 def _train_steps(name: str, device: torch.device, peak_flops: float, is_dry: bool, *, packing: bool) -> TrainStep:
     model = shaped_model(name, device, is_dry)
     optim = OptimSettings(lr=1e-6, packing=packing, micro_batch_tokens=8192)
-    rows = as_train_rows(rows_of("G2-P16" if is_dry else CELL, model.config.vocab_size))
+    cell, groups = ("G2-P16", 1) if is_dry else (CELL, GROUPS)
+    rows = as_train_rows([row for seed in range(groups) for row in rows_of(cell, model.config.vocab_size, seed)])
     learner = Learner(model, optim=optim, num_steps=REPEATS + 1, device=device)
     objective = Objective(loss=PpoClip(), correction=NoCorrection(), settings=ObjectiveSettings(), temperature=1.0)
     norms: list[float] = []
@@ -196,11 +200,25 @@ def measure_sampling(name: str, device: torch.device, bandwidth: float, is_dry: 
     A step's time is the difference between sampling many tokens and a few from the same contexts, by their number.
     """
     model = shaped_model(name, device, is_dry).eval()
-    context, few, many = (24, 2, 6) if is_dry else (CONTEXT, 8, 72)
+    recorded, plain = (
+        _sampling_cells(model, device, bandwidth, is_dry, cuda_graphs=cuda_graphs) for cuda_graphs in (True, False)
+    )
+    return {"context": _context(is_dry)[0], "batches": recorded, "call_by_call": plain}
+
+
+def _context(is_dry: bool) -> tuple[int, int, int]:
+    """Return the tokens of a context, and how few and how many are sampled."""
+    return (24, 2, 6) if is_dry else (CONTEXT, 8, 72)
+
+
+def _sampling_cells(
+    model: PreTrainedModel, device: torch.device, bandwidth: float, is_dry: bool, *, cuda_graphs: bool
+) -> dict[str, object]:
+    context, few, many = _context(is_dry)
     config: Any = model.config
     cells: dict[str, object] = {}
     for batch in BATCHES[:2] if is_dry else BATCHES:
-        policy = TransformersPolicy(model, max_batch=batch, shares_weights=True)
+        policy = TransformersPolicy(model, max_batch=batch, shares_weights=True, cuda_graphs=cuda_graphs)
         rng = random.Random(0)
         contexts = [tuple(rng.randrange(config.vocab_size) for _ in range(context)) for _ in range(batch)]
 
@@ -208,7 +226,7 @@ def measure_sampling(name: str, device: torch.device, bandwidth: float, is_dry: 
             policy.clear_prefix_cache()
             asyncio.run(_sample(policy, contexts, tokens))
 
-        sample(few)
+        sample(many)  # records what will run
         with measure_memory(device) as use:
             short_s = min(timed(lambda: sample(few), device) for _ in range(REPEATS))
             long_s = min(timed(lambda: sample(many), device) for _ in range(REPEATS))
@@ -223,7 +241,7 @@ def measure_sampling(name: str, device: torch.device, bandwidth: float, is_dry: 
             "peak_gib": use.peak / GIB,
         }
         policy.sleep()
-    return {"context": context, "batches": cells}
+    return cells
 
 
 async def _sample(policy: TransformersPolicy, contexts: Sequence[tuple[int, ...]], tokens: int) -> None:

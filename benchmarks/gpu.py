@@ -37,7 +37,7 @@ class Stage(NamedTuple):
 
 
 MACHINE: Final = Stage("machine", 90)
-CHECKS: Final = tuple(Stage(name, 240) for name in ("attention", "packing", "sampling", "demo", "resume"))
+CHECKS: Final = tuple(Stage(name, 240) for name in ("attention", "packing", "sampling", "demo", "server", "resume"))
 SPEED: Final = tuple(Stage(f"{kind} {size}", 100) for kind in ("training", "sampling") for size in ("0.5B", "1.5B"))
 
 

@@ -49,9 +49,9 @@ class Side(NamedTuple):
     """Of the first step: that of the other side, but for rounding."""
 
 
-def rows_of(cell: str, vocabulary: int) -> list[tuple[list[int], int]]:
+def rows_of(cell: str, vocabulary: int, seed: int = 0) -> list[tuple[list[int], int]]:
     """Return rows, each with the number of its tokens that do not train."""
-    rng = random.Random(0)
+    rng = random.Random(seed)
 
     def draw(length: int) -> list[int]:
         return [rng.randrange(vocabulary) for _ in range(length)]

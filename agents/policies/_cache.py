@@ -108,13 +108,13 @@ class SlotCache(Cache):
         super().__init__(layer_class_to_replicate=lambda: SlotLayer(self.layout))  # type: ignore[arg-type]  # called without arguments, and nothing else
 
     def reserve(self, *, rows: int, columns: int) -> None:
-        """Make room; the content stays."""
+        """Make room, and a last column that holds no token; the content stays."""
         layout = self.layout
-        if rows <= layout.max_rows and columns <= layout.max_columns:
+        if rows <= layout.max_rows and columns < layout.max_columns:
             return
         layout.max_rows = max(layout.max_rows, rows)
-        if columns > layout.max_columns:
-            wanted = max(columns, layout.max_columns + layout.max_columns // 2)
+        if columns >= layout.max_columns:
+            wanted = max(columns + 1, layout.max_columns + layout.max_columns // 2)
             layout.max_columns = -(-wanted // _COLUMNS) * _COLUMNS
         for layer in self._slots():
             layer.grow()

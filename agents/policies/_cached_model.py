@@ -3,8 +3,10 @@
 Positions and masks are made here, by the row, so rows of any lengths lie side by side.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from itertools import chain
 from typing import Any
 
 import torch
@@ -18,6 +20,7 @@ from envgym.agents.policies._cache import (
     grouped,
     needs_additive_mask,
 )
+from envgym.agents.policies._decode_graphs import CudaRecorder, DecodeGraphs, Recorder
 from envgym.agents.policies._llama_forward import Forward, LlamaForward, computes_the_same, llama_forward
 from envgym.agents.policies._packed_linears import PackedLinears
 from envgym.errors import InvalidInput, sentence
@@ -27,13 +30,28 @@ PREFILL_TOKENS = 8192
 _PADDING = 16
 """A pass holds rows of at most twice its fewest tokens and this many more."""
 _KNOWN_LAYERS = {"full_attention", "sliding_attention"}
+_log = logging.getLogger(__name__)
+
+
+RECORDERS: Mapping[str, Callable[[torch.device], Recorder]] = {"cuda": CudaRecorder}
 
 
 class CachedModel:
     """A transformers model (or a PEFT model around one) and the cache of the rows it is continuing."""
 
-    def __init__(self, module: nn.Module, *, autocast: torch.dtype | None = None) -> None:
+    def __init__(
+        self,
+        module: nn.Module,
+        *,
+        autocast: torch.dtype | None = None,
+        recorders: Mapping[str, Callable[[torch.device], Recorder]] = RECORDERS,
+    ) -> None:
         """Read from the configuration what masks the model needs.
+
+        Args:
+            module: the model.
+            autocast: see `TransformersPolicy`.
+            recorders: what records decoding steps, by type of device; where there is none, they run call by call.
 
         Raises: InvalidInput: the model has layers without a key-value cache (linear attention, state space).
         """
@@ -50,6 +68,10 @@ class CachedModel:
         self.max_positions: int | None = getattr(config, "max_position_embeddings", None)
         self.cache = SlotCache()
         self._packed = PackedLinears(module)
+        self._recorders = recorders
+        self._graphs: DecodeGraphs | None = None
+        self._addresses: tuple[int, ...] = ()
+        """Of the weights that the recordings read."""
 
     @property
     def device(self) -> torch.device:
@@ -57,8 +79,8 @@ class CachedModel:
         return next(self.module.parameters()).device
 
     def forget(self) -> None:
-        """Free the cache and the copies of weights."""
-        self.cache = SlotCache()
+        """Free the cache, the recordings and the copies of weights."""
+        self.cache, self._graphs = SlotCache(), None
         self.forget_weights()
 
     def forget_weights(self) -> None:
@@ -66,6 +88,8 @@ class CachedModel:
         self._packed.forget()
         if isinstance(self._run, LlamaForward):
             self._run.forget()
+        if self._graphs is not None and self._addresses != self._weight_addresses():
+            self._graphs = None
 
     @contextmanager
     def serving(self) -> Iterator[None]:
@@ -146,13 +170,34 @@ class CachedModel:
     def decode(self, tokens: Tensor, positions: Tensor, width: int) -> Tensor:
         """Append a token to each of the first rows; return [B, V] float32 logits of what follows.
 
+        They hold until the next call.
+
         Args:
             tokens: [B].
             positions: [B] how long each row was.
             width: columns in use after this, of the longest row.
         """
+        recorder = self._recorders.get(tokens.device.type)
+        if recorder is None or not isinstance(self._run, LlamaForward):  # others may wait for the device
+            return self._decode(tokens, positions, width)
+        if self._graphs is None:
+            self._graphs = DecodeGraphs(
+                self._decode, self.cache, vocabulary=self.vocabulary, recorder=recorder(tokens.device)
+            )
+            self._addresses = self._weight_addresses()
+        try:
+            return self._graphs.decode(tokens, positions, width)
+        except RuntimeError as error:
+            _log.warning("decoding steps cannot be recorded, and run call by call from now on: %s", error)
+            self._recorders, self._graphs = {}, None
+            return self._decode(tokens, positions, width)
+
+    def _decode(self, tokens: Tensor, positions: Tensor, width: int) -> Tensor:
         self.cache.writing(0, len(tokens), width, positions[:, None])
         return self._forward(tokens[:, None], positions[:, None], keep=1)[:, -1].float()
+
+    def _weight_addresses(self) -> tuple[int, ...]:
+        return tuple(tensor.data_ptr() for tensor in chain(self.module.parameters(), self.module.buffers()))
 
     def _forward(self, ids: Tensor, positions: Tensor, *, keep: int) -> Tensor:
         """Return [B, keep, V] the logits of the last `keep` tokens of `ids` [B, T], at `positions` [B or 1, T]."""

@@ -28,7 +28,7 @@ import torch
 from torch import Tensor, nn
 
 from envgym.agents.policies._batch_engine import BatchEngine
-from envgym.agents.policies._cached_model import CachedModel
+from envgym.agents.policies._cached_model import RECORDERS, CachedModel
 from envgym.agents.policies._request_queue import Answer, PendingRequest, RequestQueue, WriterPriorityLock
 from envgym.agents.policies._requests import FinishedRow, max_sampled_tokens
 from envgym.agents.protocols import GenerateRequest, Generation, Policy
@@ -54,18 +54,19 @@ class TransformersPolicy(Policy):
         autocast: torch.dtype | None = None,
         shares_weights: bool = False,
         version: int = 0,
+        cuda_graphs: bool = True,
     ) -> None:
         """Prepare to serve.
 
         Args:
             model: a causal language model of transformers (or a PEFT model around one).
             device: where to put it; None leaves it where it is.
-            max_batch: most sequences decoded at a time; the others wait. Memory grows with it: the cache keeps up to
-                as many contexts, those of sequences that are over included.
+            max_batch: most sequences decoded at a time; the others wait. The cache keeps up to as many contexts.
             deterministic: serve in rounds that do not depend on timing; else continuously.
             autocast: run the forward passes in this type; None: in the type of the weights.
             shares_weights: a learner trains this very module, so `sleep` leaves its weights where they are.
             version: of the weights as they are.
+            cuda_graphs: on a GPU, decode Llama-shaped models from recorded steps.
 
         Raises: InvalidInput: max_batch below 1, or a model with layers that keep no keys and values.
         """
@@ -73,14 +74,13 @@ class TransformersPolicy(Policy):
             raise InvalidInput(sentence("max_batch", "be at least 1", max_batch, where=_WHERE, do="pass e.g. 64"))
         if device is not None:
             model.to(device)
-        self._model = CachedModel(model, autocast=autocast)
+        self._model = CachedModel(model, autocast=autocast, recorders=RECORDERS if cuda_graphs else {})
         self._engine: BatchEngine[PendingRequest] = BatchEngine(self._model, max_batch=max_batch)
         self._home = self._model.device
         self.shares_weights = shares_weights
         self._deterministic, self._version = deterministic, version
         self._num_passes = _PASSES if deterministic else 1
-        self._is_asleep = False
-        self._queue = RequestQueue()
+        self._is_asleep, self._queue = False, RequestQueue()
         self._server: asyncio.AbstractEventLoop | None = None
         """The loop that starts rounds; None while nothing is served."""
         self._lock = WriterPriorityLock()

@@ -4,7 +4,7 @@ from jaxtyping import Bool, Int
 from torch import Tensor, nn
 
 from envgym.trainer.batch.packs import Pack
-from envgym.trainer.learner.logprobs import CHUNK_SIZE, TokenLogprobs, token_hidden_states
+from envgym.trainer.learner.logprobs import TokenLogprobs, token_hidden_states
 from envgym.trainer.learner.packing.support import packed_token_hidden_states
 
 
@@ -17,7 +17,7 @@ def token_logprobs(
     temperature: float = 1.0,
     with_entropy: bool = False,
     states_before: Bool[Tensor, "B T"] | None = None,
-    chunk_size: int = CHUNK_SIZE,
+    chunk_size: int | None = None,
 ) -> TokenLogprobs:
     """Score the tokens of a batch of rows under a causal language model.
 
@@ -58,7 +58,7 @@ def packed_logprobs(
     temperature: float = 1.0,
     with_entropy: bool = False,
     states_before: Bool[Tensor, "B T"] | None = None,
-    chunk_size: int = CHUNK_SIZE,
+    chunk_size: int | None = None,
 ) -> TokenLogprobs:
     """Score the rows of a pack; equal to `token_logprobs` of the rows themselves, in value and gradient.
 

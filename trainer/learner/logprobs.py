@@ -18,8 +18,11 @@ from envgym.trainer.learner._chunked import ChunkedLogprobsFunction, ChunkSettin
 from envgym.trainer.learner.causal_lm import LmHead, at_least_float32, causal_lm, hidden_states, lm_head_of
 from envgym.trainer.learner.rows_attention import padded_right
 
-CHUNK_SIZE = 256
-"""Tokens per chunk: enough to keep the matrix product busy, and 128 MiB of float32 logits at a vocabulary of 128k."""
+_CHUNK_SIZES = {"cpu": 256}
+_CHUNK_SIZE = 1024
+"""Tokens per chunk, on a CPU and elsewhere: enough to keep the product busy, and at a vocabulary of 128k 128 and
+512 MiB of float32 logits. Each chunk is also added once to the gradient of the head, which on a GPU takes longer than
+a chunk of 256 tokens needs for its products."""
 
 
 class ChunkedLogprobs(NamedTuple):
@@ -64,7 +67,7 @@ class TokenHiddenStates:
         temperature: float = 1.0,
         with_entropy: bool = False,
         states_before: Bool[Tensor, "B T"] | None = None,
-        chunk_size: int = CHUNK_SIZE,
+        chunk_size: int | None = None,
     ) -> TokenLogprobs:
         """Score the tokens; arguments as for `chunked_logprobs`, and those of `of_rows` where it is asked for."""
         result = chunked_logprobs(
@@ -102,7 +105,7 @@ def chunked_logprobs(
     *,
     temperature: float = 1.0,
     with_entropy: bool = False,
-    chunk_size: int = CHUNK_SIZE,
+    chunk_size: int | None = None,
 ) -> ChunkedLogprobs:
     """Score target tokens from the hidden states that predict them.
 
@@ -116,7 +119,7 @@ def chunked_logprobs(
         targets_T: [T] token ids in [0, V).
         temperature: that the tokens were sampled with, > 0.
         with_entropy: also return the entropies, with gradient.
-        chunk_size: tokens whose logits exist at a time, >= 1.
+        chunk_size: tokens whose logits exist at a time, >= 1; None: `default_chunk_size`.
 
     Returns:
         Differentiable (once) with respect to hidden states, weight and bias.
@@ -124,6 +127,7 @@ def chunked_logprobs(
     Raises:
         InvalidInput: a temperature, chunk size or shape out of range.
     """
+    chunk_size = default_chunk_size(hidden_TD.device) if chunk_size is None else chunk_size
     _check(hidden_TD, targets_T, temperature, chunk_size)
     logprobs_T, entropies_T = ChunkedLogprobsFunction.apply(  # type: ignore[no-untyped-call]  # torch gives apply no annotations
         hidden_TD,
@@ -134,6 +138,11 @@ def chunked_logprobs(
         with_entropy,
     )
     return ChunkedLogprobs(logprobs_T, entropies_T if with_entropy else None)
+
+
+def default_chunk_size(device: torch.device) -> int:
+    """Return how many tokens' logits exist at a time."""
+    return _CHUNK_SIZES.get(device.type, _CHUNK_SIZE)
 
 
 def token_hidden_states(
@@ -187,7 +196,7 @@ def _check(hidden_TD: Tensor, targets_T: Tensor, temperature: float, chunk_size:
         do = "score greedy samples at temperature 1"
         raise InvalidInput(sentence("temperature", "be above 0", temperature, where=where, do=do))
     if chunk_size < 1:
-        do = f"leave it at {CHUNK_SIZE}"
+        do = f"leave it at {default_chunk_size(hidden_TD.device)}"
         raise InvalidInput(sentence("chunk_size", "be at least 1", chunk_size, where=where, do=do))
     if hidden_TD.ndim != 2 or targets_T.shape != hidden_TD.shape[:1]:
         got = f"{list(hidden_TD.shape)} and {list(targets_T.shape)}"

@@ -17,7 +17,7 @@ from envgym.errors import RunError, sentence
 from envgym.trainer.batch.rows import MicroBatch, scored_row
 from envgym.trainer.learner.causal_lm import causal_lm, lm_head_of
 from envgym.trainer.learner.forward import ForwardPass
-from envgym.trainer.learner.logprobs import CHUNK_SIZE
+from envgym.trainer.learner.logprobs import default_chunk_size
 from envgym.trainer.sections import OptimSettings
 
 _MOMENTS: Final = 2
@@ -171,7 +171,7 @@ def micro_batch_memory(forward: ForwardPass) -> MicroBatchMemory:
     if recomputes:
         whole = _kept_bytes(forward, batch, recomputes=False)
     of_layer = whole / config.num_hidden_layers
-    logits = _LOGIT_BUFFERS * CHUNK_SIZE * len(weight_VD) * 4
+    logits = _LOGIT_BUFFERS * default_chunk_size(weight_VD.device) * len(weight_VD) * 4
     return MicroBatchMemory(
         per_token=kept / batch.num_tokens,
         per_token_in_layer=(recomputes + _IN_LAYER) * of_layer / batch.num_tokens,

@@ -1,5 +1,6 @@
 """Supervised warm start: the policy gradient with advantage 1 on demonstrations."""
 
+import asyncio
 import logging
 import random
 from collections.abc import Iterator, Sequence
@@ -149,6 +150,7 @@ async def _fit(
         tenth = _tenth(losses)
         detail = f"loss {sum(losses[-tenth:]) / tenth:.3g}" + ("" if success is None else f", success {success:.1%}")
         on_progress("warm start", len(losses), num_updates, detail)
+        await asyncio.sleep(0)  # an interrupt cancels here, not at the end of the phase
         if sft.until_success is not None and len(losses) % sft.check_every == 0:
             checked = await _check(context, settings, sft, check=len(losses))
             success = checked.get("train/success", 0.0)

@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -22,6 +22,7 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
+from envgym.agents.policies._decode_graphs import Recorder
 from envgym.agents.policies.transformers import TransformersPolicy
 from envgym.agents.protocols import GenerateRequest, Generation, Sampling
 
@@ -38,6 +39,9 @@ SHAPE: dict[str, Any] = {  # settings of several config classes
     "eos_token_id": 1,
     "pad_token_id": None,
 }
+Recorders = Mapping[str, Callable[[torch.device], Recorder]]
+CPU_RECORDER: Recorders = {"cpu": lambda device: lambda work: work}
+"""Does what a recording would do: the same work again, on what the same tensors hold then."""
 MIXED = ["sliding_attention", "full_attention", "sliding_attention"]
 
 

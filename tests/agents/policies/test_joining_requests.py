@@ -12,7 +12,7 @@ from envgym.agents.policies._batch_engine import BatchEngine
 from envgym.agents.policies._cached_model import CachedModel
 from envgym.agents.policies._llama_forward import LlamaForward
 from envgym.agents.protocols import GenerateRequest, Generation
-from tests.agents.policies.small_models import models, raw_logprobs, request
+from tests.agents.policies.small_models import CPU_RECORDER, Recorders, models, raw_logprobs, request
 
 Served = list[tuple[GenerateRequest, Generation]]
 FAST = ["llama", "qwen3", "mistral, all layers sliding"]
@@ -86,17 +86,19 @@ def distances(served: Sequence[tuple[PreTrainedModel, Served]]) -> tuple[torch.T
     return torch.cat(gaps), torch.cat(losses)
 
 
+@pytest.mark.parametrize("recorders", [{}, CPU_RECORDER], ids=["call by call", "recorded"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("name", [*FAST, *PLAIN])
 def test_who_joins_leaves_and_branches_gets_what_a_plain_forward_pass_gives(
-    name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+    name: str, dtype: torch.dtype, recorders: Recorders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(_prefixes, "MIN_SHARED", 4)
     torch.manual_seed(0)
     model = models()[name]().eval().to(dtype)
-    engine: BatchEngine[GenerateRequest] = BatchEngine(CachedModel(model), max_batch=12)
+    engine: BatchEngine[GenerateRequest] = BatchEngine(CachedModel(model, recorders=recorders), max_batch=12)
     gaps, losses = distances(served_before_and_after_an_update(engine, model))
     assert isinstance(engine.model._run, LlamaForward) == (name in FAST)
+    assert (engine.model._graphs is not None) == (name in FAST and bool(recorders))
     assert len(gaps) == 2 * (44 + 4 * 4 + 8 * 5)
     if dtype == torch.float32:
         assert gaps.max().item() < 1e-5

@@ -1,8 +1,9 @@
 """The warm start: which episodes are worth imitating, and whose tokens a recording holds."""
 
+import signal
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -15,6 +16,7 @@ from envgym.episodes import episode_rows
 from envgym.errors import SettingsError
 from envgym.plugins import Choice
 from envgym.runs import RunDirectory
+from envgym.trainer.metrics.callbacks import Callback
 from envgym.trainer.sections import SftSettings
 from envgym.trainer.train import train
 from envgym.trainer.workflows.demonstrations import (
@@ -153,6 +155,20 @@ def test_warm_start_without_success_says_how_its_episodes_ended(
     train(tiny_settings(tmp_path / "run", run={"steps": 0}, envs=envs, sft=sft, evaluation=unreachable))
     (told,) = caplog.messages
     assert told == "the warm start ended at success 0.0%: its 5 episodes of the last check ended as TERMINATED 100%"
+
+
+def test_an_interrupt_ends_the_warm_start_after_the_update_under_way(tmp_path: Path) -> None:
+    class Interrupting(Callback):
+        updates: ClassVar[list[tuple[int, int]]] = []
+
+        def on_progress(self, phase: str, done: int, total: int, detail: str = "") -> None:
+            if phase == "warm start":
+                self.updates.append((done, total))
+                signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        train(tiny_settings(tmp_path, sft={"episodes": 24, "batch_size": 4}), callbacks=[Interrupting()])
+    assert Interrupting.updates == [(1, 6)]
 
 
 class Never(EvenWords):
