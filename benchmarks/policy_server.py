@@ -85,13 +85,12 @@ def of_size(gigabytes: float) -> LlamaForCausalLM:
     return LlamaForCausalLM(LlamaConfig(vocab_size=8000, num_attention_heads=8, tie_word_embeddings=True, **sizes))
 
 
-def serve(to: Connection, gigabytes: float | None) -> None:
-    """In another process: serve an instant policy, or a model of a size, until told to end."""
+def serve(to: Connection, gigabytes: float | None, kind: type[TransformersPolicy]) -> None:
+    """In another process: serve a policy of a kind with a small model, or with one of a size, until told to end."""
     torch.set_num_threads(1)
 
     async def work() -> None:
         model = small() if gigabytes is None else of_size(gigabytes)
-        kind = InstantPolicy if gigabytes is None else TransformersPolicy
         server = PolicyServer(kind(model, deterministic=False), model, model="benchmark")
         await server.http.start("127.0.0.1", 0)
         to.send(server.http.url)
@@ -104,12 +103,13 @@ def serve(to: Connection, gigabytes: float | None) -> None:
 class OtherProcess:
     """A server in a process of its own."""
 
-    def __init__(self, gigabytes: float | None) -> None:
+    def __init__(self, gigabytes: float | None, kind: type[TransformersPolicy] = TransformersPolicy) -> None:
         self._here, there = multiprocessing.Pipe()
         context = multiprocessing.get_context("spawn")
-        self._process = context.Process(target=serve, args=(there, gigabytes), daemon=True)
+        self._process = context.Process(target=serve, args=(there, gigabytes, kind), daemon=True)
         self._process.start()
         self.url: str = self._here.recv()
+        self.pid = self._process.pid or 0
 
     def close(self) -> None:
         self._here.send("end")
@@ -134,7 +134,7 @@ async def play(policy: Policy, options: argparse.Namespace) -> float:
 
 def measure_turns(options: argparse.Namespace) -> dict[str, object]:
     """Return milliseconds of a turn in this process and through HTTP."""
-    other = OtherProcess(None)
+    other = OtherProcess(None, InstantPolicy)
     limits = ClientLimits(max_concurrency=options.episodes)
     served = ServedPolicy([other.url], transport=FileTransport(Path(tempfile.mkdtemp())), limits=limits)
     link = served._fleet.links[0]
@@ -163,6 +163,19 @@ def measure_updates(options: argparse.Namespace) -> dict[str, object]:
         return {name: measure_update(transport, options) for name, transport in ways.items()}
 
 
+def update_seconds(served: ServedPolicy, model: LlamaForCausalLM, repeats: int) -> list[float]:
+    """Return the seconds of updates with other weights each: one that warms up, and as many as are counted."""
+    totals: list[float] = []
+    for version in range(1, repeats + 2):
+        with torch.no_grad():
+            for weight in model.parameters():
+                weight.mul_(1.01)
+        began = time.perf_counter()
+        served.update_weights(merged_weights(model), version)
+        totals.append(time.perf_counter() - began)
+    return totals
+
+
 def measure_update(transport: WeightTransport, options: argparse.Namespace) -> dict[str, object]:
     """Return the seconds of an update per GB by one way, by phase."""
     other, model = OtherProcess(options.gb), of_size(options.gb)
@@ -179,14 +192,7 @@ def measure_update(transport: WeightTransport, options: argparse.Namespace) -> d
     served = ServedPolicy([other.url], transport=transport)
     ServerLink.ask = timed  # type: ignore[method-assign, assignment]  # for as long as this measures
     try:
-        totals: list[float] = []
-        for version in range(1, options.repeats + 2):
-            with torch.no_grad():
-                for weight in model.parameters():
-                    weight.mul_(1.01)
-            began = time.perf_counter()
-            served.update_weights(merged_weights(model), version)
-            totals.append(time.perf_counter() - began)
+        totals = update_seconds(served, model, options.repeats)
     finally:
         ServerLink.ask = ask  # type: ignore[method-assign]
         served.close()

@@ -47,6 +47,8 @@ class ResetRecord:
     system_prompt: str
     tools: tuple[ToolSpec, ...]
     seed: int | None
+    plain: Observation | None = None
+    """The first observation without the hint that a wrapper has put into `observation`; None: it holds none."""
 
 
 @quick_init

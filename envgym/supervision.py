@@ -11,12 +11,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
 from envgym.errors import RunError
-from envgym.process_handles import ProcessStarter
 from envgym.process_log import log_event
 from envgym.processes import Processes, _Process
 from envgym.restarts import RESTARTS, RestartBudget, RestartRules, count_failure
@@ -40,41 +38,37 @@ OnServing = Callable[[str, Mapping[str, object] | None], None]
 """Is told from any thread what a process announced that was started again; None: it has died, and will be."""
 
 
+class _Supervision(NamedTuple):
+    """How deaths are followed by restarts."""
+
+    budget: RestartBudget
+    on_serving: OnServing
+
+
 class SupervisedProcesses(Processes):
     """Processes of which some are started again where they die."""
 
-    def __init__(
-        self,
-        folder: Path,
-        *,
-        run: str,
-        resume: str,
-        starter: ProcessStarter | None = None,
-        interrupt_by: Callable[[], None] | None = None,
-        rules: RestartRules | None = None,
-        on_serving: OnServing = lambda role, announced: None,
-    ) -> None:
-        """Begin without a process.
-
-        Args:
-            folder: as for `Processes`, like `run`, `resume`, `starter` and `interrupt_by`.
-            rules: how often one is started again; None: as they are by default.
-            on_serving: is told of each death that is followed by a restart, and where the process serves then.
-        """
-        super().__init__(folder, run=run, resume=resume, starter=starter, interrupt_by=interrupt_by)
-        self._budget, self._on_serving = RestartBudget(rules or RestartRules()), on_serving
-        self._supervised = threading.Event()
-        """Set while deaths are followed by restarts."""
+    _supervision: _Supervision | None = None
+    """None: a death ends the run."""
 
     @contextmanager
-    def supervised(self, deadlines: Deadlines, tokens: Mapping[str, str]) -> Iterator[None]:
+    def supervised(
+        self,
+        deadlines: Deadlines,
+        tokens: Mapping[str, str],
+        *,
+        rules: RestartRules | None = None,
+        on_serving: OnServing = lambda role, announced: None,
+    ) -> Iterator[None]:
         """Start processes again that die during a block, when all are ready, and kill those that do not answer.
 
         Args:
             deadlines: by when they must.
             tokens: first part of a role -> environment variable with the token that its servers ask for.
+            rules: how often one is started again; None: as they are by default.
+            on_serving: is told of each death that is followed by a restart, and where the process serves then.
         """
-        self._supervised.set()
+        self._supervision = _Supervision(RestartBudget(rules or RestartRules()), on_serving)
         is_over = threading.Event()
         thread = threading.Thread(target=self._watch_health, args=(deadlines, tokens, is_over), name="health")
         thread.start()
@@ -83,35 +77,36 @@ class SupervisedProcesses(Processes):
         finally:
             is_over.set()
             thread.join()
-            self._supervised.clear()
+            self._supervision = None
 
     def _take(self, own: _Process, line: bytes) -> None:
-        before = own.ready
+        before, supervision = own.ready, self._supervision
         super()._take(own, line)
-        if own.ready is not before and own.ready is not None and self._supervised.is_set():
-            self._on_serving(own.spec.role, own.ready)
+        if own.ready is not before and own.ready is not None and supervision is not None:
+            supervision.on_serving(own.spec.role, own.ready)
 
     def _note_death(self, own: _Process, restarts: str = "") -> None:
-        if not (own.spec.is_restarted and self._supervised.is_set()):
+        supervision = self._supervision
+        if supervision is None or not own.spec.is_restarted:
             super()._note_death(own)
             return
-        rules, delay_s = self._budget.rules, self._budget.take(own.spec.role, now=time.monotonic())
+        rules, delay_s = supervision.budget.rules, supervision.budget.take(own.spec.role, now=time.monotonic())
         if delay_s is not None:
-            self._restart(own, delay_s)
+            self._restart(own, delay_s, supervision.on_serving)
         elif rules.restarts:
             count = f"{rules.restarts} restart{'s' if rules.restarts > 1 else ''}"
             super()._note_death(own, f" and {count} within {rules.window_s:g} s")
         else:
             super()._note_death(own)
 
-    def _restart(self, own: _Process, delay_s: float) -> None:
+    def _restart(self, own: _Process, delay_s: float, on_serving: OnServing) -> None:
         """Start a process again that has died, unless the run ends meanwhile."""
         with self._changed:
             if self._ending.is_set() or self._failure is not None:
                 return
         log_event("died", process=own.spec.role, ending=own.ending)
         own.handle.send_signal(signal.SIGKILL)  # what it started may go on
-        self._on_serving(own.spec.role, None)
+        on_serving(own.spec.role, None)
         if self._ending.wait(delay_s):
             return
         with self._changed:  # `end` waits for this, and then ends the new one too

@@ -1,19 +1,21 @@
 """Runs of which one process is killed by SIGKILL at a random moment: each must go on or resume, and lose nothing.
 
-Run: python scripts/chaos.py [--runs 20] [--seed 0] [--config examples/demo.yaml] [--steps 8]
+Run: python scripts/chaos.py [--runs 20] [--seed 0] [--config examples/demo.yaml] [--set KEY=VALUE ...] [--steps 8]
 
-A reference run is trained with the same settings and without a kill. In each of the others one process dies, the roles
-in turn, at a random moment of training; a run that ends is resumed. Then it must hold that every step was recorded
-once, that its episodes are the valid ones and the invalid ones by cause, that none without a reward has an advantage,
-that what the journal held at the death was not sampled again, that no process is left, and that the success on held-out
-tasks is at least the reference's less `--points`. Prints one line of JSON a run and one at the end; exit code 1 where
-something did not hold.
+A reference run is trained without a kill; the others begin with its weights after the warm start, where there is one,
+and have otherwise the same settings. In each of them one process dies, the roles in turn, at a random moment of
+training; a run that ends is resumed. Then it must hold that every step was recorded once, that its episodes are the
+valid ones and the invalid ones by cause, that none without a reward has an advantage, that what the journal held at the
+death was not sampled again, that no process is left, and that the success on held-out tasks is at least the reference's
+less `--points`. Prints one line of JSON a run and one at the end; where something did not hold, the runs are kept and
+the exit code is 1.
 """
 
 import argparse
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -34,18 +36,23 @@ _JOURNAL: Final = "journal"
 class ChaosRun:
     """One run in a directory, in processes of its own."""
 
-    def __init__(self, directory: Path, options: argparse.Namespace) -> None:
-        """Name it; nothing is started."""
-        self.directory, self._options = directory, options
+    def __init__(self, directory: Path, options: argparse.Namespace, *, reference: "ChaosRun | None" = None) -> None:
+        """Name it, and whose weights after the warm start it begins with; nothing is started."""
+        self.directory, self.options, self._reference = directory, options, reference
         self._process: subprocess.Popen[bytes] | None = None
         self.num_starts = 0
 
     def start(self) -> None:
         """Begin, or go on."""
-        options = self._options
+        options = self.options
         words = ["train", options.config, "--set", f"run.directory={self.directory}", "--set", "run.name=chaos"]
         words += ["--set", f"run.steps={options.steps}", "--set", "run.checkpoint_every=1"]
-        words += ["--set", "run.save_episodes_every=1", "--learners", "2", "--servers", "1", "--env-servers", "1"]
+        words += ["--set", "run.save_episodes_every=1", "--set", f"run.keep_checkpoints={options.steps + 1}"]
+        words += ["--learners", "2", "--servers", "1", "--env-servers", "1"]
+        words += [word for change in options.set for word in ("--set", change)]
+        if self._reference is not None:
+            warm = self._reference.directory / "checkpoints" / "step-000000" / "model"
+            words += ["--set", f"model={{name: {warm}}}", "--set", "sft=null"]
         if self.num_starts:
             words = ["train", str(self.directory), "--resume"]
         self.num_starts += 1
@@ -133,9 +140,10 @@ def faults(
     return found
 
 
-def one_run(number: int, folder: Path, draw: random.Random, reference: float, options: argparse.Namespace) -> list[str]:
-    """Make one run, kill one of its processes, and return what did not hold."""
-    run, role = ChaosRun(folder / f"run-{number}", options), ROLES[number % len(ROLES)]
+def one_run(directory: Path, role: str, reference: ChaosRun, draw: random.Random) -> list[str]:
+    """Make one run, kill its process of a role, and return what did not hold."""
+    options = reference.options
+    run = ChaosRun(directory, options, reference=reference)
     run.start()
     step, delay = draw.randrange(1, options.steps), draw.uniform(0, options.delay)
     run.wait_for_steps(step)
@@ -149,8 +157,14 @@ def one_run(number: int, folder: Path, draw: random.Random, reference: float, op
         run.start()
         code = run.wait()
         seen |= set(run.pids().values())
-    found = [f"exit code {code}"] if code else faults(run, reference, seen, reused, options)
-    told = {"run": number, "role": role, "after_step": step, "delay_s": round(delay, 2), "starts": run.num_starts}
+    found = [f"exit code {code}"] if code else faults(run, reference.success(), seen, reused, options)
+    told = {
+        "run": directory.name,
+        "role": role,
+        "after_step": step,
+        "delay_s": round(delay, 2),
+        "starts": run.num_starts,
+    }
     counts = {name: sum(row.get(name, 0) for row in run.steps()) for name in ("processes/restarts", "requests/retried")}
     told |= counts | {"journal_turns": reused, "faults": found}
     print(json.dumps(told), flush=True)
@@ -163,20 +177,27 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--config", default="examples/demo.yaml")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="of the settings; repeatable")
     parser.add_argument("--steps", type=int, default=8)
+    parser.add_argument("--reference", type=Path, help="a run of these settings that is over: none is trained first")
     parser.add_argument("--delay", type=float, default=10.0, help="longest time from a step to the kill, seconds")
     parser.add_argument("--points", type=float, default=7.0, help="success that a run may lose")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as name:
-        folder, draw = Path(name), random.Random(options.seed)
-        reference = ChaosRun(folder / "reference", options)
+    folder, draw = Path(tempfile.mkdtemp(prefix="envgym-chaos-")), random.Random(options.seed)
+    reference = ChaosRun(options.reference or folder / "reference", options)
+    if options.reference is None:
         reference.start()
         if code := reference.wait():
             print(f"the reference run ended with {code}: {folder / 'reference.log'}", file=sys.stderr)
             return 1
-        success = reference.success()
-        failed = sum(bool(one_run(number, folder, draw, success, options)) for number in range(options.runs))
-    print(json.dumps({"chaos": options.runs, "failed": failed, "reference_success": round(success, 3)}))
+    roles = [ROLES[number % len(ROLES)] for number in range(options.runs)]
+    failed = sum(bool(one_run(folder / f"run-{n}", role, reference, draw)) for n, role in enumerate(roles))
+    told = {"chaos": options.runs, "failed": failed, "reference_success": round(reference.success(), 3)}
+    if failed:
+        told |= {"kept": str(folder)}
+    else:
+        shutil.rmtree(folder)
+    print(json.dumps(told))
     return int(failed > 0)
 
 

@@ -14,6 +14,7 @@ from tempfile import mkdtemp
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
+from envgym.agents.catalog import POLICY_BACKEND
 from envgym.agents.models.loading import resolve_model
 from envgym.agents.policies.serving.backend import TOKEN_VARIABLE as POLICY_TOKEN
 from envgym.errors import SettingsError
@@ -77,22 +78,14 @@ def launched(settings: TrainSettings) -> Iterator[Launched]:
         _tokens(ENV_TOKEN, POLICY_TOKEN),
         placed(settings, roles_of(launch, has_ranks=meeting is None)) as places,  # where refused, nothing is written
         _log_of_controller(settings),
-        SupervisedProcesses(
-            folder,
-            run=run,
-            resume=resume,
-            starter=places.starter,
-            rules=RestartRules(launch.restarts),
-            on_serving=servers.note,
-        ) as processes,
+        SupervisedProcesses(folder, run=run, resume=resume, starter=places.starter) as processes,
         ExitStack() as held,
     ):
         if meeting is None and launch.learners > 1:
             meeting = _meeting(launch.learners, places)
             held.callback(meeting.leave)
-            engine = settings.engine.model_copy(update={"threads": _threads(settings)})
-            settings = settings.model_copy(update={"engine": engine})
         processes.start(process_specs(settings, meeting, hosts=places.hosts))
+        settings = _with_threads(settings, has_ranks=meeting is not None and not is_torchrun())
         ready = processes.wait_ready(timeout_s=launch.start_timeout_s)
         urls = {role: str(told["url"]) for role, told in ready.items() if "url" in told}
         servers.urls.update(urls)
@@ -103,8 +96,8 @@ def launched(settings: TrainSettings) -> Iterator[Launched]:
             settings = settings.model_copy(update={"engine": engine})
         settings = held.enter_context(followed(settings, started=urls))
         deadlines = Deadlines(launch.health_timeout_s, launch.start_timeout_s)
-        tokens = {ENV_SERVER: ENV_TOKEN, POLICY_SERVER: POLICY_TOKEN}
-        held.enter_context(processes.supervised(deadlines, tokens))
+        tokens, rules = {ENV_SERVER: ENV_TOKEN, POLICY_SERVER: POLICY_TOKEN}, RestartRules(launch.restarts)
+        held.enter_context(processes.supervised(deadlines, tokens, rules=rules, on_serving=servers.note))
         yield Launched(settings, meeting)
 
 
@@ -215,7 +208,7 @@ def _learner_rank(settings: TrainSettings, meeting: Meeting, rank: int) -> Proce
         "meeting": meeting.file or meeting.address,
         "device": engine.device,
     }
-    options |= {"threads": _threads(settings), "timeout": launch.rank_timeout_s}
+    options |= {"threads": _threads(settings, LEARNER), "timeout": launch.rank_timeout_s}
     return ProcessSpec(f"{LEARNER}-{rank}", ("learner-rank", *_words(options)), ends_itself=True)
 
 
@@ -225,7 +218,8 @@ def _policy_server(settings: TrainSettings) -> tuple[str, ...]:
     Raises: SettingsError: it is to be vLLM, and none is installed that can be used.
     """
     model, engine, kind = settings.model, settings.engine, settings.launch.server_engine
-    options: dict[str, object] = {"dtype": model.dtype, "device": engine.device, "threads": _threads(settings)}
+    threads = _threads(settings, POLICY_SERVER)
+    options: dict[str, object] = {"dtype": model.dtype, "device": engine.device, "threads": threads}
     options |= {"max-batch": engine.max_batch, "adapter": model.adapter, "tokenizer": model.tokenizer}
     if kind == "vllm":
         import torch  # heavy, as what follows
@@ -241,12 +235,22 @@ def _words(options: Mapping[str, object]) -> list[str]:
     return [word for name, value in options.items() if value is not None for word in (f"--{name}", str(value))]
 
 
-def _threads(settings: TrainSettings) -> int:
-    """Return the CPU threads of every process with a model: a share of the cores, where the settings name none."""
-    launch = settings.launch
+def _threads(settings: TrainSettings, kind: str) -> int:
+    """Return the CPU threads of a process with a model, where the settings name none: its CPUs, or a share of them."""
+    launch, ray = settings.launch, settings.launch.ray
+    if settings.engine.threads:
+        return settings.engine.threads
     if launch.launcher == "ray":
-        return settings.engine.threads or max(1, int(min(launch.ray.learner_cpus, launch.ray.server_cpus)))
-    return settings.engine.threads or max(1, (os.cpu_count() or 1) // (launch.learners + launch.servers))
+        return max(1, int(ray.learner_cpus if kind == LEARNER else ray.server_cpus))
+    return max(1, (os.cpu_count() or 1) // (launch.learners + launch.servers))
+
+
+def _with_threads(settings: TrainSettings, *, has_ranks: bool) -> TrainSettings:
+    """Return the settings of a run's own process: beside ranks, and on a cluster, it has the threads of a rank."""
+    if not has_ranks and settings.launch.launcher != "ray":
+        return settings
+    engine = settings.engine.model_copy(update={"threads": _threads(settings, LEARNER)})
+    return settings.model_copy(update={"engine": engine})
 
 
 def with_addresses(settings: TrainSettings, urls: Mapping[str, str], *, weights: Path | None = None) -> TrainSettings:
@@ -262,7 +266,8 @@ def with_addresses(settings: TrainSettings, urls: Mapping[str, str], *, weights:
     )
     engine = settings.engine
     if of_policy:
-        given: dict[str, object] = {"servers": list(of_policy), "transport": settings.launch.transport}
+        limits = engine.backend.settings if engine.backend.name == POLICY_SERVERS else {}
+        given = {**limits, "servers": list(of_policy), "transport": settings.launch.transport}
         given |= {} if weights is None else {"weights": str(weights)}
         backend = Choice.model_validate({"name": POLICY_SERVERS, **given})
         engine = engine.model_copy(update={"backend": backend})
@@ -286,7 +291,22 @@ def check_addresses(settings: TrainSettings) -> None:
         do = "leave launch.env_servers at 0, or leave out the servers of an env"
         must = "be 0 where every env names its servers"
         raise SettingsError.of("launch.env_servers", must, launch.env_servers, where="launch", do=do)
-    if launch.servers and backend.name != "transformers":
-        do = "leave launch.servers at 0, or leave engine.backend out"
-        must = "be transformers where policy servers are started"
-        raise SettingsError.of("engine.backend", must, backend.name, where="launch.servers", do=do)
+    if launch.servers:
+        _check_limits(settings)
+
+
+def _check_limits(settings: TrainSettings) -> None:
+    """See that a run which starts policy servers says of them no more than limits. Raises: SettingsError: it does."""
+    backend = settings.engine.backend
+    where, must = "launch.servers", "be transformers, or policy_servers with limits, where policy servers are started"
+    do = "leave launch.servers at 0, or leave engine.backend out"
+    SettingsError.unless(
+        backend.name in ("transformers", POLICY_SERVERS), "engine.backend", must, backend.name, where=where, do=do
+    )
+    of_run = sorted({"servers", "servers_file", "token_env", "transport"} & backend.settings.keys())
+    do = "leave it out: the run knows its servers, and launch.transport says how weights get there"
+    must = f"have no {' and no '.join(of_run)} where policy servers are started"
+    SettingsError.unless(
+        backend.name != POLICY_SERVERS or not of_run, "engine.backend", must, backend.settings, where=where, do=do
+    )
+    POLICY_BACKEND.build(with_addresses(settings, {POLICY_SERVER: "http://127.0.0.1:0"}).engine.backend)

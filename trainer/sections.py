@@ -1,5 +1,6 @@
 """The sections of a training run's settings that the trainer adds to those of `envgym.agents.settings`."""
 
+from collections.abc import Iterable
 from typing import Any, Literal
 
 from pydantic import Field, model_validator
@@ -21,6 +22,15 @@ def check_trainable(sampling: Sampling, *, where: str) -> None:
     for name, value, neutral in (("top_p", sampling.top_p, 1.0), ("top_k", sampling.top_k, 0.0)):
         must, do = f"be {neutral:g} in training", "leave it out: what is cut off has no exact gradient"
         SettingsError.unless(value == neutral, f"sampling.{name}", must, value, where=where, do=do)
+
+
+def _check_left(settings: Settings, names: Iterable[str], when: str, *, where: str = "launch", do: str) -> None:
+    """Refuse values of settings that nothing reads. Raises: ValueError: one is not its default."""
+    for name in names:
+        value, usual = getattr(settings, name), type(settings).model_fields[name].default
+        if value != usual:
+            must = f"be left at {'null' if usual is None else usual} {when}"
+            raise ValueError(sentence(f"{where}.{name}", must, value, where=where, do=do))
 
 
 class TrainRunSettings(RunSettings):
@@ -142,22 +152,21 @@ class LaunchSettings(Settings):
     """Seconds within which a server must say that it is well; one that does not is killed and started again."""
 
     @model_validator(mode="after")
-    def _check_servers(self) -> "LaunchSettings":
-        """Refuse what only servers that this run starts would do."""
-        if self.launcher != "static" and self.servers:
-            if (self.launcher, self.transport) == ("ray", "ipc"):
-                must, do = (
-                    "be another with the launcher ray",
-                    "use files or nccl: servers may be on other machines and GPUs",
-                )
-                raise ValueError(sentence("launch.transport", must, "ipc", where="launch", do=do))
-            return self
-        for name in ("server_engine", "transport"):
-            value, usual = getattr(self, name), type(self).model_fields[name].default
-            if value != usual:
-                must = f"be left at {usual} where the run starts no policy server"
-                do = "set launch.servers (--servers 1), or name the way in engine.backend for servers of your own"
-                raise ValueError(sentence(f"launch.{name}", must, value, where="launch", do=do))
+    def _check_used(self) -> "LaunchSettings":
+        """Refuse what only processes that this run starts would do."""
+        starts, is_by_ray = self.launcher != "static", self.launcher == "ray"
+        if is_by_ray and self.servers and self.transport == "ipc":
+            must, do = "be another with the launcher ray", "use files or nccl: servers may be elsewhere"
+            raise ValueError(sentence("launch.transport", must, "ipc", where="launch", do=do))
+        do = "set launch.servers (--servers 1), or name the way in engine.backend for servers of your own"
+        if not (starts and self.servers):
+            _check_left(self, ("server_engine", "transport"), "where the run starts no policy server", do=do)
+        if not (starts and self.servers + self.env_servers):
+            do = "leave it out, or set launch.servers or launch.env_servers: only these are started again"
+            _check_left(self, ("restarts", "health_timeout_s"), "where the run starts no server", do=do)
+        if not is_by_ray:
+            do = "leave it out, or set launch.launcher=ray (--launcher ray)"
+            _check_left(self.ray, RaySettings.model_fields, "with another launcher than ray", where="launch.ray", do=do)
         return self
 
     @property
@@ -200,14 +209,6 @@ class RolloutSettings(Settings):
         return self.staleness > 0 and not self.deterministic
 
     @property
-    def replayed_staleness(self) -> int:
-        """Versions by which a turn that a resumed run takes from its journal may be older than the run's weights.
-
-        With a window no group belongs to one step: it counts as begun with the weights of the resumed run.
-        """
-        return 0 if self.stragglers == "window" else self.staleness
-
-    @property
     def steps_ahead(self) -> int:
         """Steps whose groups are begun ahead; one that carries over lets its stragglers grow older by one."""
         return self.staleness - (self.stragglers == "carry")
@@ -228,6 +229,8 @@ class RolloutSettings(Settings):
         if self.stragglers == "window" and self.oversampling > 1:
             must, do = "be 1 where stragglers is window", "leave it out: what the filter drops is replaced at once"
             raise ValueError(sentence("rollout.oversampling", must, self.oversampling, where=where, do=do))
+        if self.stragglers != "window":
+            _check_left(self, ("window",), "where stragglers is not window", where=where, do="set stragglers to window")
         return self
 
 

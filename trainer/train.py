@@ -39,11 +39,10 @@ from envgym.trainer.learner.checkpoint import (
     save_checkpoint,
 )
 from envgym.trainer.method import build_method
-from envgym.trainer.metrics.callbacks import COLLECT, LEARN, Callback, Callbacks, TimeKeeper, progress_counter
+from envgym.trainer.methods.protocols import Checkpointed
+from envgym.trainer.metrics.callbacks import COLLECT, LEARN, Callback, Callbacks, EpisodeCounter, TimeKeeper
 from envgym.trainer.metrics.failures import SurvivedFailures
-from envgym.trainer.metrics.rollout import (
-    replay_metrics,
-)
+from envgym.trainer.metrics.rollout import replay_metrics
 from envgym.trainer.metrics.times import StepTimes, peak_memory_metrics
 from envgym.trainer.metrics.update import Metrics
 from envgym.trainer.models.base import check_annotations_are_made
@@ -193,8 +192,7 @@ class TrainLoop:
         self._demonstrations = demonstrations
         prompt = context.tokenizer(TEXT)["input_ids"][: settings.agent.max_context_tokens // 2]
         self._canary = WeightCanary(settings.canary, prompt) if settings.canary.enabled else None
-        self._audit, self._failures = MaskAudit(), SurvivedFailures()
-        self._journal = journal
+        self._audit, self._failures, self._journal = MaskAudit(), SurvivedFailures(), journal
         sampled_from = context if journal is None else replace(context, policy=journal.around(context.policy))
         if self._canary is not None:
             sampled_from = replace(context, policy=AuditedPolicy(sampled_from.policy, self._audit))
@@ -300,8 +298,9 @@ class TrainLoop:
     def _collect(self, runner: Runner, step: int) -> Collected:
         rollout, rounds = self.settings.rollout, self.settings.resampling.rounds
         self._audit.begin_step(remembered=rollout.staleness)
-        progress = progress_counter(self.callbacks, COLLECT, rollout.groups * rollout.group_size * rounds)
-        return runner.run(self._collector.take(step - 1, stats=self.stats, on_finished=progress))
+        count = EpisodeCounter(self.callbacks, COLLECT, rollout.groups * rollout.group_size * rounds)
+        taking = self._collector.take(step - 1, stats=self.stats, on_finished=count, on_groups=count.count_groups)
+        return runner.run(taking)
 
     def _learn(
         self, runner: Runner, kept: Sequence[Group], collected: Collected, step: int
@@ -348,7 +347,7 @@ class TrainLoop:
             tokenizer=self.context.tokenizer,
             learner=self.context.learner,
             keep=self.settings.run.keep_checkpoints,
-            parts=self.context.checkpointed_parts(with_tasks=self.context.tasks.has_grown) | self._control.parts(),
+            parts=_parts(self.context, self._collector) | self._control.parts(),
         )
         drop_old_references(self.run_directory.path)
         if self._journal is not None:
@@ -360,7 +359,7 @@ class TrainLoop:
         self.context = self._control.put_in_force(self.context, self._collector, self.settings)
         self.settings = self._control.settings
         self.context.learner.load(checkpoint)
-        load_parts(checkpoint, self.context.checkpointed_parts(with_tasks=has_part(checkpoint, "tasks")))
+        load_parts(checkpoint, _parts(self.context, self._collector, checkpoint))
         if self.context.method.replay is not None:
             self.context.method.replay.check_agent(self.context.agent)
         self.step, self.stats = state.step, state.stats
@@ -373,6 +372,11 @@ class TrainLoop:
         if self._canary is None:
             return {}
         return runner.run(self._canary.check(self.context.policy, self.context.compute_logprobs, step=self.step))
+
+
+def _parts(context: RunContext, collector: Collector, checkpoint: Path | None = None) -> dict[str, Checkpointed]:
+    with_tasks = context.tasks.has_grown if checkpoint is None else has_part(checkpoint, "tasks")
+    return context.checkpointed_parts(with_tasks=with_tasks) | collector.parts()
 
 
 async def _close(collector: Collector, context: RunContext) -> None:

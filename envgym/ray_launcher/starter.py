@@ -117,7 +117,7 @@ class RayStarter:
         self.placement = Placement()
         self._reader = threading.Thread(target=self._read, name="ray", daemon=True)
         self._reader.start()
-        self._write(request.to_json())
+        self.order(**request.to_json())
 
     def wait_placed(self) -> Placement:
         """Wait until all are placed. Raises: SettingsError: they cannot be; it says what is missing."""
@@ -160,7 +160,10 @@ class RayStarter:
 
     def order(self, **fields: object) -> None:
         """Write a line to the driver, unless it has ended."""
-        self._write(fields)
+        assert self._driver.stdin is not None, "it is a pipe"
+        with suppress(OSError, ValueError), self._lock:
+            self._driver.stdin.write(json.dumps(fields) + "\n")
+            self._driver.stdin.flush()
 
     def close(self) -> None:
         """Give back what was reserved; all processes end, if they have not."""
@@ -176,12 +179,6 @@ class RayStarter:
             self._driver.wait()
         self._reader.join()
         self._errors.close()
-
-    def _write(self, fields: Mapping[str, object]) -> None:
-        assert self._driver.stdin is not None, "it is a pipe"
-        with suppress(OSError, ValueError), self._lock:
-            self._driver.stdin.write(json.dumps(fields) + "\n")
-            self._driver.stdin.flush()
 
     def _read(self) -> None:
         """Pass on what the driver tells; at its end nothing is heard of any process."""

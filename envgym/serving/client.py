@@ -30,6 +30,8 @@ BUSY_S: Final = 600.0
 CALL_S: Final = 600.0
 """Longest call before the server has said how long one may take."""
 CLOSE_S: Final = 10.0
+IDLE_S: Final = 30.0
+"""A connection that was not used for so long is closed."""
 _GRACE_S = 10.0
 """A server that gives a call up says so itself."""
 _CONNECT_S = 10.0
@@ -44,7 +46,7 @@ class _Connection:
         self._socket = socket.create_connection((host, port), timeout=_CONNECT_S)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        self.is_used = False
+        self.is_used, self.last_used = False, 0.0
 
     def exchange(self, request: bytes, within_s: float) -> tuple[int, bytes]:
         """Send a request; return status and body of the reply. Raises: OSError: it broke, or took too long."""
@@ -66,7 +68,7 @@ class _Connection:
                 parts.append(self._more(data, deadline, len(data)))
                 missing -= len(parts[-1])
             body = b"".join(parts)
-        self.is_used = "\r\nconnection: close" not in head
+        self.is_used, self.last_used = "\r\nconnection: close" not in head, time.monotonic()
         return int(head[9:12]), body
 
     def _more(self, data: bytes, deadline: float, most: int) -> bytes:
@@ -99,6 +101,7 @@ class ServerClient:
             do = "write it as in http://127.0.0.1:8700"
             raise InvalidInput.of("environment server", "have an address with a port", url, where="address", do=do)
         self.url, self._place = url, (parts.hostname, port)
+        self._has_token = bool(token)
         authorization = f"Authorization: Bearer {token}\r\n" if token else ""
         self._head = f" HTTP/1.1\r\nHost: {parts.netloc}\r\n{authorization}Content-Length: "
         self.call_s, self.lease_s, self.reconnect_s = CALL_S, 60.0, RECONNECT_S
@@ -126,7 +129,8 @@ class ServerClient:
             within_s: longest call; None: what the server says.
             reconnect_s: how long a server that cannot be reached is tried again; None: as set for this client.
 
-        Raises: ServerUnreachable: no reply. ServerBusy: all sessions are taken. Whatever error the reply holds.
+        Raises: ServerUnreachable: no reply. ServerBusy: all sessions are taken. InvalidInput: the token is another.
+            Whatever error the reply holds.
         """
         return self.send(self.written(path, data), within_s=within_s, reconnect_s=reconnect_s)
 
@@ -156,6 +160,9 @@ class ServerClient:
             raise self._stranger(f"status {status} and {body[:60]!r}") from error
         if status == HTTPStatus.OK:
             return reply
+        if status == HTTPStatus.UNAUTHORIZED:
+            got, do = "another" if self._has_token else "none", f"export its token as {wire.TOKEN_VARIABLE}"
+            raise InvalidInput.of("token", "be the server's", got, where=self.url, do=do)
         raise wire.error_of(reply) or self._stranger(f"status {status}")
 
     def _stranger(self, got: str) -> InvalidInput:
@@ -177,6 +184,7 @@ class ServerClient:
                 answer = connection.exchange(request, within_s)
                 if connection.is_used and (self.held or not self.has_left):
                     self._idle.append(connection)
+                    self.close_idle(IDLE_S)
                 else:
                     connection.close()
                 return answer
@@ -194,11 +202,11 @@ class ServerClient:
             time.sleep(pause)
             pause = min(2 * pause, _MAX_PAUSE_S)
 
-    def close_idle(self) -> None:
-        """Close the connections that nobody uses."""
-        while self._idle:
-            with suppress(IndexError):  # another thread has taken it
-                self._idle.pop().close()
+    def close_idle(self, idle_s: float = 0.0) -> None:
+        """Close the connections that nobody has used for so long; the one used last is used first."""
+        with suppress(IndexError):  # another thread has taken it
+            while self._idle and self._idle[0].last_used <= time.monotonic() - idle_s:
+                self._idle.popleft().close()
 
     # ---- sessions ----------------------------------------------------------------------------------------------------
 

@@ -39,15 +39,31 @@ class ServerPool:
     def describe(self, env_id: str, settings: Json) -> Json:
         """Return what the servers say of an environment.
 
-        Raises: InvalidInput, UnknownName: what a server refuses, that one cannot be reached, or that two differ.
+        With a list, servers that do not answer are left out where another does: each compares the environment with what
+        is returned here when it opens a session.
+
+        Raises: InvalidInput, UnknownName: what a server refuses, that none can be reached in time, or that two differ.
         """
-        found: list[Json] = []
-        for client in self.clients:
-            found.append(_describe(client, env_id, settings))
-            if found[-1]["digest"] != found[0]["digest"]:
-                raise _other(env_id, self.clients[0].url, client.url)
-        self._digests[env_id, wire.encode(settings)] = str(found[0]["digest"])
-        return found[0]
+        deadline = time.monotonic() + self._wait_s
+        found: dict[str, Json] = {}
+        try:
+            while not found:
+                for client in self.clients:
+                    try:
+                        found[client.url] = _describe(client, env_id, settings)
+                    except ServerUnreachable:
+                        if not self._wait_s:
+                            raise
+                if not found:
+                    self._wait_for_server(deadline)
+        except EnvFailure as error:
+            raise InvalidInput(str(error)) from error
+        (first, described), *others = found.items()
+        for url, other in others:
+            if other["digest"] != described["digest"]:
+                raise _other(env_id, first, url)
+        self._digests[env_id, wire.encode(settings)] = str(described["digest"])
+        return described
 
     def request(self, path: str, data: Json) -> Json:
         """Send a request that any server can answer. Raises: as `ServerClient.request`."""
@@ -69,7 +85,8 @@ class ServerPool:
         Raises: ServerBusy: none has become free in time. EnvFailure: no server answers. What the env's reset raises.
         """
         deadline = time.monotonic() + self._wait_s
-        for is_last in attempts():
+        patience, is_last = attempts(), False  # with servers that are busy; those that do not answer have a deadline
+        while True:
             errors: list[InfrastructureError] = []
             clients = self._ordered()
             for client in clients:
@@ -83,14 +100,15 @@ class ServerPool:
                 else:
                     session.hold()
                     return session, reply
-            if any(isinstance(error, ServerBusy) for error in errors):
+            busy = [error for error in errors if isinstance(error, ServerBusy)]
+            if busy:
                 if is_last:
-                    raise errors[0]
-            elif self._wait_s:
-                self._wait_for_server(deadline)
-            else:
+                    raise busy[0]
+                is_last = next(patience)
+            elif errors and not self._wait_s:
                 raise errors[0]
-        raise AssertionError("the last attempt returns or raises")
+            else:
+                self._wait_for_server(deadline)
 
     def client_of(self, url: str) -> ServerClient:
         """Return the server at an address, whether it takes new sessions or has left. Raises: EnvFailure: none is."""
@@ -154,7 +172,7 @@ class ServerPool:
                 tried[url] = time.monotonic()
                 try:
                     self._join(url)
-                except InvalidInput as error:
+                except (EnvFailure, InvalidInput) as error:
                     if told.get(url) != str(error):
                         told[url] = str(error)
                         warn_user(f"{url} cannot join: {error}")
@@ -180,13 +198,13 @@ class ServerPool:
                 client.close_idle()
 
     def _join(self, url: str) -> None:
-        """Use one more server. Raises: InvalidInput: it cannot be reached, or serves something else."""
+        """Use one more server. Raises: EnvFailure: it cannot be reached. InvalidInput: it serves something else."""
         client = ServerClient(url, self._token)
         try:
             for (env_id, settings), digest in list(self._digests.items()):
                 if _describe(client, env_id, wire.decode(settings))["digest"] != digest:
                     raise _other(env_id, "the others", url)
-        except InvalidInput:
+        except (EnvFailure, InvalidInput):
             client.close_idle()
             raise
         with self._changed:
@@ -196,12 +214,9 @@ class ServerPool:
 
 
 def _describe(client: ServerClient, env_id: str, settings: Json) -> Json:
-    """Return what a server says of an environment. Raises: InvalidInput, UnknownName: it refuses, or is not there."""
+    """Return what a server says of an environment. Raises: as `ServerClient.request`."""
     data = {**wire.versions(), "time": time.time(), "env": env_id, "settings": settings}
-    try:
-        found = client.request(wire.DESCRIBE, data, reconnect_s=0)
-    except EnvFailure as error:
-        raise InvalidInput(str(error)) from error
+    found = client.request(wire.DESCRIBE, data, reconnect_s=0)
     client.call_s, client.lease_s = found["call_s"], found["lease_s"]
     return found
 

@@ -40,12 +40,27 @@ def test_processes_of_the_page_take_what_it_says(run: dict[str, object], gpus: i
     assert f"**GPUs**: {gpus}" in page
 
 
+def defaults_shown(section: str) -> dict[str, str]:
+    """Return the defaults in the table of a section, by the names in its first column."""
+    _, _, rest = (ROOT / PAGE).read_text(encoding="utf-8").partition(f"\n## {section}\n")
+    rows = re.findall(r"^\| ((?:`\w+`(?:, )?)+) \| ([^|]+) \|", rest.partition("\n## ")[0], re.MULTILINE)
+    return {name: default for names, default in rows for name in re.findall(r"`(\w+)`", names)}
+
+
 def test_table_has_every_setting_with_its_default() -> None:
-    page = (ROOT / PAGE).read_text(encoding="utf-8")
-    rows = re.findall(r"^\| ((?:`\w+`(?:, )?)+) \| ([^|]+) \|", page, re.MULTILINE)
-    shown = {name: default for names, default in rows for name in re.findall(r"`(\w+)`", names)}
+    shown = defaults_shown("With Ray")
     defaults = RaySettings().model_dump()
     assert shown.keys() == defaults.keys()
     for name, default in defaults.items():
         expected = "1 on CUDA, else 0" if default is None else f"{default:g}" if isinstance(default, float) else default
         assert shown[name].strip("`") == expected
+
+
+def test_variables_of_compose_have_the_defaults_of_the_page() -> None:
+    compose = (ROOT / "docker" / "compose.yaml").read_text(encoding="utf-8")
+    shown = defaults_shown("Without Ray")
+    assert set(shown) == {"RUN", "RUNS", "CONFIG", "ENV", "MODEL"}
+    for name, default in shown.items():
+        (used,) = set(re.findall(rf"\$\{{{name}:-([^}}]*)\}}", compose))
+        assert used == ("runs" if default == "a volume" else default.strip("`"))
+    assert "runs" in yaml.safe_load(compose)["volumes"]

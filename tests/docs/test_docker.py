@@ -1,6 +1,9 @@
 """The directory `docker/`: every image takes another base, copies what there is, and compose builds those files."""
 
+import json
+import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -28,6 +31,14 @@ def test_image_takes_a_base_runs_as_a_user_and_copies_what_there_is(path: Path) 
             assert (ROOT / source).exists()
 
 
+@pytest.mark.parametrize("path", DOCKERFILES, ids=lambda path: path.parent.name)
+def test_constraints_of_an_image_are_such_as_pip_takes(path: Path) -> None:
+    for name in re.findall(r"--constraint (\S+)", path.read_text(encoding="utf-8")):
+        lines = [line for line in (ROOT / name).read_text(encoding="utf-8").splitlines() if not line.startswith("#")]
+        assert lines
+        assert [line for line in lines if not re.fullmatch(r"[\w.-]+==[\w.+!-]+", line)] == []  # pip refuses extras
+
+
 def test_compose_builds_the_three_images_on_bases_that_can_be_named() -> None:
     built = {name: service["build"] for name, service in SERVICES.items() if "build" in service}
     assert {service["image"] for service in SERVICES.values()} == {f"envgym-{name}" for name in built}
@@ -39,11 +50,18 @@ def test_compose_builds_the_three_images_on_bases_that_can_be_named() -> None:
         default = re.search(r"^ARG BASE=(\S+)", dockerfile.read_text(encoding="utf-8"), re.MULTILINE)
         assert default is not None
         assert build["args"]["BASE"] == f"${{{name.upper()}_BASE:-{default[1]}}}"
+        extras = re.search(r"^ARG EXTRAS=(\S+)", dockerfile.read_text(encoding="utf-8"), re.MULTILINE)
+        assert build["args"].get("EXTRAS") == (extras and f"${{{name.upper()}_EXTRAS:-{extras[1]}}}")
+
+
+def with_defaults(word: str) -> str:
+    """Return a word with the default of each variable."""
+    return re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", word)
 
 
 def command_of(service: str, **places: str) -> list[str]:
     """Return the command of a service with the default of each variable, and other addresses and folders."""
-    words = [re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", word) for word in SERVICES[service]["command"]]
+    words = [with_defaults(word) for word in SERVICES[service]["command"]]
     for old, new in places.items():
         words = [word.replace(old, new) for word in words]
     return words
@@ -58,8 +76,27 @@ def test_services_ask_only_for_services_and_volumes_that_are_there() -> None:
     volumes = yaml.safe_load((ROOT / "docker" / "compose.yaml").read_text(encoding="utf-8"))["volumes"]
     for service in SERVICES.values():
         assert set(service.get("depends_on", {})) <= set(SERVICES)
-        named = {volume.partition(":")[0] for volume in service.get("volumes", ()) if volume[0] not in "$."}
+        named = {with_defaults(volume).partition(":")[0] for volume in service.get("volumes", ())}
         assert named <= set(volumes)
+
+
+@pytest.mark.docker
+def test_compose_reads_both_files_as_they_are_meant() -> None:
+    compose = ["docker", "compose"]
+    if shutil.which("docker") is None or subprocess.run([*compose, "version"], check=False).returncode:
+        pytest.skip("the plugin docker compose is not installed")
+    files = [f"--file={ROOT / 'docker' / name}" for name in ("compose.yaml", "compose.gpu.yaml")]
+    command = [*compose, "--env-file=/dev/null", *files, "--profile=*", "config", "--format=json"]
+    variables = {"PATH": os.environ["PATH"], "HOME": os.environ["HOME"], "RUN": "mine"}
+    variables |= {name: os.environ[name] for name in ("DOCKER_CONFIG",) if name in os.environ}
+    done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    services = json.loads(done.stdout)["services"]
+    assert services.keys() == SERVICES.keys()
+    assert "run.directory=/runs/mine" in services["learner"]["command"]
+    for name, gpu in (("learner", "0"), ("policy-server", "1")):
+        (device,) = services[name]["deploy"]["resources"]["reservations"]["devices"]
+        assert device["device_ids"] == [gpu]
 
 
 @pytest.mark.processes

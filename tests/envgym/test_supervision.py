@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -41,23 +40,17 @@ def server(*lines: str) -> ProcessSpec:
     return ProcessSpec("env-server-0", (sys.executable, "-c", "\n".join(lines)), is_restarted=True)
 
 
-def supervised(folder: Path, served: Served, interrupt: Interrupted | None = None, **rules: Any) -> SupervisedProcesses:
-    return SupervisedProcesses(
-        folder,
-        run="demo",
-        resume="envgym train runs/demo --resume",
-        interrupt_by=interrupt or Interrupted(),
-        rules=QUICK._replace(**rules),
-        on_serving=served,
-    )
+def processes(folder: Path, interrupt: Interrupted | None = None) -> SupervisedProcesses:
+    resume = "envgym train runs/demo --resume"
+    return SupervisedProcesses(folder, run="demo", resume=resume, interrupt_by=interrupt or Interrupted())
 
 
 def test_a_server_that_was_killed_serves_again_and_that_is_told(tmp_path: Path) -> None:
     served, before = Served(), failure_counts()
-    with supervised(tmp_path, served) as group:
+    with processes(tmp_path) as group:
         group.start([server(READY, WAIT), ProcessSpec("learner-1", (sys.executable, "-c", WAIT), serves=False)])
         group.wait_ready(timeout_s=20)
-        with group.supervised(PATIENT, {}):
+        with group.supervised(PATIENT, {}, rules=QUICK, on_serving=served):
             first, learner = group.states()
             os.kill(first.pid, signal.SIGKILL)
             wait_until(lambda: len(served.told) == 2)
@@ -73,10 +66,10 @@ def test_a_server_that_dies_at_every_start_ends_the_run(tmp_path: Path) -> None:
     interrupted, served = Interrupted(), Served()
     dies = ONCE.format(path=str(tmp_path / "marker"))
     lines = (dies, "if not first: print('no room', flush=True); sys.exit(7)", READY, WAIT)
-    with pytest.raises(RunError) as raised, supervised(tmp_path, served, interrupted) as group:  # noqa: PT012
+    with pytest.raises(RunError) as raised, processes(tmp_path, interrupted) as group:  # noqa: PT012
         group.start([server(*lines)])
         group.wait_ready(timeout_s=20)
-        with group.supervised(PATIENT, {}):
+        with group.supervised(PATIENT, {}, rules=QUICK, on_serving=served):
             os.kill(group.states()[0].pid, signal.SIGKILL)
             interrupted.wait()
     assert str(raised.value).startswith(
@@ -89,10 +82,12 @@ def test_a_server_that_is_not_ready_again_in_time_is_killed_and_said_to_be(tmp_p
     interrupted, served = Interrupted(), Served()
     hangs = ONCE.format(path=str(tmp_path / "marker"))
     lines = (hangs, "import time", "if not first: time.sleep(100)", READY, WAIT)
-    with pytest.raises(RunError) as raised, supervised(tmp_path, served, interrupted, restarts=1) as group:  # noqa: PT012
+    with pytest.raises(RunError) as raised, processes(tmp_path, interrupted) as group:  # noqa: PT012
         group.start([server(*lines)])
         group.wait_ready(timeout_s=20)
-        with group.supervised(Deadlines(health_s=8.0, start_s=0.5), {}):
+        with group.supervised(
+            Deadlines(health_s=8.0, start_s=0.5), {}, rules=QUICK._replace(restarts=1), on_serving=served
+        ):
             os.kill(group.states()[0].pid, signal.SIGKILL)
             interrupted.wait()
     assert "got the signal SIGKILL and 1 restart within 600 s after: it was not ready within 0.5 s" in str(raised.value)
@@ -100,11 +95,11 @@ def test_a_server_that_is_not_ready_again_in_time_is_killed_and_said_to_be(tmp_p
 
 def test_a_server_that_answers_nobody_is_killed(tmp_path: Path) -> None:
     served = Served()
-    with supervised(tmp_path, served) as group:
+    with processes(tmp_path) as group:
         group.start([server(READY.replace("http://here", "http://127.0.0.1:9"), WAIT)])
         group.wait_ready(timeout_s=20)
         (first,) = group.states()
-        with group.supervised(Deadlines(health_s=0.5, start_s=1000.0), {}):
+        with group.supervised(Deadlines(health_s=0.5, start_s=1000.0), {}, rules=QUICK, on_serving=served):
             wait_until(lambda: group.states()[0].pid != first.pid)
         assert gone(first.pid)
     assert served.told[0] == ("env-server-0", None)
@@ -112,10 +107,10 @@ def test_a_server_that_answers_nobody_is_killed(tmp_path: Path) -> None:
 
 def test_nothing_is_started_again_when_the_run_ends(tmp_path: Path) -> None:
     served = Served()
-    with supervised(tmp_path, served, first_delay_s=1000.0) as group:
+    with processes(tmp_path) as group:
         group.start([server(READY, WAIT)])
         group.wait_ready(timeout_s=20)
-        with group.supervised(PATIENT, {}):
+        with group.supervised(PATIENT, {}, rules=QUICK._replace(first_delay_s=1000.0), on_serving=served):
             os.kill(group.states()[0].pid, signal.SIGKILL)
             wait_until(lambda: bool(served.told))
         began = time.monotonic()
@@ -127,10 +122,10 @@ def test_nothing_is_started_again_when_the_run_ends(tmp_path: Path) -> None:
 
 def test_what_a_server_said_before_and_after_is_in_one_log(tmp_path: Path) -> None:
     served = Served()
-    with supervised(tmp_path, served) as group:
+    with processes(tmp_path) as group:
         group.start([server("print('hello', flush=True)", READY, WAIT)])
         group.wait_ready(timeout_s=20)
-        with group.supervised(PATIENT, {}):
+        with group.supervised(PATIENT, {}, rules=QUICK, on_serving=served):
             os.kill(group.states()[0].pid, signal.SIGKILL)
             wait_until(lambda: len(served.told) == 2)
     entries = [read_line(line) for line in (tmp_path / "env-server-0.jsonl").read_text().splitlines()]

@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
+from envgym.agents.catalog import POLICY_BACKEND
 from envgym.agents.models.loading import resolve_model
+from envgym.agents.policies.serving.backend import PolicyServers
 from envgym.errors import SettingsError
 from envgym.process_log import read_trace
 from envgym.processes import process_states
@@ -15,6 +17,7 @@ from envgym.trainer.metrics.callbacks import Callback
 from envgym.trainer.metrics.update import Metrics
 from envgym.trainer.placement import gpus_of_servers
 from envgym.trainer.sections import LaunchSettings
+from envgym.trainer.server_membership import followed
 from envgym.trainer.train import train
 from tests.support.tiny_runs import step_metrics, tiny_settings
 
@@ -112,17 +115,75 @@ def test_what_no_server_would_do_is_refused(tmp_path: Path, launch: dict[str, ob
         tiny_settings(tmp_path, launch=launch)
 
 
+NO_SERVER = r"where the run starts no server, got [\d.]+ \(launch\); leave it out, or set launch.servers or"
+
+
+@pytest.mark.parametrize(
+    "launch, told",
+    [
+        ({"restarts": 0}, rf"launch\.restarts must be left at 3 {NO_SERVER}"),
+        ({"learners": 2, "restarts": 5}, rf"launch\.restarts must be left at 3 {NO_SERVER}"),
+        (
+            {"launcher": "static", "servers": 1, "health_timeout_s": 5},
+            rf"health_timeout_s must be left at 60.0 {NO_SERVER}",
+        ),
+        (
+            {"servers": 1, "ray": {"server_cpus": 4}},
+            r"launch\.ray\.server_cpus must be left at 1.0 with another launcher than ray, got 4.0 \(launch",
+        ),
+        (
+            {"ray": {"learner_gpus": 1}},
+            r"launch\.ray\.learner_gpus must be left at null with another launcher than ray",
+        ),
+    ],
+)
+def test_what_nothing_that_is_started_would_do_is_refused(tmp_path: Path, launch: dict[str, Any], told: str) -> None:
+    with pytest.raises(SettingsError, match=told):
+        tiny_settings(tmp_path, launch=launch)
+    used = {"env_servers": 1, **launch, "launcher": "ray"}
+    assert tiny_settings(tmp_path, launch=used).launch.num_started >= 1
+
+
 @pytest.mark.parametrize(
     "launch, told",
     [
         ({"launcher": "static", "servers": 2}, "addresses in engine.backend must be 2, .*, got 1"),
-        ({"servers": 1}, "engine.backend must be transformers where policy servers are started, got policy_servers"),
+        ({"servers": 1}, "engine.backend must have no servers where policy servers are started, got {'servers': "),
     ],
 )
 def test_policy_servers_that_do_not_fit_are_refused(tmp_path: Path, launch: dict[str, object], told: str) -> None:
     with pytest.raises(SettingsError, match=told):
         check_addresses(tiny_settings(tmp_path, engine=BACKEND, launch=launch))
     check_addresses(tiny_settings(tmp_path, engine=BACKEND, launch={"launcher": "static", "servers": 1}))
+
+
+def test_limits_of_servers_that_the_run_starts_are_those_of_the_backend(tmp_path: Path) -> None:
+    limits = {"retries": 7, "update_timeout_s": 20.0, "wait_s": 5.0}
+    settings = tiny_settings(
+        tmp_path, launch={"servers": 1}, engine={"backend": {"name": "policy_servers", **limits}, "device": "cpu"}
+    )
+    check_addresses(settings)
+    placed = with_addresses(settings, {"policy-server-0": "http://a:1"})
+    assert placed.engine.backend.settings == {**limits, "servers": ["http://a:1"], "transport": "files"}
+    with followed(placed, started={"policy-server-0": "http://a:1"}) as followed_settings:
+        backend = POLICY_BACKEND.build(followed_settings.engine.backend)
+    assert isinstance(backend, PolicyServers)
+    assert (backend.retries, backend.update_timeout_s, backend.wait_s) == (7, 20.0, 5.0)
+
+
+@pytest.mark.parametrize(
+    "backend, told",
+    [
+        ({"name": "policy_servers", "transport": "gloo"}, "must have no transport where policy servers are started"),
+        ({"name": "policy_servers", "token_env": "MINE"}, "must have no token_env where policy servers are started"),
+        ({"name": "policy_servers", "retries": -1}, "retries"),
+        ({"name": "policy_servers", "retrys": 1}, "retrys"),
+        ("vllm", "engine.backend must be transformers, or policy_servers with limits, .*, got vllm"),
+    ],
+)
+def test_what_is_no_limit_of_started_servers_is_refused(tmp_path: Path, backend: object, told: str) -> None:
+    with pytest.raises(SettingsError, match=told):
+        check_addresses(tiny_settings(tmp_path, launch={"servers": 1}, engine={"backend": backend}))
 
 
 class StartedProcesses(Callback):

@@ -8,7 +8,7 @@ import pytest
 from envgym.agents.models.loading import resolve_model
 from envgym.process_handles import LocalStarter
 from envgym.trainer import placement
-from envgym.trainer.launch import process_specs, with_addresses
+from envgym.trainer.launch import _with_threads, process_specs, with_addresses
 from envgym.trainer.learner.ranks.meeting import Meeting
 from envgym.trainer.placement import bundles_of, placed, roles_of
 from tests.support.tiny_runs import tiny_settings
@@ -52,6 +52,22 @@ def test_only_processes_with_the_model_take_a_gpu_and_see_the_run(tmp_path: Path
 def test_share_of_a_gpu_that_is_set_is_taken_on_any_device(tmp_path: Path) -> None:
     settings = tiny_settings(tmp_path, launch={**PROCESSES, "ray": {"learner_gpus": 0, "server_gpus": 0.5}})
     assert [item.gpus for item in bundles_of(settings, ROLES)] == [0, 0, 0.5, 0]
+
+
+@pytest.mark.parametrize(
+    "engine, threads",
+    [({}, {"policy-server-0": "6", "learner-1": "2"}), ({"threads": 3}, dict.fromkeys(ROLES[1:], "3"))],
+)
+def test_each_process_has_the_threads_of_its_own_cpus(
+    tmp_path: Path, engine: dict[str, Any], threads: dict[str, str]
+) -> None:
+    ray = {"learner_cpus": 2.5, "server_cpus": 6, "env_server_cpus": 9}
+    settings = tiny_settings(tmp_path, launch={**PROCESSES, "ray": ray}, engine=engine)
+    specs = process_specs(settings, Meeting.at_address(0, 2, "10.0.0.1:999"), hosts=dict.fromkeys(ROLES, "10.0.0.2"))
+    commands = {spec.role: list(spec.command) for spec in specs if "--threads" in spec.command}
+    assert {role: words[words.index("--threads") + 1] for role, words in commands.items()} == threads
+    alone = tiny_settings(tmp_path, launch={"launcher": "ray", "servers": 1, "ray": ray}, engine=engine)
+    assert _with_threads(alone, has_ranks=False).engine.threads == engine.get("threads", 2)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """What a run reports while it runs: a progress display, TensorBoard, Weights & Biases, or your own."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -35,17 +35,28 @@ class Callback:
         """Run once, also when the run failed (then without a report)."""
 
 
-def progress_counter(callbacks: Callback, phase: str, total: int) -> Callable[[Tree], None]:
-    """Tell the callbacks that a phase begins; return what tells them, tree by tree, how many episodes have ended."""
-    done = 0
-    callbacks.on_progress(phase, done, total)
+class EpisodeCounter:
+    """Tells callbacks how many episodes of a phase have ended; call it with every tree as it ends."""
 
-    def count(tree: Tree) -> None:
-        nonlocal done
-        done += len(tree.leaves)
-        callbacks.on_progress(phase, min(done, total), total)  # of a step ahead more may end
+    def __init__(self, callbacks: Callback, phase: str, total: int) -> None:
+        """Tell that a phase of `total` episodes begins."""
+        self._callbacks, self._phase, self._total = callbacks, phase, total
+        self._done, self._detail = 0, ""
+        self._tell()
 
-    return count
+    def __call__(self, tree: Tree) -> None:
+        """Count the episodes of a tree."""
+        self._done += len(tree.leaves)
+        self._tell()
+
+    def count_groups(self, num_finished: int, num_open: int) -> None:
+        """Tell how many groups are finished, and how many are under way, where a step may take any of them."""
+        self._detail = f"groups: {num_finished} finished, {num_open} open"
+        self._tell()
+
+    def _tell(self) -> None:
+        done = min(self._done, self._total)  # of a step ahead more may end
+        self._callbacks.on_progress(self._phase, done, self._total, self._detail)
 
 
 class TensorBoard(Callback):

@@ -21,7 +21,7 @@ from envgym.core.trajectory import Group
 from envgym.core.tree import Tree
 from envgym.trainer.env_source import EnvSource, TaskPool
 from envgym.trainer.methods.allocators.base import draw_metrics
-from envgym.trainer.methods.protocols import Allocator, Curriculum, Filter, TaskRequest
+from envgym.trainer.methods.protocols import Allocator, Checkpointed, Curriculum, Filter, TaskRequest
 from envgym.trainer.methods.replay.base import Replay
 from envgym.trainer.metrics.update import Metrics
 from envgym.trainer.rollout.annotate import AnnotateStage
@@ -32,6 +32,8 @@ from envgym.trainer.sections import RolloutSettings
 from envgym.trainer.settings import TrainSettings
 
 OnFinished = Callable[[Tree], None]
+OnGroups = Callable[[int, int], None]
+"""Called with how many groups are finished, and how many are under way."""
 STRAGGLER = "a straggler: the step went on without it"
 
 
@@ -135,7 +137,9 @@ class Collector:
         """Cancel the groups under way."""
         await self.close()
 
-    async def take(self, step: int, *, stats: Stats, on_finished: OnFinished | None = None) -> Collected:
+    async def take(
+        self, step: int, *, stats: Stats, on_finished: OnFinished | None = None, on_groups: OnGroups | None = None
+    ) -> Collected:
         """Return the groups of the step after `step` steps, in the curriculum's order, and begin those ahead.
 
         Rounds of groups follow each other until the filter keeps as many as a step trains on, or the rounds are used
@@ -144,7 +148,8 @@ class Collector:
         Args:
             step: train steps done before.
             stats: what training has seen of each task.
-            on_finished: called with every tree that is grown while this waits.
+            on_finished: called with every tree that is grown while this waits; with a window, group by group.
+            on_groups: called with a window alone, as groups finish.
         """
         settings = self._settings
         if not settings.overlaps:
@@ -152,7 +157,7 @@ class Collector:
             self._policy.clear_prefix_cache()
         with rare_collections():
             if settings.stragglers == "window":
-                return await self._taken_from_window(step, stats, on_finished)
+                return await self._taken_from_window(step, stats, on_finished, on_groups)
             for number in range(step, step + settings.steps_ahead + 1):
                 if number < self._last and number not in self._ahead:
                     self._ahead[number] = self._begun(number, stats)
@@ -178,6 +183,10 @@ class Collector:
         self._draws.curriculum, self._keep_groups = curriculum, keep_groups
         self._runner.change(agent=agent, sampling=sampling, search=search, weighs_samples=weighs_samples)
 
+    def parts(self) -> dict[str, Checkpointed]:
+        """Return what a checkpoint holds of this: the window, where there is one; else steps are drawn anew."""
+        return {"window": self._window} if self._settings.stragglers == "window" else {}
+
     async def close(self) -> None:
         """Cancel what is under way."""
         await self._runner.close()
@@ -196,9 +205,21 @@ class Collector:
             request = step.requests.popleft()
             step.groups.append(self._runner.begin(request, step=step.number, number=len(step.groups)))
 
-    async def _taken_from_window(self, step: int, stats: Stats, on_finished: OnFinished | None) -> Collected:
+    async def _taken_from_window(
+        self, step: int, stats: Stats, on_finished: OnFinished | None, on_groups: OnGroups | None
+    ) -> Collected:
         """Return a step's groups from the window, and behind them what left it without training."""
-        num_groups = self._settings.groups
+        num_groups, reported = self._settings.groups, set[str]()
+
+        def report(finished: Sequence[GroupRollout]) -> None:
+            for rollout in finished:
+                if on_finished is not None and rollout.key not in reported:
+                    for tree in rollout.group.trees:
+                        on_finished(tree)
+                reported.add(rollout.key)
+            if on_groups is not None:
+                on_groups(self._window.num_finished, len(self._window) - self._window.num_finished)
+
         taken = await self._window.take(
             step,
             self._settings,
@@ -206,10 +227,8 @@ class Collector:
             draw=lambda number: self._draws.draw(number, stats, num_groups, self._settings.group_size),
             steps_left=self._last - step,
             rounds=self._rounds,
+            report=report,
         )
-        if on_finished is not None:
-            for rollout in taken.trained:
-                _report(rollout, on_finished)
         return _collected(
             [*taken.trained, *taken.filtered, *taken.too_old],
             wanted=num_groups,
@@ -239,30 +258,30 @@ class Collector:
                 for rollout in step.groups[step.num_reported :]:
                     _report(rollout, on_finished)
                 step.num_reported = len(step.groups)
-            await self._wait(step)
+            await _wait_for_round(step, self._settings, self._keep_groups)
             if not step.requests or _has_enough(step.groups, self._settings.groups, self._keep_groups):
                 return
             self._begin_round(step)
 
-    async def _wait(self, step: _Step) -> None:
-        """Wait for a round's end, or until only stragglers are left, and abort those or leave them."""
-        settings = self._settings
-        trees = [pending.tree for rollout in step.groups for pending in rollout.trees]
-        when = asyncio.ALL_COMPLETED if settings.stragglers == "wait" else asyncio.FIRST_COMPLETED
-        pending = {part for rollout in step.groups for part in rollout.work if not part.done()}
+
+async def _wait_for_round(step: _Step, settings: RolloutSettings, keep: Filter) -> None:
+    """Wait for a round's end, or until only stragglers are left, and abort those or leave them."""
+    trees = [pending.tree for rollout in step.groups for pending in rollout.trees]
+    when = asyncio.ALL_COMPLETED if settings.stragglers == "wait" else asyncio.FIRST_COMPLETED
+    pending = {part for rollout in step.groups for part in rollout.work if not part.done()}
+    await wait_for(_finished(step.groups))
+    while pending:
+        _, pending = await asyncio.wait(pending, return_when=when)
         await wait_for(_finished(step.groups))
-        while pending:
-            _, pending = await asyncio.wait(pending, return_when=when)
-            await wait_for(_finished(step.groups))
-            num_ended = sum(tree not in pending for tree in trees)
-            is_annotating = any(rollout.is_annotating for rollout in step.groups)
-            has_its_share = num_ended >= settings.min_finished_share * len(trees) and not is_annotating
-            if has_its_share or _has_enough(step.groups, self._settings.groups, self._keep_groups):
-                break
-        if pending and settings.stragglers == "abort":
-            for rollout in step.groups:
-                rollout.abort(STRAGGLER)
-            await wait_for(step.groups)
+        num_ended = sum(tree not in pending for tree in trees)
+        is_annotating = any(rollout.is_annotating for rollout in step.groups)
+        has_its_share = num_ended >= settings.min_finished_share * len(trees) and not is_annotating
+        if has_its_share or _has_enough(step.groups, settings.groups, keep):
+            break
+    if pending and settings.stragglers == "abort":
+        for rollout in step.groups:
+            rollout.abort(STRAGGLER)
+        await wait_for(step.groups)
 
 
 def _has_enough(groups: Sequence[GroupRollout], wanted: int, keep: Filter) -> bool:

@@ -139,7 +139,7 @@ def open_journal(run: RunDirectory, settings: TrainSettings, *, version: int) ->
     """
     if not settings.run.journal:
         return None
-    staleness = settings.rollout.replayed_staleness
+    staleness = settings.rollout.staleness
     return TurnJournal(run.path / _FOLDER, run=run.id, version=version, staleness=staleness)
 
 

@@ -5,16 +5,21 @@ P and the `window` that follows them; those that would be older than S in the ne
 aborted. Whatever leaves, trained, aborted or dropped by the filter, is replaced by exactly one new group, which is
 begun with the newest weights: so no token is ever older than S when it trains. Source: the buffer of (S + 1) P slots
 with a window is that of engines that sample ahead by groups; here a slot is freed only when its group has trained.
+
+A checkpoint keeps the order of draws: those of the groups that were begun and not taken, and where it goes on. A
+resumed run begins these groups first, as old as they were, since its journal may have their turns.
 """
 
 import asyncio
 import math
 from collections import deque
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 from envgym.core.trajectory import Group
 from envgym.trainer.methods.protocols import Filter, TaskRequest
+from envgym.trainer.rollout.draws import GroupDraw, load_draws, save_draws
 from envgym.trainer.rollout.groups import GroupRollout, GroupRunner, wait_for
 from envgym.trainer.sections import RolloutSettings
 
@@ -34,24 +39,38 @@ class Taken(NamedTuple):
 
 class _Slot(NamedTuple):
     rollout: GroupRollout
+    draw: GroupDraw
     version: int
     """Of the weights that it was begun with."""
 
+    @property
+    def oldest(self) -> int:
+        """Version of its oldest token, once it is finished: a turn of the journal may be older than its beginning."""
+        nodes = [node for tree in self.rollout.group.trees for node in tree.nodes]
+        versions = [segment.policy_version for node in nodes for segment in node.edge.segments]
+        return min([self.version, *(version for version in versions if version is not None)])
+
 
 class GroupWindow:
-    """The groups that were begun and not taken, the oldest first."""
+    """The groups that were begun and not taken, the oldest first. Checkpointed."""
 
     def __init__(self, runner: GroupRunner) -> None:
         """Begin without a group."""
         self._runner = runner
         self._slots: list[_Slot] = []
-        self._drawn: deque[TaskRequest] = deque()
-        """Not begun, of the step whose tasks were drawn last."""
-        self._drawn_step, self._num_begun = -1, 0
+        self._drawn: deque[GroupDraw] = deque()
+        """Not begun: of the step whose tasks were drawn last and, in a resumed run, those that were open before."""
+        self._next_step = 0
+        """For which tasks are drawn next."""
 
     def __len__(self) -> int:
         """Return how many groups were begun and not taken."""
         return len(self._slots)
+
+    @property
+    def num_finished(self) -> int:
+        """How many of them are finished."""
+        return sum(slot.rollout.is_finished for slot in self._slots)
 
     async def take(
         self,
@@ -62,6 +81,7 @@ class GroupWindow:
         draw: Callable[[int], Sequence[TaskRequest]],
         steps_left: float,
         rounds: int = 1,
+        report: Callable[[Sequence[GroupRollout]], None] = lambda finished: None,
     ) -> Taken:
         """Wait until a step has its groups, or nothing is left to wait for.
 
@@ -72,15 +92,21 @@ class GroupWindow:
             draw: returns the tasks of a step, of which the curriculum has some for each.
             steps_left: this one included, for which groups are begun.
             rounds: a step makes do with fewer groups when the filter has seen so many times its number.
+            report: called with the finished groups that the step may take, whenever there may be more of them.
 
         Raises: the first error of a rollout that could not become an ending.
         """
-        filtered = list[GroupRollout]()
+        filtered, late = list[GroupRollout](), list[_Slot]()
         while True:
             room = min(settings.staleness + 1, steps_left) * settings.groups
             while len(self._slots) < room:  # as many as have left, and the run still needs
-                self._slots.append(_Slot(self._begin_next(step, draw), step))
+                self._slots.append(self._begin_next(step, draw))
             finished = [slot for slot in self._in_reach(settings) if slot.rollout.is_finished]
+            if too_old := [slot for slot in finished if step - slot.oldest > settings.staleness]:
+                late += too_old
+                self._remove(too_old)
+                continue
+            report([slot.rollout for slot in finished])
             kept = _kept([slot.rollout for slot in finished], keep)
             if len(kept) < len(finished):  # and then again, with those that replace them
                 dropped = [slot for slot in finished if slot.rollout.key not in kept]
@@ -93,21 +119,32 @@ class GroupWindow:
                 break
         taken = finished[: settings.groups]
         self._remove(taken)
-        late = [slot for slot in self._slots if step + 1 - slot.version > settings.staleness]
+        late += [slot for slot in self._slots if step + 1 - slot.version > settings.staleness]
         self._remove(late)
         for slot in late:
             slot.rollout.abort(TOO_OLD)
         await wait_for(slot.rollout for slot in late)
-        trained, too_old = ([slot.rollout for slot in part] for part in (taken, late))
-        return Taken(trained, filtered, too_old)
+        return Taken([slot.rollout for slot in taken], filtered, [slot.rollout for slot in late])
 
-    def _begin_next(self, step: int, draw: Callable[[int], Sequence[TaskRequest]]) -> GroupRollout:
+    def save(self, folder: Path) -> None:
+        """Write which groups were begun and not taken, and which come next."""
+        begun = [slot.draw._replace(version=slot.version) for slot in self._slots]
+        save_draws(folder, [*begun, *self._drawn], next_step=self._next_step)
+
+    def load(self, folder: Path) -> None:
+        """Begin with the groups that `save` wrote, before others are drawn."""
+        draws, self._next_step = load_draws(folder)
+        self._drawn.extend(draws)
+
+    def _begin_next(self, step: int, draw: Callable[[int], Sequence[TaskRequest]]) -> _Slot:
         """Begin the next group of the curriculum's order, which goes on behind the steps that were drawn."""
         if not self._drawn:
-            self._drawn_step, self._num_begun = max(step, self._drawn_step + 1), 0
-            self._drawn.extend(draw(self._drawn_step))
-        self._num_begun += 1
-        return self._runner.begin(self._drawn.popleft(), step=self._drawn_step, number=self._num_begun - 1)
+            drawn_for = max(step, self._next_step)
+            self._drawn.extend(GroupDraw(request, drawn_for, n) for n, request in enumerate(draw(drawn_for)))
+            self._next_step = drawn_for + 1
+        chosen = self._drawn.popleft()
+        rollout = self._runner.begin(chosen.request, step=chosen.step, number=chosen.number)
+        return _Slot(rollout, chosen, step if chosen.version is None else chosen.version)
 
     def _in_reach(self, settings: RolloutSettings) -> list[_Slot]:
         ahead = settings.staleness * settings.groups

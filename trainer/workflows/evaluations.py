@@ -11,7 +11,7 @@ from envgym.runs import RunDirectory
 from envgym.seeds import derive_seed
 from envgym.trainer.build import RunContext
 from envgym.trainer.methods.controllers.base import EvaluationSummary
-from envgym.trainer.metrics.callbacks import Callback, progress_counter
+from envgym.trainer.metrics.callbacks import Callback, EpisodeCounter
 from envgym.trainer.metrics.update import Metrics
 from envgym.trainer.settings import TrainSettings
 
@@ -68,7 +68,7 @@ class Evaluations:
             return
         for plan in plans:
             num_episodes = len(plan.tasks) * plan.settings.samples
-            on_finished = progress_counter(self._callbacks, f"evaluate {plan.label}", num_episodes)
+            on_finished = EpisodeCounter(self._callbacks, f"evaluate {plan.label}", num_episodes)
             evaluation = runner.run(evaluate(plan, self._player, step=step, on_finished=on_finished))
             write_evaluation(self._run, evaluation)
             self._summaries = None

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from envgym.agents.policies._requests import max_sampled_tokens
 from envgym.agents.policies.endpoint import BadResponse, Json
 from envgym.agents.policies.serving import wire
-from envgym.agents.policies.serving.fleet import WAIT_S, ServerFleet
+from envgym.agents.policies.serving.fleet import ServerFleet
 from envgym.agents.policies.serving.http import ConnectionFailed
 from envgym.agents.policies.serving.link import ExpectedModel, ServerLink, ServerRefused, ServerState
 from envgym.agents.policies.serving.membership import FleetMembership, check_transport
+from envgym.agents.policies.serving.queue import WAIT_S
 from envgym.agents.policies.serving.routing import block_hashes
 from envgym.agents.policies.serving.transport import WeightTransport
 from envgym.agents.protocols import FinishReason, GenerateRequest, Generation, Policy
@@ -67,7 +68,7 @@ class ServedPolicy(Policy):
         version: int = 0,
         servers: WatchedServers | None = None,
     ) -> None:
-        """Connect to all servers.
+        """Connect to the servers; one that does not answer yet is used as soon as it does.
 
         Args:
             urls: of the servers.
@@ -78,51 +79,41 @@ class ServedPolicy(Policy):
             version: of the weights, where a server does not name them.
             servers: list by which others join, and some leave; None: these stay.
 
-        Raises: InvalidInput: a server cannot be reached or refuses the token, or serves something else.
+        Raises: InvalidInput: a server refuses the token, or serves something else, or none can be reached; with a list,
+            within `wait_s`.
         """
         self._limits = limits or ClientLimits()
         self._transport = transport
-        self._check = partial(check_transport, transport.name)
         self._num_clears = 0
         self._make_link = partial(ServerLink, token=token, ceiling=self._limits.max_concurrency)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="served-policy", daemon=True)
         self._thread.start()
-        try:
-            work = self._connect(urls, expected or ExpectedModel(), version, is_elastic=servers is not None)
-            self._fleet = self._run(work)
-        except BaseException:
-            self._stop()
-            transport.close()
-            raise
-        self._version = self._fleet.links[0].version
-        self.accepts_weights = all(transport.name in link.info.transports for link in self._fleet.links)
-        lengths = [link.info.max_context for link in self._fleet.links]
-        self._positions = min((length for length in lengths if length is not None), default=None)
-        self._watching = [self._begin(self._fleet.watch(self._limits.watch_s))]
-        if servers is not None:
-            membership = FleetMembership(self._fleet, servers, make_link=self._make_link, check=self._check)
-            self._watching.append(self._begin(membership.follow(self._limits.follow_s)))
-
-    async def _connect(
-        self, urls: Sequence[str], expected: ExpectedModel, version: int, *, is_elastic: bool
-    ) -> ServerFleet:
         links = [self._make_link(number, url) for number, url in enumerate(urls)]
-        limits = self._limits
-        fleet = ServerFleet(
+        self._fleet = ServerFleet(
             links,
-            expected,
-            update_timeout_s=limits.update_timeout_s,
-            wait_s=limits.wait_s,
-            is_elastic=is_elastic,
+            expected or ExpectedModel(),
+            check=partial(check_transport, transport.name),
+            version=version,
+            update_timeout_s=self._limits.update_timeout_s,
+            wait_s=self._limits.wait_s,
+            is_elastic=servers is not None,
         )
+        self._watching: list[Future[None]] = []
         try:
-            await fleet.connect(version)
-            self._check(links)
+            self._run(self._fleet.connect())
+            self._watching.append(self._begin(self._fleet.watch(self._limits.watch_s)))
+            if servers is not None:
+                membership = FleetMembership(self._fleet, servers, make_link=self._make_link)
+                self._watching.append(self._begin(membership.follow(self._limits.follow_s)))
+            self._run(self._fleet.wait_for_first())
         except BaseException:
-            await fleet.close()
+            self.close()
             raise
-        return fleet
+        self._version = self._fleet.version
+        self.accepts_weights = all(
+            transport.name in link.info.transports for link in self._fleet.links if link.is_usable
+        )
 
     async def generate(self, request: GenerateRequest) -> Generation:
         """Sample one continuation.
@@ -131,7 +122,7 @@ class ServedPolicy(Policy):
             for the context. InvalidInput: an empty context, or sampling settings out of range.
         """
         self.check_sampling(request.sampling)
-        limit = max_sampled_tokens(request, positions=self._positions, where=_WHERE)
+        limit = max_sampled_tokens(request, positions=self._fleet.max_context, where=_WHERE)
         work = self._generate(request, limit)
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
 
@@ -153,7 +144,7 @@ class ServedPolicy(Policy):
         update = self._transport.publish(named_tensors, version)
         self._run(self._fleet.update(update))
         self._version = version
-        self._transport.finish()
+        self._transport.finish(tuple(self._fleet.taking))
 
     def set_version(self, version: int) -> None:
         """Name the weights that the servers have, and find nothing again that was computed before."""

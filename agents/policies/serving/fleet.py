@@ -1,28 +1,33 @@
 """The policy servers of one run together: which is used for a request, how many it has, which has gone and returned."""
 
 import asyncio
-from collections import deque
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Callable, Mapping, Sequence
 
 from envgym.agents.policies.serving.http import ConnectionFailed
-from envgym.agents.policies.serving.link import UNNAMED, ExpectedModel, ServerLink, ServerRefused, ServerState
-from envgym.agents.policies.serving.routing import PrefixRouter, ServerLoad
+from envgym.agents.policies.serving.link import (
+    UNNAMED,
+    ExpectedModel,
+    PolicyServerUnreachable,
+    ServerLink,
+    ServerRefused,
+    ServerState,
+)
+from envgym.agents.policies.serving.queue import WAIT_S, ServerQueue
 from envgym.agents.policies.serving.transport import WeightUpdate
 from envgym.errors import InvalidInput, PolicyFailure
-
-WAIT_S = 30.0
-"""For a server to join or return, where none is up."""
+from envgym.server_list import warn_user
 
 
-class ServerFleet:
-    """Servers, used from one event loop."""
+class ServerFleet(ServerQueue):
+    """Servers, used from one event loop: nothing changes between two lines but where one of them awaits."""
 
     def __init__(
         self,
         links: Sequence[ServerLink],
         expected: ExpectedModel,
         *,
+        check: Callable[[ServerLink], None] = lambda link: None,
+        version: int = 0,
         update_timeout_s: float,
         wait_s: float = WAIT_S,
         is_elastic: bool = False,
@@ -32,129 +37,77 @@ class ServerFleet:
         Args:
             links: to the servers of the beginning.
             expected: what all of them must serve.
+            check: refuses a server that takes no weights in the way of this run.
+            version: of the weights, where a server does not name them.
             update_timeout_s: longest weight update.
             wait_s: longest wait for a server where none is up.
             is_elastic: whether others may join, so that a wait has a point though every server is broken.
         """
-        self.links = list(links)
-        self._wait_s, self._is_elastic = wait_s, is_elastic
-        self.expected, self.update_timeout_s = expected, update_timeout_s
-        self._router = PrefixRouter()
-        self.waiting: deque[asyncio.Future[None]] = deque()
-        """Requests that found no room."""
+        super().__init__(links, wait_s=wait_s, is_elastic=is_elastic)
+        self._expected, self._check, self._update_timeout_s = expected, check, update_timeout_s
         self.newest: WeightUpdate | None = None
         """The weights that every server must have; None: those it was started with."""
-        self.updates = asyncio.Lock()
-        self.version = self.first_version = 0
-        """Of the weights that all servers have, or will have; and that they had when they were connected to."""
+        self.taking: list[int] = []
+        """Versions that servers are taking which are not used yet."""
+        self.version = version
+        """Of the weights that all servers have, or will have."""
+        self._first_version: int | None = None
+        """That the first servers had; None: none was connected to yet."""
+        self.max_context: int | None = None
+        """Tokens of context and sample that every server must have room for; None: without a limit."""
+        self._takes_weights = False
+        """Whether every server must take new weights."""
 
-    async def connect(self, version: int) -> None:
-        """Connect to all servers. Raises: InvalidInput: one cannot be used."""
-        connecting = [link.connect(self.expected, version) for link in self.links]
-        for failure in await asyncio.gather(*connecting, return_exceptions=True):
-            if failure is not None:
-                raise failure
-        versions = {link.version for link in self.links}
+    async def connect(self) -> None:
+        """Use all servers that answer; one that does not is used as soon as it does.
+
+        Raises: InvalidInput: one cannot be used, or none answers and no other may join.
+        """
+        connecting = [link.connect(self._expected, self.version) for link in self.links]
+        found = await asyncio.gather(*connecting, return_exceptions=True)
+        connected = [link for link, failure in zip(self.links, found, strict=True) if isinstance(failure, bool)]
+        for link, failure in zip(self.links, found, strict=True):
+            if isinstance(failure, BaseException):
+                if not isinstance(failure, PolicyServerUnreachable) or not (connected or self._is_elastic):
+                    raise failure
+                link.fail(ServerState.DOWN, failure)
+                warn_user(f"{link.url} is not used yet: {failure}")
+        if not connected:
+            return
+        versions = {link.version for link in connected}
         if len(versions) > 1:
             do = "start all of them with the same weights"
             raise InvalidInput.of("servers", "serve one version", sorted(versions), where="policy servers", do=do)
-        self.version = self.first_version = versions.pop()
+        for link in connected:
+            self._check(link)
+        self._begin_with(connected)
+        for link in connected:
+            link.use()
 
-    async def close(self) -> None:
-        """Close all connections."""
-        for link in self.links:
-            await link.close()
-
-    # ---- requests ------------------------------------------------------------------------------------------------
-
-    async def acquire(self, hashes: Sequence[int], excluded: set[int]) -> ServerLink:
-        """Wait for a server with room, best the one that holds the context.
-
-        Args:
-            hashes: of the context's blocks.
-            excluded: numbers of servers that have failed the request, and are used again only where no other is up.
-
-        Raises: PolicyFailure: no server is up, and none that is down returns in time.
-        """
-        while True:
-            up = await self._wait_for_up()
-            usable = [link for link in up if link.number not in excluded] or up
-            loads = [ServerLoad(link.number, link.under_way, link.limit.allows(link.under_way)) for link in usable]
-            number = self._router.choose(hashes, loads)
-            if number is not None:
-                link = next(link for link in usable if link.number == number)
-                self._router.note(hashes, number)
-                link.under_way += 1
-                link.limit = link.limit.begin(link.under_way)
-                return link
-            await self._wait()
-
-    def release(self, link: ServerLink) -> None:
-        """Give a request's place back."""
-        link.under_way -= 1
-        self.wake(1)
-
-    def fail(self, link: ServerLink, state: ServerState, reason: object) -> None:
-        """Use a server no more, for now or until it is started again."""
-        link.fail(state, reason)
-        self.forget(link)
-
-    def forget(self, link: ServerLink) -> None:
-        """Let requests that wait for a server look for others; its prefixes are not looked for any more."""
-        self._router.forget(link.number)
-        self.wake(len(self.waiting))
-
-    async def _wait_for_up(self) -> list[ServerLink]:
-        """Return the servers that are up: at least one. Raises: PolicyFailure: as `acquire`."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(self._wait_s):
-                while not (up := [link for link in self.links if link.is_usable]):
-                    if not self._is_elastic and all(link.state is ServerState.BROKEN for link in self.links):
-                        break
-                    await self._wait()
-                else:
-                    return up
-        raise PolicyFailure(f"no policy server is up: {self.describe() or 'all have left'}")
-
-    async def _wait(self) -> None:
-        """Wait until there may be room."""
-        change = asyncio.get_running_loop().create_future()
-        self.waiting.append(change)
-        try:
-            await change
-        except asyncio.CancelledError:
-            if change.done() and not change.cancelled():
-                self.wake(1)  # the room is for somebody else
-            raise
-
-    def wake(self, count: int) -> None:
-        """Let so many requests look for room again."""
-        while count and self.waiting:
-            change = self.waiting.popleft()
-            if not change.done():
-                change.set_result(None)
-                count -= 1
-
-    def describe(self) -> str:
-        """Say of each server how it is."""
-        return "; ".join(map(str, self.links))
+    def _begin_with(self, links: Sequence[ServerLink]) -> None:
+        """Take the servers that were connected to first as what others must equal."""
+        self.version = self._first_version = links[0].version
+        lengths = [link.info.max_context for link in links]
+        self.max_context = min((length for length in lengths if length is not None), default=None)
+        self._takes_weights = all(link.info.transports for link in links)
 
     # ---- weights -------------------------------------------------------------------------------------------------
 
     async def update(self, update: WeightUpdate) -> None:
-        """Let all servers that answer take new weights. Raises: PolicyFailure: none has them."""
-        async with self.updates:
-            self.newest, self.version = update, update.version
-            await asyncio.gather(*[self._update(link) for link in self.links if link.state is ServerState.UP])
+        """Let all servers that are up take new weights; others get them before they are used.
+
+        Raises: PolicyFailure: none has them.
+        """
+        self.newest, self.version = update, update.version
+        await asyncio.gather(*[self._update(link) for link in self.links if link.state is ServerState.UP])
         if not any(link.is_usable for link in self.links):
-            if self._is_elastic:  # one may join, and gets them first
-                await self._wait_for_up()
-                return
-            raise PolicyFailure(f"no policy server has the weights of version {update.version}: {self.describe()}")
+            if self._is_hopeless:
+                raise PolicyFailure(f"no policy server has the weights of version {update.version}: {self.describe()}")
+            await self._wait_for_up()  # one may join or return, and gets them first
 
     async def _update(self, link: ServerLink) -> None:
         assert self.newest is not None, "there are weights to take"
-        await link.update(self.newest, timeout_s=self.update_timeout_s)
+        await link.update(self.newest, timeout_s=self._update_timeout_s)
         self._router.forget(link.number)
 
     async def rename(self, version: int) -> None:
@@ -167,13 +120,78 @@ class ServerFleet:
                 except (ConnectionFailed, TimeoutError, ServerRefused) as error:
                     self.fail(link, ServerState.DOWN, error)
 
-    # ---- watching ------------------------------------------------------------------------------------------------
+    # ---- joining and returning -----------------------------------------------------------------------------------
+
+    async def admit(self, link: ServerLink) -> None:
+        """Use a server that joins or returns, as soon as it has the newest weights; nothing waits for that.
+
+        Raises: InvalidInput: it cannot be used. ConnectionFailed, TimeoutError, ServerRefused: it does not answer.
+        """
+        is_same = await link.connect(self._expected, self.version)
+        self._check(link)
+        if self._first_version is None:
+            self._begin_with([link])
+        self._compare(link, is_same=is_same)
+        while link.digests != self._digests or link.version != self.version:  # newer ones may come meanwhile
+            if link.digests == self._digests:
+                await link.rename(self.version)
+            else:
+                await self._bring_forward(link)
+            must, do = f"take the weights of version {self.version}", "look into its log, and start it again"
+            is_sound = link.state is not ServerState.BROKEN
+            InvalidInput.unless(is_sound, "server", must, link.reason, where=link.url, do=do)
+        if link not in self.links:  # no update has begun since the comparison
+            self.links.append(link)
+        link.use()
+        self.forget(link)
+
+    @property
+    def _digests(self) -> Mapping[str, str] | None:
+        return None if self.newest is None else self.newest.digests
+
+    def _compare(self, link: ServerLink, *, is_same: bool) -> None:
+        """Compare a server that joins or returns with the first ones; `is_same`: as `ServerLink.connect` returned it.
+
+        Raises: InvalidInput: it takes no weights, has room for less, or was started with weights of another version.
+        """
+        what, length, most = "server that joins", link.info.max_context, self.max_context
+        must, do = "take new weights, as the others do", "start it with envgym policy-server"
+        takes = link.info.transports or not self._takes_weights
+        InvalidInput.unless(takes, what, must, "one that takes none", where=link.url, do=do)
+        has_room = length is None or (most is not None and length >= most)
+        must, do = f"have room for {most or 'any number of'} tokens", "start it with the --max-context of the others"
+        InvalidInput.unless(has_room, what, must, length, where=link.url, do=do)
+        if self.newest is None and not is_same:
+            must, do = f"serve version {self._first_version}", "start it with the weights of the others"
+            is_first = link.info.weight_version in (UNNAMED, str(self._first_version))
+            InvalidInput.unless(is_first, what, must, link.version, where=link.url, do=do)
+
+    async def _bring_forward(self, link: ServerLink) -> None:
+        """Bring the newest weights to a server that is not used; where that fails, it is broken."""
+        assert self.newest is not None, "there are weights to take"
+        version = self.newest.version
+        self.taking.append(version)
+        try:
+            await self._update(link)
+        finally:
+            self.taking.remove(version)
 
     async def watch(self, every_s: float) -> None:
         """Adapt the limits, and take servers back that have returned, until cancelled."""
-        while True:
-            await asyncio.sleep(every_s)
-            await asyncio.gather(*[self.look_at(link) for link in self.links if not link.is_leaving])
+        looks = dict[ServerLink, asyncio.Task[None]]()
+        try:
+            while True:
+                await asyncio.sleep(every_s)
+                looks = {link: look for link, look in looks.items() if not look.done()}
+                for link in self.links:
+                    if not link.is_leaving and link not in looks:
+                        looks[link] = asyncio.ensure_future(self.look_at(link))
+                for link, look in looks.items():
+                    if link.is_leaving:
+                        look.cancel()
+        finally:
+            for look in looks.values():
+                look.cancel()
 
     async def look_at(self, link: ServerLink) -> None:
         """Learn how one server is."""
@@ -183,21 +201,18 @@ class ServerFleet:
             else:
                 await self._take_back(link)
         except (ConnectionFailed, TimeoutError, ServerRefused, ValueError) as error:  # of ValueError: InvalidInput
+            before = link.reason
             self.fail(link, ServerState.DOWN, error)
+            is_refused = isinstance(error, InvalidInput) and not isinstance(error, PolicyServerUnreachable)
+            if is_refused and link.reason != before:
+                warn_user(f"{link.url} cannot be used: {error}")
         self.wake(len(self.waiting))
 
     async def _take_back(self, link: ServerLink) -> None:
-        """Use a server again, with the newest weights; one that is broken only after another start.
-
-        Raises: as `ServerLink.connect`, such as where another model was started there: it stays away.
-        """
-        info = await link.read_info()
-        is_new = info.instance != link.info.instance or info.weight_version == UNNAMED
-        if link.state is ServerState.BROKEN and not is_new:
-            return
-        async with self.updates:
+        """Use a server again; one that is broken only after another start. Raises: as `admit`."""
+        if link.state is ServerState.BROKEN:
+            info = await link.read_info()
+            if info.instance == link.info.instance and info.weight_version != UNNAMED:
+                return
             link.state = ServerState.DOWN
-            version = link.version if self.newest is None else self.newest.version
-            await link.connect(self.expected, version)
-            if self.newest is not None and link.version != version:
-                await self._update(link)
+        await self.admit(link)

@@ -41,6 +41,10 @@ class ExpectedModel(NamedTuple):
     dtype: str | None = None
 
 
+class PolicyServerUnreachable(InvalidInput):
+    """The server does not answer: it may do so later."""
+
+
 class ServerRefused(Exception):
     """The server answered, and not with what was asked for."""
 
@@ -61,6 +65,10 @@ class ServerLink:
         address = urlsplit(self.url)
         self._host, self._port = address.hostname or "", address.port or 80
         self.under_way, self.version = 0, 0
+        self._used_instance: str | None = None
+        """The server as it was started when it was last used; None: it was not."""
+        self.digests: Mapping[str, str] | None = None
+        """Of the weights that the server, as it was started this time, was proved to have; None: it took none."""
         self.is_leaving = False
         """Whether it is asked nothing new, and let go when it has answered what it was asked."""
         self.limit = ConcurrencyLimit(limit=float(min(8, ceiling)), ceiling=ceiling)
@@ -129,27 +137,42 @@ class ServerLink:
         do = "start it with envgym policy-server, or vLLM as docs/policy_servers.md says"
         return InvalidInput.of("server", "be a policy server", got, where=self.url, do=do)
 
-    async def connect(self, expected: ExpectedModel, version: int) -> None:
-        """See what the server serves, and use it from now on.
+    async def connect(self, expected: ExpectedModel, version: int) -> bool:
+        """See what the server serves; return whether it has gone on with its weights since it was used.
 
-        Raises: InvalidInput: it cannot be reached, refuses the token, serves another protocol, model or tokenizer, or
-            was left in the middle of a weight update.
+        Args:
+            expected: what it must serve.
+            version: of the weights that it should have, or may have missed to be told.
+
+        Raises: PolicyServerUnreachable: it does not answer. InvalidInput: it refuses the token, serves another
+            protocol, model or tokenizer, or was left in the middle of a weight update.
         """
         try:
             info = await self.read_info()
+            self._check(info, expected)
+            await self._resume()
+            is_named = info.weight_version != UNNAMED
+            if not is_named:
+                await self.ask("POST", "/update_weight_version", {"new_version": str(version)})
         except ServerRefused as error:
             must, do = "accept the token", "export the token it was started with, and name the variable in token_env"
             what = must if error.status in {401, 403} else "answer"
             raise InvalidInput.of("server", what, str(error), where=self.url, do=do) from error
         except (ConnectionFailed, TimeoutError) as error:
             got, do = f"{type(error).__name__}: {error}".rstrip(": "), "check the address and that the server runs"
-            raise InvalidInput.of("server", "be reachable", got, where=self.url, do=do) from error
-        self._check(info, expected)
-        await self._resume()
-        if info.weight_version == UNNAMED:
-            await self.ask("POST", "/update_weight_version", {"new_version": str(version)})
-        self.info, self.version = info, version if info.weight_version == UNNAMED else int(info.weight_version)
-        self.state, self.reason = ServerState.UP, ""
+            raise PolicyServerUnreachable.of("server", "be reachable", got, where=self.url, do=do) from error
+        named = int(info.weight_version) if is_named else version
+        is_same = is_named and info.instance == self._used_instance and named in (self.version, version)
+        if not is_same:
+            self._used_instance = None
+        if not is_same or named != self.version:
+            self.digests = None
+        self.info, self.version = info, named
+        return is_same
+
+    def use(self) -> None:
+        """Let the server be sent requests from now on."""
+        self.state, self.reason, self._used_instance = ServerState.UP, "", self.info.instance
 
     async def rename(self, version: int) -> None:
         """Name the weights that it has. Raises: as `ask`."""
@@ -201,7 +224,7 @@ class ServerLink:
             if update.sender is not None:
                 update.sender.forget(self._key)
         else:
-            self.state, self.reason, self.version = ServerState.UP, "", update.version
+            self.version, self.digests = update.version, update.digests
 
     async def _update(self, update: WeightUpdate, timeout_s: float) -> None:
         await self.ask("POST", "/pause?mode=keep", timeout_s=timeout_s)

@@ -23,7 +23,6 @@ class FleetMembership:
         servers: WatchedServers,
         *,
         make_link: Callable[[int, str], ServerLink],
-        check: Callable[[Sequence[ServerLink]], None],
     ) -> None:
         """Follow nothing yet.
 
@@ -31,9 +30,8 @@ class FleetMembership:
             fleet: of the servers of the beginning.
             servers: the list.
             make_link: returns the link to a server, given its number and address.
-            check: refuses servers that take no weights in the way of this run.
         """
-        self._fleet, self._servers, self._make_link, self._check = fleet, servers, make_link, check
+        self._fleet, self._servers, self._make_link = fleet, servers, make_link
         self._joining: dict[str, asyncio.Task[None]] = {}
         self._num_links = len(fleet.links)
         """Servers that there ever were, which are numbered in this order."""
@@ -71,11 +69,11 @@ class FleetMembership:
             link = self._make_link(self._num_links, url)
             self._num_links += 1
             try:
-                await self._use(link)
+                await self._fleet.admit(link)
             except asyncio.CancelledError:  # it is in the list no more
                 await link.close()
                 raise
-            except ValueError as error:  # InvalidInput, or an answer of another shape
+            except (ConnectionFailed, TimeoutError, ServerRefused, ValueError) as error:  # as in `ServerFleet.look_at`
                 await link.close()
                 if str(error) != told:
                     told = str(error)
@@ -85,28 +83,6 @@ class FleetMembership:
                 self._joining.pop(url, None)
                 log_event("join", server=url, version=link.version)
                 return
-
-    async def _use(self, link: ServerLink) -> None:
-        """Use one more server, with the newest weights. Raises: InvalidInput: it cannot be used."""
-        fleet, do = self._fleet, "look into its log, and start it again"
-        async with fleet.updates:
-            try:
-                await link.connect(fleet.expected, fleet.version)
-                self._check([link])
-                if fleet.newest is not None:
-                    await link.update(fleet.newest, timeout_s=fleet.update_timeout_s)
-                    must = f"take the weights of version {fleet.newest.version}"
-                    InvalidInput.unless(link.is_usable, "server", must, link.reason, where=link.url, do=do)
-                elif link.version != fleet.first_version:
-                    must, do = f"serve version {fleet.first_version}", "start it with the weights of the others"
-                    raise InvalidInput.of("server that joins", must, link.version, where=link.url, do=do)
-                if link.version != fleet.version:
-                    await link.rename(fleet.version)
-            except (ConnectionFailed, TimeoutError, ServerRefused) as error:
-                got = f"{type(error).__name__}: {error}".rstrip(": ")
-                raise InvalidInput.of("server", "answer", got, where=link.url, do=do) from error
-            fleet.links.append(link)
-        fleet.wake(len(fleet.waiting))
 
     def _leave(self, link: ServerLink) -> None:
         """Ask a server nothing new."""
@@ -122,10 +98,8 @@ class FleetMembership:
             await link.close()
 
 
-def check_transport(name: str, links: Sequence[ServerLink]) -> None:
-    """See that servers which take weights take them by the run's way. Raises: InvalidInput."""
-    for link in links:
-        ways = link.info.transports
-        do = "choose one of these as transport of engine.backend"
-        must = f"be one that the server takes, {' or '.join(ways)}"
-        InvalidInput.unless(not ways or name in ways, "transport of weights", must, name, where=link.url, do=do)
+def check_transport(name: str, link: ServerLink) -> None:
+    """See that a server which takes weights takes them by the run's way. Raises: InvalidInput."""
+    ways, do = link.info.transports, "choose one of these as transport of engine.backend"
+    must = f"be one that the server takes, {' or '.join(ways)}"
+    InvalidInput.unless(not ways or name in ways, "transport of weights", must, name, where=link.url, do=do)

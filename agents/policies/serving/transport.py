@@ -1,6 +1,6 @@
 """How new weights get from the learner to the servers: by files, in shared memory, or over a group with each server."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple, Protocol
@@ -36,8 +36,12 @@ class WeightTransport(Protocol):
         """Make a version available, until the one after the next."""
         ...
 
-    def finish(self) -> None:
-        """Free what is not needed any more, as every server that is in use has the newest version."""
+    def finish(self, taking: Collection[int] = ()) -> None:
+        """Free what is not needed any more, as every server that is in use has the newest version.
+
+        Args:
+            taking: versions that servers are taking which are not in use yet.
+        """
         ...
 
     def close(self) -> None:
@@ -63,9 +67,9 @@ class FileTransport:
         stored = self._store.write(named_tensors, version)
         return WeightUpdate(version, {"directory": str(stored.directory)}, stored.digests)
 
-    def finish(self) -> None:
+    def finish(self, taking: Collection[int] = ()) -> None:
         """Remove old versions."""
-        self._store.remove_old()
+        self._store.remove_old(taking)
 
     def close(self) -> None:
         """Remove the directory where it is a temporary one."""
@@ -81,23 +85,25 @@ class SharedTransport:
     def __init__(self, device: torch.device) -> None:
         """Prepare to hold a copy of the weights, and a second one during an update, on the learner's device."""
         self._device = device
-        self._versions: list[SharedWeights] = []
+        self._versions: list[tuple[int, SharedWeights]] = []
 
     def publish(self, named_tensors: Iterable[tuple[str, Tensor]], version: int) -> WeightUpdate:
         """Copy a version. Raises: InvalidInput: there is no room, or the system has no such memory."""
         shared = SharedWeights(named_tensors, self._device)
-        self._versions.append(shared)
+        self._versions.append((version, shared))
         return WeightUpdate(version, {"shared": shared.describe()}, compute_digests(shared.tensors()))
 
-    def finish(self) -> None:
+    def finish(self, taking: Collection[int] = ()) -> None:
         """Free all but the newest version, which servers that return are brought."""
-        while len(self._versions) > 1:
-            self._versions.pop(0).close()
+        free = [held for held in self._versions[:-1] if held[0] not in taking]
+        self._versions = [held for held in self._versions if held not in free]
+        for _, shared in free:
+            shared.close()
 
     def close(self) -> None:
         """Free everything."""
         while self._versions:
-            self._versions.pop().close()
+            self._versions.pop()[1].close()
 
 
 class GroupSender:
@@ -151,7 +157,7 @@ class GroupTransport:
         held = [(name, tensor.detach().to("cpu", copy=True).contiguous()) for name, tensor in named_tensors]
         return WeightUpdate(version, {"from_group": True}, compute_digests(held), GroupSender(self, held))
 
-    def finish(self) -> None:
+    def finish(self, taking: Collection[int] = ()) -> None:
         """Do nothing: the version is kept for servers that return."""
 
     def close(self) -> None:

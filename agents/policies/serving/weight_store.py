@@ -11,7 +11,7 @@ import hashlib
 import os
 import re
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -122,10 +122,11 @@ class WeightStore:
         versions = self.versions()
         return StoredWeights.read(self._directory(versions[-1])) if versions else None
 
-    def remove_old(self) -> None:
-        """Remove all but the newest versions, and what writers that died have left."""
+    def remove_old(self, kept: Collection[int] = ()) -> None:
+        """Remove all but the newest versions and those in `kept`, and what writers that died have left."""
         for version in self.versions()[: -self._keep]:
-            _remove(self._directory(version))
+            if version not in kept:
+                _remove(self._directory(version))
         for path in self.root.iterdir():
             is_unfinished = path.name.startswith(".writing-") or (
                 _NAME.fullmatch(path.name) and not (path / STABLE).is_file()

@@ -7,13 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envgym.agents.loop.hints import mark_hint, reworded, token_ids, with_hint
+from envgym.agents.loop.hints import mark_hint, token_ids
 from envgym.agents.policies.scripted import ScriptedPolicy
 from envgym.core.messages import GUIDE, Message, Role
 from envgym.core.segments import Origin, Segment
 from envgym.core.serialize import tree_from_json, tree_to_json
 from envgym.core.trajectory import trajectories
 from envgym.core.tree import Tree
+from envgym.core.wording import reworded, with_hint
 from envgym.errors import InvalidInput
 from tests.support.parrots import ASSISTANT, END, USER, char_agent, encode, parrot_job, run_episodes, said
 
@@ -32,6 +33,7 @@ def test_hint_follows_the_users_message_or_stands_alone() -> None:
     assert (message.role, message.content, message.name) == (Role.USER, "Q\n\nH", None)
     system = Message(role=Role.SYSTEM, content="S")
     assert with_hint([QUESTION, system], "H")[1:] == (system, Message(role=Role.USER, content="H", name=GUIDE))
+    assert with_hint([], "H") == (Message(role=Role.USER, content="H", name=GUIDE),)
 
 
 def test_hint_is_injected_and_the_plain_context_is_kept() -> None:

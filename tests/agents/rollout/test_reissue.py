@@ -8,12 +8,18 @@ from typing import Any
 import pytest
 
 import envgym
+from envgym.agents.evaluation.play import message_player
+from envgym.agents.loop.agent import AgentSettings
 from envgym.agents.policies.scripted import ScriptedPolicy
-from envgym.agents.protocols import GenerateRequest, Generation, Sampling
+from envgym.agents.protocols import FinishReason, GenerateRequest, Generation, Sampling
 from envgym.agents.rollout.driver import run_episode
 from envgym.agents.rollout.episode import EpisodeJob
+from envgym.agents.rollout.messages import MessagePolicy, MessageReply, MessageRequest
 from envgym.agents.rollout.pool import AbortHandle
 from envgym.agents.rollout.reissue import grow_or_reissue
+from envgym.agents.search import Chain
+from envgym.agents.settings import EvaluationSettings
+from envgym.core.messages import Action
 from envgym.core.tasks import Split
 from envgym.core.trajectory import Trajectory, trajectories
 from envgym.core.tree import Tree
@@ -80,6 +86,34 @@ def test_an_episode_is_begun_again_exactly_once(losses: int, num_envs: int, endi
         assert isinstance(episode.reward, Invalid if ending.is_error else Scored)
         assert len({request.seed for request in policy.requests}) == 2  # both attempts sample alike
     assert failure_counts()[REISSUED] - before[REISSUED] == num_envs - 1
+
+
+class LosingByMessages(MessagePolicy):
+    """As `Losing`, in messages."""
+
+    def __init__(self, losing: Losing) -> None:
+        self._losing = losing
+
+    async def reply(self, request: MessageRequest) -> MessageReply:
+        await self._losing.generate(request)
+        word = ("go", "end")[len(self._losing.requests) % 2 == 0]
+        return MessageReply(action=Action(word), finish_reason=FinishReason.STOP)
+
+
+@pytest.mark.parametrize("losses, ending", [(1, Ending.TERMINATED), (2, Ending.ERROR_ENV)])
+def test_an_episode_of_messages_is_begun_again_exactly_once(losses: int, ending: Ending) -> None:
+    with running_server(COUNTER) as server:
+        losing = Losing(server, losses=losses)
+        with closing(losing.make_env()) as env:
+            task = env.unwrapped.tasks.task(Split.TRAIN, 0)
+        losing.num_envs = 0
+        job = EpisodeJob(make_env=losing.make_env, task=task, seed=3, tree_id="group/00", env_id=COUNTER)
+        policy, settings = LosingByMessages(losing), EvaluationSettings()
+        playing = message_player(AgentSettings(), policy, Chain(), settings, concurrency=1)
+        (tree,) = asyncio.run(playing([job], lambda tree: None))
+        losing._client._place = losing._place
+    (episode,) = trajectories(tree)
+    assert (losing.num_envs, episode.ending) == (2, ending)
 
 
 def test_an_episode_whose_env_failed_by_itself_is_not_begun_again() -> None:

@@ -13,10 +13,11 @@ import pytest
 import envgym
 from envgym.core.tasks import Split
 from envgym.env import Env
-from envgym.errors import EnvFailure
+from envgym.errors import EnvFailure, InvalidInput
 from envgym.files import SERVERS
 from envgym.server_list import ServerKind, WatchedServers, write_servers
 from envgym.serving import pool as pool_module
+from envgym.serving.client import _Connection
 from envgym.serving.pool import ServerPool, pool_of
 from envgym.serving.remote_env import RemoteEnv, remote_id
 from envgym.serving.server import EnvServer
@@ -101,6 +102,20 @@ def test_an_episode_whose_server_has_gone_fails_at_once_and_no_other_does(tmp_pa
         kept.close()
 
 
+def test_connections_that_nobody_has_used_for_a_while_are_closed() -> None:
+    with running_server(COUNTER) as server, closing(envgym.make(remote_id((server.http.url,), COUNTER))) as env:
+        env.reset(seed=0)
+        client = pool_of((server.http.url,)).clients[0]
+        (newest,) = client._idle
+        burst = [_Connection(*client._place) for _ in range(3)]
+        burst[-1].last_used = newest.last_used
+        client._idle.extendleft(reversed(burst))
+        wait_until(lambda: len(server.http.connections) == 4)
+        env.step("go")
+        assert list(client._idle) == [burst[-1], newest]
+        wait_until(lambda: len(server.http.connections) == 2)
+
+
 def test_an_episode_waits_for_a_server_to_join_and_no_longer_than_it_may(tmp_path: Path) -> None:
     with (
         running_server(COUNTER) as first,
@@ -127,6 +142,44 @@ def test_an_episode_waits_for_a_server_to_join_and_no_longer_than_it_may(tmp_pat
         assert lost(env)
         with pytest.raises(EnvFailure, match=must):
             env.unwrapped.tasks.task(Split.TRAIN, 1)
+
+
+def test_an_environment_is_described_by_the_servers_that_answer_and_is_waited_for(tmp_path: Path) -> None:
+    with (
+        running_server(COUNTER) as gone,
+        running_server(COUNTER) as stays,
+        following(tmp_path, gone) as followed,
+        ThreadPoolExecutor(1) as thread,
+    ):
+        gone_client = followed.pool.clients[0]
+        gone_client._place = ("127.0.0.1", 9)  # where nobody listens
+        described = thread.submit(followed.pool.describe, COUNTER, {})
+        wait_until(lambda: bool(followed.pool._changed._waiters))  # type: ignore[attr-defined]  # of a Condition
+        followed.set(gone.http.url, stays.http.url)
+        assert described.result(WAIT_S)["digest"] == stays.templates.get(COUNTER, {}).description["digest"]
+        assert len(followed.pool.clients) == 2  # the other is used when it answers again
+        followed.set()
+        wait_until(followed.is_used)
+        followed.pool._wait_s = 0.1
+        with pytest.raises(InvalidInput, match=r"an environment server must answer within 0\.1 s, got none"):
+            followed.pool.describe(COUNTER, {})
+
+
+def test_a_server_is_waited_for_longer_than_a_busy_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("envgym.serving.client.BUSY_S", 0.0)
+    with (
+        running_server(COUNTER) as first,
+        running_server(COUNTER) as second,
+        following(tmp_path, first) as followed,
+        closing(envgym.make(remote_id(followed.urls, COUNTER))) as env,
+        ThreadPoolExecutor(1) as thread,
+    ):
+        followed.set()
+        wait_until(followed.is_used)
+        waiting = thread.submit(env.reset, seed=0)
+        wait_until(lambda: bool(followed.pool._changed._waiters))  # type: ignore[attr-defined]  # of a Condition
+        followed.set(second.http.url)
+        assert waiting.result(WAIT_S).observation
 
 
 def test_a_server_that_serves_something_else_does_not_join_and_one_sentence_says_so(

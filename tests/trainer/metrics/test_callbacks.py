@@ -10,8 +10,17 @@ from typing import Any
 import pytest
 
 from envgym.errors import SettingsError
-from envgym.trainer.metrics.callbacks import Callback, Callbacks, LiveProgress, TensorBoard, TimeKeeper, Wandb
+from envgym.trainer.metrics.callbacks import (
+    Callback,
+    Callbacks,
+    EpisodeCounter,
+    LiveProgress,
+    TensorBoard,
+    TimeKeeper,
+    Wandb,
+)
 from envgym.wall_time import WallClock, read_wall_time
+from tests.support.credit_trees import chain
 
 EVALUATION = {"success": 0.5, "success_low": 0.25, "success_high": 0.75, "tasks": 40.0, "invalid": 0.0, "seconds": 1.0}
 
@@ -128,3 +137,23 @@ def test_time_is_recorded_after_every_step_and_evaluation_and_at_the_end(tmp_pat
     a_run(TimeKeeper(clock), tmp_path)
     assert clock.num_records == 4
     assert [item.device for item in read_wall_time(tmp_path)] == ["1 CPU core"]
+
+
+def test_episodes_are_counted_up_to_those_of_a_step_and_groups_are_told_beside_them() -> None:
+    told = list[tuple[object, ...]]()
+
+    class Listener(Callback):
+        def on_progress(self, phase: str, done: int, total: int, detail: str = "") -> None:
+            told.append((phase, done, total, detail))
+
+    counter, tree = EpisodeCounter(Listener(), "collect", 3), chain("t", [1.0])
+    counter(tree)
+    counter.count_groups(1, 7)
+    for _ in range(3):
+        counter(tree)
+    assert told == [
+        ("collect", 0, 3, ""),
+        ("collect", 1, 3, ""),
+        ("collect", 1, 3, "groups: 1 finished, 7 open"),
+        *(("collect", done, 3, "groups: 1 finished, 7 open") for done in (2, 3, 3)),
+    ]

@@ -1,20 +1,27 @@
 """The window of groups: a step trains the oldest finished ones, none too old; what leaves is replaced one by one."""
 
 import asyncio
+import shutil
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from envgym.core.trajectory import Group
+from envgym.agents.protocols import GenerateRequest, Generation, Sampling
+from envgym.core.tasks import Split, Task
+from envgym.core.trajectory import Group, StartState
 from envgym.core.tree import Tree
 from envgym.core.turns import Ending, Invalid
 from envgym.errors import SettingsError
 from envgym.trainer.build import RunContext, build_run_context
-from envgym.trainer.methods.protocols import FilterResult
+from envgym.trainer.methods.protocols import FilterResult, TaskRequest
+from envgym.trainer.rollout.collector import Collected
+from envgym.trainer.rollout.draws import GroupDraw, load_draws, save_draws
 from envgym.trainer.rollout.window import TOO_OLD
 from envgym.trainer.settings import TrainSettings
+from tests.trainer.methods.curricula.test_start_state_curricula import four_turns
 from tests.trainer.rollout.test_collector import GROUPS, SIZE, Dawdler, Guesser, ages, drive, settings
 
 
@@ -77,16 +84,25 @@ def test_a_straggler_is_passed_over_until_it_is_too_old_and_then_replaced_by_one
 def test_beyond_the_window_nothing_is_taken_in_a_stragglers_place(built: RunContext) -> None:
     """The first group's straggler goes on when every other episode that was begun has ended."""
     policy = holding_first_of(built, 0)
-    told = list[Tree]()
+    told, counts = list[Tree](), list[tuple[int, int]]()
+
+    def count(num_finished: int, num_open: int) -> None:
+        counts.append((num_finished, num_open))
 
     async def work() -> list[list[str]]:
         asked = windowed(1, window=0.0)
         collector = replace(built, policy=policy).make_collector(asked, last=2)
         async with collector:
-            taking = asyncio.ensure_future(collector.take(0, stats={}, on_finished=told.append))
+            taking = asyncio.ensure_future(collector.take(0, stats={}, on_finished=told.append, on_groups=count))
             _, pending = await asyncio.wait([taking], timeout=0.3)  # all others end in a fraction of it
             assert pending
             assert policy.num_held == 1
+            assert counts[0] == (0, 2 * GROUPS)
+            assert 1 <= counts[-1][0] < 2 * GROUPS
+            assert {finished + under_way for finished, under_way in counts} == {2 * GROUPS}
+            assert {tree.id.rpartition("/")[0] for tree in told} == {"step-000001/001"}, (
+                "as it finishes, not at the end"
+            )
             policy.going.set()
             first = await taking
             policy.set_version(1)
@@ -155,12 +171,125 @@ def test_a_run_begins_no_group_that_it_does_not_need(built: RunContext) -> None:
             "rollout.min_finished_share must be 1 where all are waited for, got 0.5",
         ),
         ({"staleness": 1, "deterministic": False, "window": 2}, "rollout.window must be less than or equal to 1"),
+        ({"stragglers": "wait", "window": 0.5}, "rollout.window must be left at 0.3 where stragglers is not window, "),
     ],
 )
 def test_what_cannot_be_is_one_sentence(asked: dict[str, Any], sentence: str) -> None:
     with pytest.raises(SettingsError, match=sentence):
-        settings(stragglers="window", **asked)
+        settings(**{"stragglers": "window", **asked})
 
 
-def test_a_resumed_run_replays_no_turn_that_would_be_too_old_in_a_window() -> None:
-    assert [windowed(2).rollout.replayed_staleness, settings(staleness=2).rollout.replayed_staleness] == [0, 2]
+def resumed(bench: RunContext, asked: TrainSettings, folder: Path, *, steps: int, stops: set[int]) -> list[Collected]:
+    """Collect as `drive` does, but crash once after each of `stops` and a step more, and go on from its checkpoint."""
+
+    async def work() -> list[Collected]:
+        found, crashes = list[Collected](), sorted(stops)
+        while len(found) < steps:
+            policy = Dawdler(bench, len(crashes))
+            policy.set_version(len(found))
+            async with replace(bench, policy=policy).make_collector(asked, last=steps) as collector:
+                if found:
+                    collector.parts()["window"].load(folder / str(len(found)))
+                for step in range(len(found), steps):
+                    collected = await collector.take(step, stats={})
+                    if crashes and step == crashes[0]:
+                        crashes.pop(0)
+                        break  # what was collected is lost
+                    found.append(collected)
+                    policy.set_version(step + 1)
+                    place = folder / str(step + 1)
+                    shutil.rmtree(place, ignore_errors=True)
+                    place.mkdir()
+                    collector.parts()["window"].save(place)
+        return found
+
+    return asyncio.run(asyncio.wait_for(work(), 60))
+
+
+def drawn(found: Sequence[Collected]) -> dict[str, TaskRequest]:
+    """Return what was drawn for each group that left the window; no group leaves it twice."""
+    pairs = [pair for collected in found for pair in zip(collected.groups, collected.requests, strict=True)]
+    assert len({group.key for group, _ in pairs}) == len(pairs)
+    return {group.key: request for group, request in pairs}
+
+
+@pytest.mark.parametrize("staleness", [1, 2])
+@pytest.mark.parametrize("stops", [{1}, {2, 3}, {4}, {1, 2, 3, 4, 5}])
+def test_a_resumed_run_draws_what_an_uninterrupted_one_draws(
+    built: RunContext, tmp_path: Path, staleness: int, stops: set[int]
+) -> None:
+    steps, asked = 6, windowed(staleness, window=0.6)
+    found = resumed(built, asked, tmp_path, steps=steps, stops=stops)
+    again = drawn(found)
+    endless = drive(built, windowed(staleness), steps=2 * steps)
+    in_order = dict(sorted(drawn(endless).items()))
+    assert again == dict(list(in_order.items())[: len(again)]), "nothing twice, and nothing left out"
+    assert len(again) == steps * GROUPS + sum(int(collected.metrics["collect/too_old"]) for collected in found)
+    for step, collected in enumerate(found):
+        assert len(collected.groups[:GROUPS]) == GROUPS
+        assert max(ages(collected.groups[:GROUPS], step)) <= staleness
+
+
+def test_groups_that_were_open_are_begun_again_first_and_as_old_as_they_were(built: RunContext, tmp_path: Path) -> None:
+    """The first episode of the second group is late; at the checkpoint of step 1 two groups follow, and it is open."""
+    asked = windowed(1)
+
+    async def begun(policy: Guesser, *, loads: bool) -> list[list[str]]:
+        async with replace(built, policy=policy).make_collector(asked, last=9) as collector:
+            if loads:
+                collector.parts()["window"].load(tmp_path)
+                policy.set_version(1)
+            else:
+                await collector.take(0, stats={})
+                collector.parts()["window"].save(tmp_path)
+                policy.set_version(1)
+            policy.going.clear()
+            collected = await collector.take(1, stats={})
+        lost = int(collected.metrics["collect/too_old"])
+        keys = [group.key for group in collected.groups]
+        return [keys[: len(keys) - lost], keys[len(keys) - lost :]]
+
+    whole = asyncio.run(begun(holding_first_of(built, 1), loads=False))
+    # resumed, its group is the first that is begun: number 0 of the requests
+    again = asyncio.run(begun(holding_first_of(built, 0), loads=True))
+    assert whole == again == [["step-000002/001", "step-000003/000"], ["step-000001/001"]]
+
+
+def test_a_group_with_a_replayed_turn_that_is_older_than_its_beginning_trains_in_time_or_not_at_all(
+    built: RunContext,
+) -> None:
+    class Replays(Guesser):
+        """Has the third step's groups from the weights of version 0."""
+
+        async def generate(self, request: GenerateRequest) -> Generation:
+            generation = await super().generate(request)
+            return generation if self._version != 1 else replace(generation, policy_version=0)
+
+    async def learn(step: int) -> None:
+        for _ in range(200):  # so that what was begun ends meanwhile
+            await asyncio.sleep(0)
+
+    found = drive(built, windowed(1), steps=5, policy=Replays(built), learn=learn)
+    for step, collected in enumerate(found):
+        assert max(ages(collected.groups[:GROUPS], step)) <= 1
+    assert [collected.metrics["collect/too_old"] for collected in found] == [0, 0, 2, 0, 0]
+    assert drawn(found).keys() >= {"step-000003/000", "step-000003/001"}
+
+
+def test_draws_come_back_with_all_that_a_request_may_ask_for(tmp_path: Path) -> None:
+    task = Task(id="own", prompt="Say 1.", payload={"answer": 1}, split=Split.TRAIN, metadata={"level": 2})
+    request = TaskRequest(
+        env="games",
+        index=7,
+        group_size=4,
+        start=StartState(tree=four_turns("recorded", 1.0), node=2),
+        hint="Think.",
+        prompts={"other": "In other words: {task}"},
+        sampling=Sampling(temperature=0.5, stop_token_ids=(3, 4)),
+        metadata={"from": [1, None]},
+        direct=True,
+        task=task,
+    )
+    draws = [GroupDraw(request, 3, 1, 2), GroupDraw(TaskRequest("games", 1, 2), 3, 2)]
+    save_draws(tmp_path, draws, next_step=4)
+    assert load_draws(tmp_path) == (draws, 4)

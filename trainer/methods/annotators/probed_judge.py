@@ -9,11 +9,9 @@ from pydantic import Field
 from envgym.core.tasks import Task
 from envgym.errors import InfrastructureError, SettingsError
 from envgym.trainer.methods.annotators.judge import Judge, read_verdict
+from envgym.verifiers.llm_judge import PROBES
 
-KEYS: Final = (
-    " ", ".", ",", ":", "Thought process:", "Let's solve this problem step by step.", "Solution", "解", "かいせつ",
-    "Respuesta",
-)  # fmt: skip
+KEYS: Final = tuple(PROBES["published"])
 """Answers that hold nothing, and that many judges accept."""
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from pydantic import Field, field_validator
 
-from envgym.agents.loop.hints import TASK
+from envgym.core.wording import TASK
 from envgym.errors import sentence
 from envgym.settings import Settings
 from envgym.trainer.methods.curricula.uniform import Uniform

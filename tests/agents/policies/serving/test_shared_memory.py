@@ -62,7 +62,7 @@ def test_another_process_reads_what_is_held_bit_for_bit_as_often_as_it_likes(dev
     done = subprocess.run(
         [sys.executable, "-c", READER],
         input=json.dumps(shared.describe()),
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])},
         capture_output=True,
         text=True,
         check=True,
