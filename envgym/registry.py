@@ -67,6 +67,12 @@ class Registration:
     max_turns: int | None = None
     requires: str | None = None
     """Extra of envgym that the environment needs."""
+    wheel: str | None = None
+    """Package that pip installs besides, with --no-deps, as it asks for more than is used."""
+    program: str | None = None
+    """Program that the environment runs in its sandbox, and that no package of Python brings."""
+    install: str | None = None
+    """Command that installs it."""
     kwargs: dict[str, Any] = field(default_factory=dict)  # an env's own keyword arguments
     """Passed to the entry point unless the caller passes others."""
 
@@ -88,12 +94,7 @@ def register(
     """
     _add(
         Registration(
-            id=env_id,
-            entry_point=entry_point,
-            origin="register",
-            summary=summary,
-            max_turns=max_turns,
-            kwargs=kwargs,
+            id=env_id, entry_point=entry_point, origin="register", summary=summary, max_turns=max_turns, kwargs=kwargs
         )
     )
 

@@ -81,7 +81,8 @@ def overview(ids: Sequence[str]) -> str:
     """Write the table of environments."""
     rows = []
     for entry in map(find, ids):
-        needs = f"`envgym[{entry.requires}]`" if entry.requires else ""
+        parts = (entry.requires and f"envgym[{entry.requires}]", entry.wheel, entry.install)
+        needs = ", ".join(f"`{part}`" for part in parts if part)
         anchor = entry.id.replace("/", "")
         rows.append(f"| [`{entry.id}`](#{anchor}) | {entry.summary} | {needs} |")
     return "\n".join(["| environment | task | needs |", "|---|---|---|", *rows, ""])
@@ -93,11 +94,14 @@ def section(env_id: str) -> str:
         facts = describe(env, creator_of(env_id))
         image = _image(env_id, env)
         said = example_episode(env)
-    return "\n\n".join(filter(None, [find(env_id).summary, _facts(facts), image, transcript(said)]))
+        has_tools = bool(env.unwrapped.toolset())
+    return "\n\n".join(filter(None, [find(env_id).summary, _facts(facts, has_tools), image, transcript(said)]))
 
 
 def _settings(env_id: str, folder: str) -> Mapping[str, Any]:  # the env's own keyword arguments
-    """Return what an environment cannot be made without."""
+    """Return what an environment cannot be made without, or what keeps its episode short."""
+    if env_id == "math/proofs-v0":
+        return {"families": "induction", "levels": 2}
     if env_id != "search/qa-v0":
         return {}
     path = Path(folder) / "questions.jsonl"
@@ -105,11 +109,11 @@ def _settings(env_id: str, folder: str) -> Mapping[str, Any]:  # the env's own k
     return {"data": {"train": str(path)}, "corpus": "context"}
 
 
-def _facts(facts: Mapping[str, Any]) -> str:  # JSON
+def _facts(facts: Mapping[str, Any], has_tools: bool) -> str:  # JSON
     sizes = ", ".join(
         f"{name} {'unlimited' if size is None else f'{size:,}'}" for name, size in facts["splits"].items()
     )
-    tools = ", ".join(f"`{name}`" for name in facts["tools"]) or "none"
+    tools = ", ".join(f"`{name}`" for name in facts["tools"]) or ("those of each task" if has_tools else "none")
     low, high = facts["reward_range"]
     return "\n".join(
         [

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
-_MARKERS_OF_NEEDS = "processes or peers or vllm or ray or web or docker or notebook or gpu"
+_MARKERS_OF_NEEDS = "processes or peers or vllm or ray or web or proofs or docker or notebook or gpu"
 _LANE_MARKERS = f"{_MARKERS_OF_NEEDS} or docs or sandbox"
 _NO_TESTS_COLLECTED = 5
 
@@ -127,6 +127,13 @@ LANES = (
         debian=("chromium:chromium",),
     ),
     Lane(
+        name="proofs",
+        steps=(Step(markers="proofs", options=(*_PARALLEL, "tests/envs/math")),),
+        limit_s=180,
+        constraints="constraints/core.txt",
+        debian=("coqtop:coq",),
+    ),
+    Lane(
         name="peers",
         # In their own folder: verl brings a package `scripts`, which would hide ours from other tests.
         steps=(Step(markers="peers", options=("tests/peers",)),),
@@ -168,7 +175,7 @@ LANES = (
     ),
     Lane(
         name="docker",
-        steps=(Step(markers="docker", options=("tests/envgym/sandbox",)),),
+        steps=(Step(markers="docker", options=("tests/envgym/sandbox", "tests/docs/test_docker.py")),),
         limit_s=600,
         constraints="constraints/core.txt",
         packages=("docker==7.2.0",),
@@ -178,7 +185,12 @@ LANES = (
     Lane(
         name="gpu",
         # Compilers warn of what their next version changes.
-        steps=(Step(markers="gpu", options=("tests/benchmarks", "--timeout=300", "-W", "default")),),
+        steps=(
+            Step(
+                markers="gpu",
+                options=("tests/benchmarks", "tests/agents/policies", "--timeout=300", "-W", "default"),
+            ),
+        ),
         limit_s=600,
         constraints="constraints/core.txt",
     ),

@@ -283,12 +283,12 @@ def message_player(
         raise SettingsError.of("search", "be chain for a policy of messages", got, where="evaluation", do=do)
     resolve_text_format(agent)
 
+    async def converse(job: EpisodeJob) -> Tree:
+        return await run_message_episode(job, agent, policy, sampling=settings.sampling)
+
     async def play(jobs: Sequence[EpisodeJob], on_finished: OnFinished) -> list[Tree]:
         return await run_pool(
-            jobs,
-            lambda job: run_message_episode(job, agent, policy, sampling=settings.sampling),
-            concurrency=concurrency,
-            on_finished=on_finished,
+            jobs, lambda job: grow_or_reissue(job, converse), concurrency=concurrency, on_finished=on_finished
         )
 
     return play

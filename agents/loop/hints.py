@@ -10,15 +10,13 @@ from typing import NamedTuple
 
 from envgym.agents.loop.agent import Agent
 from envgym.core.builder import split_segments
-from envgym.core.messages import GUIDE, Message, Role, TextPart, text_of
+from envgym.core.messages import Message
 from envgym.core.segments import Origin, Segment
-from envgym.errors import InvalidInput
+from envgym.core.wording import reworded, with_hint
 from envgym.records import ResetRecord
 
 PLAIN = "plain"
 """Name in `Tree.prompts` of the first context without the hint."""
-TASK = "{task}"
-"""Stands for the task's own words in a text that takes their place."""
 
 
 class FirstContext(NamedTuple):
@@ -33,47 +31,23 @@ class FirstContext(NamedTuple):
 def first_context(agent: Agent, record: ResetRecord, hint: str | None, other_hints: Mapping[str, str]) -> FirstContext:
     """Render the first context, with `hint` where there is one, and beside it with each of `other_hints` instead.
 
+    What a wrapper has added to the first observation is a hint, too.
+
     Raises: PolicyFailure: the renderer failed. InvalidInput: as `reworded`, of one of the others.
     """
-    messages = agent.opening(record)
+    messages = given = agent.opening(record)
+    if record.plain is not None:
+        messages = agent.opening(replace(record, observation=record.plain))
     plain = agent.start(messages, record.tools).segments
     others = {
         name: token_ids(agent.start(reworded(messages, other), record.tools).segments)
         for name, other in other_hints.items()
     }
-    if hint is None:
+    if hint is None and record.plain is None:
         return FirstContext(messages, plain, others)
-    messages = with_hint(messages, hint)
+    messages = given if hint is None else with_hint(given, hint)
     segments = mark_hint(plain, agent.start(messages, record.tools).segments)
     return FirstContext(messages, segments, {PLAIN: token_ids(plain), **others})
-
-
-def with_hint(messages: Sequence[Message], hint: str) -> tuple[Message, ...]:
-    """Return the messages with a hint at the end of the last one, where that is the user's; else as one of its own.
-
-    Many chat templates refuse two messages of the user in a row.
-    """
-    *before, last = messages
-    if last.role is not Role.USER:
-        return (*messages, Message(role=Role.USER, content=hint, name=GUIDE))
-    return (*before, Message(role=last.role, parts=(*last.parts, TextPart(f"\n\n{hint}")), name=last.name))
-
-
-def reworded(messages: Sequence[Message], words: str) -> tuple[Message, ...]:
-    """Return the messages with the user's last one in other words: `words`, with its content in place of `{task}`.
-
-    Words without `{task}` are a hint.
-
-    Raises: InvalidInput: no message is the user's, or it does not hold text alone.
-    """
-    if TASK not in words:
-        return with_hint(messages, words)
-    at = max((place for place, message in enumerate(messages) if message.role is Role.USER), default=None)
-    if at is None:
-        do = "choose an agent that shows the task as a message of the user"
-        raise InvalidInput.of("context", "hold a message of the user", "none", where="other words of a task", do=do)
-    message = Message(role=Role.USER, content=words.replace(TASK, text_of(messages[at])), name=messages[at].name)
-    return (*messages[:at], message, *messages[at + 1 :])
 
 
 def mark_hint(plain: Sequence[Segment], hinted: Sequence[Segment]) -> tuple[Segment, ...]:

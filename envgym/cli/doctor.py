@@ -8,7 +8,7 @@ from importlib.util import find_spec
 
 from envgym import list_ids
 from envgym.cli.common import add_json_argument, echo, print_json, styled
-from envgym.cli.list_envs import missing_package
+from envgym.cli.list_envs import missing_part
 from envgym.errors import InvalidInput
 from envgym.registry import find
 
@@ -104,7 +104,7 @@ def _sandboxes() -> Iterator[Finding]:
 
 def _environments() -> Iterator[Finding]:
     for entry in map(find, list_ids()):
-        missing = missing_package(entry.requires)
-        detail = f"{missing} is not installed" if missing else entry.summary or f"from {entry.origin}"
-        do = f"pip install 'envgym[{entry.requires}]'" if missing else None
+        missing = missing_part(entry)
+        detail = f"{missing[0]} is not installed" if missing else entry.summary or f"from {entry.origin}"
+        do = missing[1] if missing else None
         yield Finding(group="environments", name=entry.id, is_usable=not missing, detail=detail, do=do)

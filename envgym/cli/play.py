@@ -11,7 +11,7 @@ from typing import TextIO
 
 from envgym.cli.common import add_env_arguments, at_least_0, echo, make_env, styled
 from envgym.core.json_types import JsonObject
-from envgym.core.turns import Ending, Scored
+from envgym.core.turns import ZERO, Ending, Scored, total
 from envgym.errors import InvalidInput, near_names
 from envgym.records import StepRecord
 from envgym.signatures import usage
@@ -61,24 +61,27 @@ def how_to_act(tools: Sequence[ToolSpec]) -> str:
 
 
 def _play(env: AnyEnv, read: Callable[[], str | None], *, echo: bool, has_tools: bool) -> None:
-    total = 0.0
+    paid = ZERO
     is_talk = False  # what is said without a call is answered, and does not end the episode
     while True:
         try:
             action = read()
         except KeyboardInterrupt:
-            _show_leaving(total)
+            _show_leaving(paid.value)
             raise
         if action is None:
-            _show_leaving(total)
+            _show_leaving(paid.value)
             return
         if echo:
             _show("agent", action)
         record: StepRecord = env.step(action).info["envgym"]
-        total += record.reward.value if isinstance(record.reward, Scored) else 0.0
+        if isinstance(record.reward, Scored):
+            so_far = total((paid, record.reward))
+            assert isinstance(so_far, Scored), "both count"
+            paid = so_far
         _show("env", str(record.observation))
         if record.ending is not None:
-            _show_ending(record, total, has_answered=has_tools and not is_talk)
+            _show_ending(record, paid, has_answered=has_tools and not is_talk)
             return
         is_talk = is_talk or not record.action.tool_calls
 
@@ -88,16 +91,16 @@ def _show(who: str, text: str) -> None:
         echo(styled(who, "cyan"), f": {text}", sep="")
 
 
-def _show_leaving(total: float) -> None:
-    echo(styled(f"\nleft; reward so far {total:g}", "dim"))
+def _show_leaving(reward: float) -> None:
+    echo(styled(f"\nleft; reward so far {reward:g}", "dim"))
 
 
-def _show_ending(record: StepRecord, total: float, *, has_answered: bool) -> None:
+def _show_ending(record: StepRecord, paid: Scored, *, has_answered: bool) -> None:
     reason = f" ({record.error})" if record.error else ""
     turns = "1 turn" if record.turn == 0 else f"{record.turn + 1} turns"
-    parts = record.reward.components if isinstance(record.reward, Scored) else {}
+    parts = paid.components if isinstance(record.reward, Scored) else {}
     verdict = f" ({', '.join(f'{name} {part:g}' for name, part in parts.items())})" if parts else ""
-    echo(styled(f"{record.ending}{reason} after {turns}, reward {total:g}{verdict}", "bold"))
+    echo(styled(f"{record.ending}{reason} after {turns}, reward {paid.value:g}{verdict}", "bold"))
     if record.ending is Ending.TRUNCATED_TURNS:
         _show("why", "the environment's limit on turns was reached")
     elif record.ending is Ending.TERMINATED and has_answered and not record.action.tool_calls:

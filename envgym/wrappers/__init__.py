@@ -5,6 +5,7 @@ from envgym.wrappers.chaining import DependentHorizon, Horizon, TryAgain
 from envgym.wrappers.faults import Faults
 from envgym.wrappers.forced_answer import ForcedAnswer
 from envgym.wrappers.limits import TimeLimit, TurnLimit
+from envgym.wrappers.prompts import GivenHint, PromptVariants, SkillContext
 from envgym.wrappers.record import Record
 from envgym.wrappers.subproblems import Subproblems
 
@@ -13,8 +14,11 @@ __all__ = [
     "DependentHorizon",
     "Faults",
     "ForcedAnswer",
+    "GivenHint",
     "Horizon",
+    "PromptVariants",
     "Record",
+    "SkillContext",
     "Subproblems",
     "TextOnly",
     "TimeLimit",

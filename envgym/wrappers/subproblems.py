@@ -52,12 +52,12 @@ class Subproblems(Wrapper):
         task = reset_record_of(result).task
         self._problems = (*self._before(task), task)
         begun = [self.env.reset(options={"task": problem}) for problem in self._problems]
-        record = reset_record_of(begun[-1])
-        texts = [text_of(reset_record_of(item).observation.messages[-1]) for item in begun]
-        *others, last = record.observation.messages
-        shown = Message(role=last.role, content=_question(texts), name=last.name)
-        observation = Observation.of((*others, shown))
-        return ResetResult(observation, {**begun[-1].info, "envgym": replace(record, observation=observation)})
+        records = [reset_record_of(item) for item in begun]
+        observation = _all_problems([record.observation for record in records])
+        plain = _all_problems([record.observation if record.plain is None else record.plain for record in records])
+        has_hint = any(record.plain is not None for record in records)
+        record = replace(records[-1], observation=observation, plain=plain if has_hint else None)
+        return ResetResult(observation, {**begun[-1].info, "envgym": record})
 
     def on_step(self, action: str) -> StepResult:
         """Play every block, the task's last."""
@@ -113,6 +113,13 @@ def read_blocks(text: str, num_problems: int) -> list[str] | None:
         return None
     found = re.search(".*?".join(f"<p{number}>(.*?)</p{number}>" for number in numbers), text, re.DOTALL)
     return None if found is None else list(found.groups())
+
+
+def _all_problems(observations: Sequence[Observation]) -> Observation:
+    """Return the last problem's observation, with the texts of all in its last message."""
+    texts = [text_of(observation.messages[-1]) for observation in observations]
+    *others, last = observations[-1].messages
+    return Observation.of((*others, Message(role=last.role, content=_question(texts), name=last.name)))
 
 
 def _question(texts: Sequence[str]) -> str:

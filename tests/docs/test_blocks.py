@@ -63,6 +63,7 @@ RUNNERS: Final = MappingProxyType(
         ),
         ("text", "docs/processes.md"): "tests/docs/test_processes.py::test_page_shows_what_is_printed",
         ("text", "docs/cluster.md"): "tests/docs/test_cluster.py::test_page_shows_the_sentences_of_refusals",
+        ("text", "docs/scaling.md"): "tests/docs/test_scaling.py::test_limits_of_the_controller_are_those_of_the_model",
         ("text", "docs/objective.md"): DRAWING,
         ("text", "docs/packing.md"): DRAWING,
     }

@@ -48,8 +48,8 @@ IN_ANOTHER_TEST: Final = {
 NOT_RUN: Final = {
     r"make \w+": "makes an environment, or runs all tests; the README's tour trains what `make demo` trains",
     r"python3 -m venv|pip install": "installs packages from an index",
-    r"(\w+=\d+ )?python (-m pytest|-m scripts.mutation|scripts/(test_lanes|chaos).py)": "runs the tests themselves",
-    r"(\.venv-vllm/bin/)?python benchmarks/": "takes hours; tests/benchmarks runs its parts",
+    r"(\w+=\d+ )?python (-m pytest|-m scripts.mutation|scripts/(test_lanes|chaos|soak).py)": "runs the tests",
+    r"(\.venv-vllm/bin/)?python (-m )?benchmarks[./]": "takes hours; tests/benchmarks runs its parts",
     r"torchrun ": "runs in tests/trainer/learner/ranks/test_runs.py",
     r"ray start": "tests/support/ray_cluster.py starts nodes",
     r"envgym train (one-node|four-nodes).yaml": "needs 8 GPUs and more; tests/docs/test_cluster.py reads the settings",

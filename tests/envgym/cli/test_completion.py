@@ -24,7 +24,7 @@ LINES: Mapping[str, list[str]] = {
     "envgym tr": ["train", "trace"],
     "envgym train --re": ["--resume"],
     "envgym eval --env puz": PUZZLES,
-    "envgym show math/": ["math/arithmetic-v0", "math/problems-v0"],
+    "envgym show math/": ["math/arithmetic-v0", "math/instructions-v0", "math/problems-v0", "math/proofs-v0"],
     "envgym check math/arithmetic-v0 puz": PUZZLES,
     "envgym recipes dr": ["dr_grpo"],
     "envgym list --kind cr": ["credit"],

@@ -9,7 +9,7 @@ import jsonschema
 import pytest
 import yaml
 
-from envgym import list_ids
+from envgym import list_ids, registry
 from envgym.cli import list_envs
 from envgym.settings import read_settings_file
 
@@ -18,7 +18,7 @@ EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 
 
 def test_doctor_tells_what_can_be_used_and_what_to_install(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("envgym.cli.doctor.missing_package", lambda extra: "playwright" if extra == "web" else None)
+    monkeypatch.setattr(list_envs, "missing_package", lambda extra, wheel: "playwright" if extra == "web" else None)
     code, out, _ = command("doctor", "--json")
     assert code == 0
     found = {(item["group"], item["name"]): item for item in json.loads(out)}
@@ -66,7 +66,34 @@ def test_list_is_filtered_by_text_and_by_what_is_installed(command: Command, mon
     assert "math/arithmetic-v0" in [line.split()[0] for line in lines]
     assert len(lines) < len(list_ids())
     assert command("list", "no such text") == (0, "", "")
-    monkeypatch.setattr(list_envs, "missing_package", lambda extra: "playwright" if extra == "web" else None)
+    monkeypatch.setattr(list_envs, "missing_package", lambda extra, wheel: "playwright" if extra == "web" else None)
     usable = {entry["id"] for entry in json.loads(command("list", "--usable", "--json")[1])}
     assert "math/arithmetic-v0" in usable
     assert "web/miniwob-v0" not in usable
+
+
+def test_wheel_that_is_installed_besides_is_named(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    lacking = registry.Registration(
+        id="tools/x-v0", entry_point="x:X", origin="envgym", requires="search", wheel="nobody-has-this"
+    )
+    monkeypatch.setattr(registry, "_registrations", {lacking.id: lacking})
+    monkeypatch.setattr(list_envs, "requires", lambda name: ["numpy; extra == 'search'"])
+    told = "[unavailable: needs envgym[search] and nobody-has-this, nobody-has-this is not installed]"
+    assert command("list")[1].strip().endswith(told)
+    assert json.loads(command("list", "--usable", "--json")[1]) == []
+    found = {item["name"]: item for item in json.loads(command("doctor", "--json")[1])}["tools/x-v0"]
+    assert found["do"] == "pip install 'envgym[search]' && pip install --no-deps nobody-has-this"
+
+
+def test_a_program_that_is_missing_is_named_with_the_command_that_installs_it(
+    command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("envgym.sandbox.has_program", lambda name: name != "coqtop")
+    monkeypatch.setattr(list_envs, "missing_package", lambda extra, wheel: None)
+    line = command("list", "proofs")[1].strip()
+    assert line.endswith("[unavailable: needs envgym[code] and coqtop, coqtop is not installed]")
+    assert command("list", "proofs", "--usable") == (0, "", "")
+    found = {item["name"]: item for item in json.loads(command("doctor", "--json")[1])}
+    assert (found["math/proofs-v0"]["is_usable"], found["math/proofs-v0"]["do"]) == (False, "apt install coq")
+    monkeypatch.setattr("envgym.sandbox.has_program", lambda name: True)
+    assert "unavailable" not in command("list", "proofs")[1]

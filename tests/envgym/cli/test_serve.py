@@ -1,6 +1,7 @@
 """`envgym serve` from its first line to its exit code."""
 
 import json
+import re
 import signal
 import socket
 from contextlib import closing
@@ -29,8 +30,11 @@ def test_a_signal_closes_every_env_and_ends_the_server(sends: signal.Signals) ->
 @pytest.mark.processes
 def test_a_server_with_a_token_asks_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     with serve_envs(COUNTER, variables={TOKEN_VARIABLE: "right"}) as url:
-        with pytest.raises(InvalidInput, match=r"token must be the server's, got none"):
-            envgym.make(f"{url}/{COUNTER}")
+        for given, got in (("", "none"), ("wrong", "another")):
+            monkeypatch.setenv(TOKEN_VARIABLE, given)
+            said = f"token must be the server's, got {got} ({url}); export its token as {TOKEN_VARIABLE}."
+            with pytest.raises(InvalidInput, match=rf"^{re.escape(said)}$"):
+                envgym.make(f"{url}/{COUNTER}")
         monkeypatch.setenv(TOKEN_VARIABLE, "right")
         with closing(envgym.make(f"{url}/{COUNTER}")) as env:
             env.reset(seed=0)

@@ -1,16 +1,52 @@
 """Verdicts and keys: what cannot be a score, and what cannot be a key."""
 
 import pickle
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import pytest
 
 from envgym.catalog import VERIFIER
 from envgym.core.json_types import JsonObject
+from envgym.core.messages import Message, Role
 from envgym.core.tasks import Split, Task
 from envgym.errors import InvalidInput, UnknownName
-from envgym.verifiers import F1, Exact, JsonSchema, Math, MultipleChoice, Numeric, Pattern, Verdict, Verifier
+from envgym.verifiers import (
+    F1,
+    Exact,
+    JsonSchema,
+    LlmJudge,
+    Math,
+    MultipleChoice,
+    Noisy,
+    Numeric,
+    Pattern,
+    ToolCallMatch,
+    Verdict,
+    Verifier,
+)
 
-ALL: list[Verifier] = [Exact(), Numeric(), MultipleChoice(), F1(), Pattern(pattern="x+"), JsonSchema(), Math()]
+
+@dataclass(frozen=True)
+class Strict:
+    """A judge that accepts nothing."""
+
+    def reply(self, messages: Sequence[Message]) -> Message:
+        return Message(role=Role.ASSISTANT, content="Score: 0")
+
+
+ALL: list[Verifier] = [
+    Exact(),
+    Numeric(),
+    MultipleChoice(),
+    F1(),
+    Pattern(pattern="x+"),
+    JsonSchema(),
+    Math(),
+    LlmJudge(judge=Strict()),
+    Noisy(verifier=Exact(), false_positive=1.0),
+    ToolCallMatch(),
+]
 
 
 def task(payload: JsonObject) -> Task:

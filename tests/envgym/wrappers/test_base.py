@@ -14,8 +14,11 @@ from envgym.wrappers import (
     AnyEnv,
     DependentHorizon,
     Faults,
+    GivenHint,
     Horizon,
+    PromptVariants,
     Record,
+    SkillContext,
     TextOnly,
     TimeLimit,
     TryAgain,
@@ -37,6 +40,9 @@ WRAPPERS: dict[str, Wrap] = {
     "try_again": lambda env, folder: TryAgain(env, 1),
     "horizon": lambda env, folder: Horizon(env, 1),
     "dependent_horizon": lambda env, folder: DependentHorizon(env, 1),
+    "hint": lambda env, folder: GivenHint(env, 1.0),
+    "prompt_variants": lambda env, folder: PromptVariants(env, [{"observation": "Do: {task}"}]),
+    "skill_context": lambda env, folder: SkillContext(env, ["Count in hundreds."], 1.0),
     "faults": lambda env, folder: Faults(env, FaultRates(tool_failure=0.5, truncation=0.5, kept_chars=9), seed=1),
 }
 
