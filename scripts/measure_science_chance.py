@@ -1,8 +1,8 @@
 """Measure what random actions earn in `puzzles/science-v0`, and write `envs/puzzles/data/science_chance.toml`.
 
 Run: python scripts/measure_science_chance.py [--episodes 4]. In each turn the agent draws among the actions that can be
-done, except those that focus on something: these end an episode, mostly without a reward. Listing the actions takes long,
-so there are few episodes, and the highest score of a type counts.
+done, except those that focus on something: these end an episode, mostly without a reward. Listing the actions takes
+long, so there are few episodes, and the highest score of a type counts.
 """
 
 import argparse
@@ -19,7 +19,8 @@ PATH = Path(__file__).resolve().parent.parent / "envs" / "puzzles" / "data" / "s
 TURNS = 50
 HEAD = """\
 # What random actions that can be done earn in {turns} turns. `solved`: the upper end of the interval of 95 % over all
-# episodes; `score`: the highest of {episodes} episodes of each type of task. Written by scripts/measure_science_chance.py.
+# episodes; `score`: the highest of {episodes} episodes of each type of task. Written by
+# scripts/measure_science_chance.py.
 """
 
 
@@ -28,7 +29,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--episodes", type=int, default=4)
     episodes = parser.parse_args().episodes
-    lines, solved = ["", "[score]"], {}
+    lines, solved = ["", "[score]"], dict[str, list[float]]()
     for kind in KINDS:
         scores = [play(kind, index) for index in range(episodes)]
         solved |= {f"{kind} {index}": [float(score >= 1.0)] for index, score in enumerate(scores)}

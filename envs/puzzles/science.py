@@ -91,8 +91,8 @@ class Science(Env[ScienceState]):
         "it does. Actions are: look around, look at X, look in X, inventory, task, go to PLACE, open X, close X, "
         "pick up X, put down X, move X to Y, pour X in Y, dunk X in Y, mix X, use X on Y, read X, eat X, activate X, "
         "deactivate X, connect X to Y, disconnect X, flush X, wait, wait1, focus on X. Focus only on what the task "
-        "asks you to focus on: another thing ends the episode. If an action is ambiguous, answer with the number of the "
-        "one that you mean."
+        "asks you to focus on: another thing ends the episode. If an action is ambiguous, answer with the number of "
+        "the one that you mean."
     )
 
     def __init__(
