@@ -11,7 +11,7 @@ import shutil
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib.util import find_spec
@@ -74,6 +74,7 @@ class ScienceMachine:
 
         self.lock = threading.RLock()
         self.is_lost = False
+        self.num_games = 0
         self._current: ScienceGame | None = None
         try:
             port, token, self.process = launch_gateway(
@@ -104,8 +105,11 @@ class ScienceMachine:
         try:
             with self.lock:
                 yield
-        except Py4JJavaError:  # the simulator has raised, and the machine goes on
-            raise
+        except Py4JJavaError as error:
+            if "java.lang.OutOfMemoryError" in str(error):
+                self.close()
+                raise _lost("have enough memory", error) from None
+            raise  # the simulator has refused something, and the machine goes on
         except (Py4JError, OSError) as error:
             self.close()
             raise _lost("answer", error) from error
@@ -122,6 +126,15 @@ class ScienceMachine:
             self._generator.set(self._random, game.generator)
             getattr(self._ids, "count_$eq")(game.num_ids)
             self._current = game
+
+    def release(self, game: "ScienceGame", *objects: Any) -> None:  # proxies of Java objects
+        """Let the machine forget a game; references to proxies are cycles, which Python may keep for long."""
+        if not self.is_lost:
+            with self.asked():
+                self.num_games -= 1
+                self._current = None if self._current is game else self._current
+                for item in objects:
+                    self._gateway.detach(item)
 
     def close(self) -> None:
         """End it; may be called twice."""
@@ -141,6 +154,7 @@ class ScienceGame:
         """Start it. Raises: EnvFailure: the machine has ended, or the simulator knows no such variation."""
         self.machine, self.num_ids = machine, 0
         with machine.asked():
+            machine.num_games += 1
             self._simulator, self.generator = machine.start()
             machine.turn_to(self)
             refusal = self._simulator.load(variation.kind, variation.number, variation.simplifications, with_gold)
@@ -177,6 +191,10 @@ class ScienceGame:
         with self.machine.asked():
             return tuple(map(str, self._simulator.getGoldActionSequence()))
 
+    def close(self) -> None:
+        """End the game."""
+        self.machine.release(self, self._simulator, self.generator)
+
 
 class SciencePool:
     """The machines of a process, and the games in them; used by all threads."""
@@ -185,7 +203,6 @@ class SciencePool:
         """Run up to so many machines, each started when it is needed."""
         self._num_machines = num_machines
         self._machines: list[ScienceMachine] = []
-        self._num_started = 0
         self._games: OrderedDict[tuple[ScienceVariation, tuple[str, ...]], ScienceGame] = OrderedDict()
         self._lock = threading.Lock()
         os.register_at_fork(after_in_child=self._forget)
@@ -199,6 +216,8 @@ class SciencePool:
         with self._game(variation, steps) as (game, actions):
             done = game.step(action)
             actions.append(action)
+        if done.is_over:
+            self._drop(variation, actions)
         return done
 
     def admissible(self, variation: ScienceVariation, steps: Sequence[ScienceStep]) -> list[str]:
@@ -223,22 +242,37 @@ class SciencePool:
             for step in steps:
                 again = game.step(step.action)
                 if again != step:
+                    game.close()
                     must, got, do = f"be {step!r:.200}", f"{again!r:.200}", "report the task and its actions"
                     raise ScienceReplayDiffers.of("a step that is played again", must, got, where="scienceworld", do=do)
-        yield game, actions
+        try:
+            yield game, actions
+        except BaseException:  # nobody knows how far it has come
+            game.close()
+            raise
         with self._lock:
-            self._games[variation, tuple(actions)] = game
+            key = (variation, tuple(actions))
+            dropped = [self._games.pop(key)] if key in self._games else []
+            self._games[key] = game
             while len(self._games) > MAX_GAMES:
-                self._games.popitem(last=False)
+                dropped.append(self._games.popitem(last=False)[1])
+        for other in dropped:
+            other.close()
+
+    def _drop(self, variation: ScienceVariation, actions: Sequence[str]) -> None:
+        """End a game that nobody goes on with."""
+        with self._lock:
+            game = self._games.pop((variation, tuple(actions)), None)
+        if game is not None:
+            game.close()
 
     def _machine(self) -> ScienceMachine:
-        """Return the machine whose turn it is."""
+        """Return the machine with the fewest games."""
         with self._lock:
             self._machines = [machine for machine in self._machines if not machine.is_lost]
             if len(self._machines) < self._num_machines:
                 self._machines.append(ScienceMachine())
-            self._num_started += 1
-            return self._machines[self._num_started % len(self._machines)]
+            return min(self._machines, key=lambda machine: machine.num_games)
 
     def close(self) -> None:
         """End all machines."""
@@ -262,13 +296,15 @@ def shared_games() -> SciencePool:
 @lru_cache(maxsize=10_000)
 def task_description(variation: ScienceVariation) -> str:
     """Say what a task is. Raises: EnvFailure."""
-    return shared_games().new_game(variation).description()
+    with closing(shared_games().new_game(variation)) as game:
+        return game.description()
 
 
 @lru_cache(maxsize=1000)
 def gold_actions(variation: ScienceVariation) -> tuple[str, ...]:
     """Return the simulator's own solution; of some types it takes seconds. Raises: EnvFailure."""
-    return shared_games().new_game(variation, with_gold=True).gold()
+    with closing(shared_games().new_game(variation, with_gold=True)) as game:
+        return game.gold()
 
 
 def _lost(must: str, error: Exception) -> EnvFailure:

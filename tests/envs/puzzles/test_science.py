@@ -99,7 +99,7 @@ def test_splits_have_the_sizes_of_the_package_and_begin_with_each_type() -> None
 @pytest.mark.parametrize("kind", ["melt", "chemistry-mix", "find-living-thing", "identify-life-stages-1", *QUICK])
 def test_solution_of_the_simulator_is_paid_in_full(kind: str) -> None:
     env = envgym.make("puzzles/science-v0", kinds=kind)
-    episode = play(env, oracle_of(env), seed=0, task=env.unwrapped.tasks.task(Split.TEST, 1))
+    episode = play(env, oracle_of(env), seed=0, task=env.unwrapped.tasks.task(Split.TEST, 1), max_turns=200)
     assert episode.reward == pytest.approx(1.0)
     assert episode.ending is Ending.TERMINATED
 
@@ -187,6 +187,20 @@ def test_fork_plays_again_what_was_played(own_pool: SciencePool) -> None:
     fork = env.fork()
     assert fork.step("look around").observation == env.step("look around").observation
     assert len(own_pool._games) == 1, "both are at the same place, and one game is kept for it"
+
+
+def test_games_that_are_kept_are_bounded_and_shared_out(own_pool: SciencePool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(simulator, "MAX_GAMES", 3)
+    envs = [begun("find-plant") for _ in range(5)]
+    for number, env in enumerate(envs):
+        env.step("look around")
+        env.step(f"wait{number % 2 or ''}")
+        env.step(f"look at {number}")
+    assert (len(own_pool._games), own_pool._machines[0].num_games) == (3, 3)
+    env = envs[0]  # its game is gone, and is played again
+    assert env.step("look around").info["envgym"].ending is None
+    env.step("focus on agent")
+    assert own_pool._machines[0].num_games == 2, "the game of an episode that is over is not kept"
 
 
 def test_step_that_differs_when_it_is_played_again_is_a_failure(own_pool: SciencePool) -> None:
