@@ -101,7 +101,7 @@ class ServerClient:
             do = "write it as in http://127.0.0.1:8700"
             raise InvalidInput.of("environment server", "have an address with a port", url, where="address", do=do)
         self.url, self._place = url, (parts.hostname, port)
-        self._has_token = bool(token)
+        self._token = token
         authorization = f"Authorization: Bearer {token}\r\n" if token else ""
         self._head = f" HTTP/1.1\r\nHost: {parts.netloc}\r\n{authorization}Content-Length: "
         self.call_s, self.lease_s, self.reconnect_s = CALL_S, 60.0, RECONNECT_S
@@ -113,6 +113,12 @@ class ServerClient:
         self._renewer: threading.Thread | None = None
         self._lock = threading.Lock()
         _clients.add(self)
+
+    def renewed(self) -> "ServerClient":
+        """Return a client of the same server, as it has described itself, that holds no session and has not left."""
+        client = ServerClient(self.url, self._token)
+        client.call_s, client.lease_s = self.call_s, self.lease_s
+        return client
 
     def after_fork(self) -> None:
         """Share no connection with the parent process."""
@@ -161,7 +167,7 @@ class ServerClient:
         if status == HTTPStatus.OK:
             return reply
         if status == HTTPStatus.UNAUTHORIZED:
-            got, do = "another" if self._has_token else "none", f"export its token as {wire.TOKEN_VARIABLE}"
+            got, do = "another" if self._token else "none", f"export its token as {wire.TOKEN_VARIABLE}"
             raise InvalidInput.of("token", "be the server's", got, where=self.url, do=do)
         raise wire.error_of(reply) or self._stranger(f"status {status}")
 
@@ -182,11 +188,11 @@ class ServerClient:
                     connection = _Connection(*self._place)
                 is_reused, connection.is_used = connection.is_used, False
                 answer = connection.exchange(request, within_s)
-                if connection.is_used and (self.held or not self.has_left):
+                if connection.is_used:
                     self._idle.append(connection)
-                    self.close_idle(IDLE_S)
                 else:
                     connection.close()
+                self.close_idle(IDLE_S if self.held or not self.has_left else 0.0)
                 return answer
             except OSError as error:
                 if connection is not None:

@@ -217,3 +217,38 @@ def test_a_later_run_begins_with_the_servers_of_its_settings(tmp_path: Path) -> 
                 assert followed.is_used(first.http.url)
                 followed.set(second.http.url)
                 wait_until(lambda: followed.is_used(second.http.url))  # called at once
+
+
+def test_a_pool_is_as_constructed_when_its_block_ends_and_sessions_still_held_go_on(tmp_path: Path) -> None:
+    with running_server(COUNTER) as first, running_server(COUNTER) as second:
+        with following(tmp_path, first) as followed, closing(envgym.make(remote_id(followed.urls, COUNTER))) as env:
+            env.reset(seed=0)
+            terms = followed.pool.clients[0].lease_s
+            followed.set(second.http.url)
+            wait_until(lambda: followed.is_used(second.http.url))
+            later = envgym.make(remote_id(followed.urls, COUNTER))
+            later.reset(seed=0)
+            followed.set()
+            wait_until(followed.is_used)
+        (client,) = followed.pool.clients
+        assert (client.url, client.has_left, client.lease_s) == (first.http.url, False, terms)
+        with closing(envgym.make(remote_id(followed.urls, COUNTER))) as env:
+            env.reset(seed=0)
+            assert (first.metrics.opened, second.metrics.opened) == (2, 1)
+        assert later.step("go").observation == "turn 1"
+        later.close()
+        wait_until(lambda: not second.http.connections)  # none stays open for a server that has left
+
+
+def test_the_end_of_a_block_ends_the_wait_for_a_server(tmp_path: Path) -> None:
+    with running_server(COUNTER) as first, ThreadPoolExecutor(1) as thread:
+        with (
+            following(tmp_path, first, wait_s=300) as followed,
+            closing(envgym.make(remote_id(followed.urls, COUNTER))) as env,
+        ):
+            followed.set()
+            wait_until(followed.is_used)
+            waiting = thread.submit(env.reset, seed=0)
+            wait_until(lambda: bool(followed.pool._changed._waiters))  # type: ignore[attr-defined]  # of a Condition
+        with pytest.raises(EnvFailure, match="an environment server must answer before the run ends"):
+            waiting.result(WAIT_S)
