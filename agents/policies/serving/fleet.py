@@ -17,6 +17,9 @@ from envgym.agents.policies.serving.transport import WeightUpdate
 from envgym.errors import InvalidInput, PolicyFailure
 from envgym.server_list import warn_user
 
+_MANY_LATE = 4
+"""Transfers after which a server that joins or returns, and still has no newest weights, is named."""
+
 
 class ServerFleet(ServerQueue):
     """Servers, used from one event loop: nothing changes between two lines but where one of them awaits."""
@@ -132,10 +135,15 @@ class ServerFleet(ServerQueue):
         if self._first_version is None:
             self._begin_with([link])
         self._compare(link, is_same=is_same)
+        num_late = 0
         while link.digests != self._digests or link.version != self.version:  # newer ones may come meanwhile
             if link.digests == self._digests:
                 await link.rename(self.version)
             else:
+                num_late += 1
+                if num_late == _MANY_LATE:
+                    again = f"{_MANY_LATE - 1} times in a row newer weights came while it was taking some"
+                    warn_user(f"{link.url} is not used yet: {again}. Unless it can take them faster, let it leave")
                 await self._bring_forward(link)
             must, do = f"take the weights of version {self.version}", "look into its log, and start it again"
             is_sound = link.state is not ServerState.BROKEN
