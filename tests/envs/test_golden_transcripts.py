@@ -167,6 +167,22 @@ EPISODES: Mapping[str, tuple[str, dict[str, JsonValue], tuple[str, ...] | None]]
             "Done.",
         ),
     ),
+    "mcp_oracle": ("tools/mcp-v0", {"levels": 3}, None),
+    "mcp_bad_agent": (
+        "tools/mcp-v0",
+        {"levels": 1},
+        (
+            tool_call_action("delete_file", path="/plans/budget.txt"),
+            tool_call_action("read_file", file="/plans/budget.txt"),
+            tool_call_action("list_folder", folder="/nowhere"),
+            '<tool_call>{"name": "list_folder", "arguments": {"folder": }}</tool_call>',
+            tool_call_action("start_editing"),
+            tool_call_action("write_file", path="budget.txt", text="Nothing"),
+            tool_call_action("write_file", path="/plans/budget.txt", text="Nothing"),
+            tool_call_action("stop_editing"),
+            "Done.",
+        ),
+    ),
     "bfcl_oracle": ("tools/bfcl-v0", {"kinds": "parallel"}, None),
     "bfcl_bad_agent": (
         "tools/bfcl-v0",
@@ -209,11 +225,16 @@ def test_episode_equals_its_golden_transcript(name: str) -> None:
         pytest.importorskip("reasoning_gym")
     if env_id == "tools/bfcl-v0":
         pytest.importorskip("bfcl_eval")
+    if env_id == "tools/mcp-v0":
+        pytest.importorskip("mcp")
     if env_id == "puzzles/textarena-v0":
         pytest.importorskip("textarena")
     if env_id == "math/proofs-v0" and not has_program("coqtop"):
         pytest.skip("no Coq (Debian: apt install coq)")
-    if env_id.startswith(("code/", "math/proofs")) and (reason := why_unusable(BwrapSandbox())) is not None:
+    if (
+        env_id.startswith(("code/", "math/proofs", "tools/mcp"))
+        and (reason := why_unusable(BwrapSandbox())) is not None
+    ):
         pytest.skip(reason)
     env = envgym.make(env_id, **kwargs)
     task = env.unwrapped.tasks.task(Split.TRAIN, 0)

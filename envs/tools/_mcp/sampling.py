@@ -1,0 +1,62 @@
+"""What all generators of tasks draw with, and the words they use."""
+
+import copy
+import tomllib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from envgym.envs.tools._mcp.plans import McpTaskPlan
+from envgym.envs.tools._mcp.servers.protocol import Json, Tables
+from envgym.envs.tools._office import words
+
+WORDS: Json = tomllib.loads((Path(__file__).parents[1] / "data" / "mcp_words.toml").read_text(encoding="utf-8"))
+ItemT = TypeVar("ItemT")
+
+
+class Unsuitable(Exception):
+    """The records that were drawn do not suit the task; draw others."""
+
+
+class Sampler:
+    """A generator, and the records that are drawn for a task."""
+
+    def __init__(self, rng: np.random.Generator) -> None:
+        """Begin without records."""
+        self.rng = rng
+        self.tables: Tables = {}
+
+    def number(self, low: int, high: int) -> int:
+        """Draw a whole number, both ends included."""
+        return int(self.rng.integers(low, high + 1))
+
+    def one(self, items: Sequence[ItemT]) -> ItemT:
+        """Draw an item. Raises: Unsuitable: there is none."""
+        return self.some(items, 1)[0]
+
+    def some(self, items: Sequence[ItemT], count: int) -> list[ItemT]:
+        """Draw different items, in random order. Raises: Unsuitable: there are fewer."""
+        if count > len(items):
+            raise Unsuitable
+        return [items[place] for place in self.rng.choice(len(items), size=count, replace=False)]
+
+    def people(self, count: int) -> list[str]:
+        """Draw names of people, no two with a first or last name in common."""
+        both = zip(self.some(words.FIRST_NAMES, count), self.some(words.LAST_NAMES, count), strict=True)
+        return [f"{first} {last}" for first, last in both]
+
+    def goal(self) -> Tables:
+        """Return a copy of the records, to be changed into the goal."""
+        return copy.deepcopy(self.tables)
+
+
+TaskKind = Callable[[Sampler], McpTaskPlan]
+"""Draws records and a task on them. Raises: Unsuitable."""
+
+
+def suitable(holds: Any) -> None:  # as `if` takes it
+    """Raise Unsuitable unless something holds."""
+    if not holds:
+        raise Unsuitable
