@@ -39,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
             _show("tool", f"/{usage(tool.name, tool.parameters)}: {tool.description}")
         _show("how", "" if args.oracle else how_to_act(record.tools))
         _show("env", str(record.observation))
-        read = env.oracle if args.oracle else _reader(record.tools)
+        read = env.oracle if args.oracle else _reader(lambda: _tools_now(env, record.tools))
         _play(env, read, echo=args.oracle or not sys.stdin.isatty(), has_tools=bool(record.tools))
         if not args.oracle and (left := _unread(sys.stdin)):
             echo(styled(f"{left} further {'line was' if left == 1 else 'lines were'} not read", "dim"))
@@ -122,8 +122,15 @@ def _unread(stream: TextIO) -> int:
     return count
 
 
-def _reader(tools: Sequence[ToolSpec]) -> Callable[[], str | None]:
-    """Return a function that reads the next action, or None at the end."""
+def _tools_now(env: AnyEnv, first: Sequence[ToolSpec]) -> Sequence[ToolSpec]:
+    """Return the tools with which the episode began, and those that are offered now."""
+    return list(
+        {spec.name: spec for spec in [*first, *(tool.spec for tool in env.unwrapped.toolset().values())]}.values()
+    )
+
+
+def _reader(tools: Callable[[], Sequence[ToolSpec]]) -> Callable[[], str | None]:
+    """Return a function that reads the next action, or None at the end; `tools` are asked for each time."""
     if isinstance(sys.stdin, io.TextIOWrapper):
         sys.stdin.reconfigure(errors="replace")  # what is no text is played as a wrong character
 
@@ -142,7 +149,7 @@ def _reader(tools: Sequence[ToolSpec]) -> Callable[[], str | None]:
             if text.endswith("\\"):
                 continue
             try:
-                return as_action("\n".join(lines), tools)
+                return as_action("\n".join(lines), tools())
             except InvalidInput as error:
                 echo(error, file=sys.stderr)
                 lines = []

@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Mapping
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError
 from typing import Any
@@ -25,7 +26,7 @@ from envgym.core.tasks import Split, Task
 from envgym.errors import InvalidInput
 from envgym.parsing import parse_action
 from envgym.records import Reply
-from envgym.tools import ToolSpec
+from envgym.tools import Tool, ToolSpec, tool
 from tests.support.toys import Counter, Sums, SumTasks
 
 COUNTER = "tests.support.toys:Counter"
@@ -46,6 +47,27 @@ class Talk(Counter):
     def respond(self, action: Action) -> Reply:
         self.turns_said = getattr(self, "turns_said", 0) + 1
         return Reply(observation="Go on." if self.turns_said < 2 else "Bye.", terminated=self.turns_said == 2)
+
+
+class Safe(Counter):
+    """Has another tool once `open_it` was called."""
+
+    is_open = False
+
+    @tool
+    def open_it(self) -> str:
+        """Open it."""
+        self.is_open = True
+        return "Open."
+
+    @tool
+    def look_inside(self) -> str:
+        """Look inside."""
+        return "Gold."
+
+    def toolset(self) -> Mapping[str, Tool]:
+        """Offer what can be done now."""
+        return {name: item for name, item in super().toolset().items() if name != "look_inside" or self.is_open}
 
 
 class OverlappingSums(Sums):
@@ -218,6 +240,12 @@ def test_person_plays_through_a_pipe(out: Any, monkeypatch: pytest.MonkeyPatch) 
 def test_end_of_input_leaves_the_episode(out: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.StringIO("hello\n"))
     assert out("play", COUNTER).endswith("left; reward so far 0\n")
+
+
+def test_person_calls_a_tool_that_is_offered_during_the_episode(out: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO("/look_inside\n/open_it\n/look_inside\n"))
+    lines = out("play", "toy_defects:Safe").splitlines()
+    assert [line for line in lines if line.startswith("env: ")][1:] == ["env: Open.", "env: Gold."]
 
 
 def test_slash_calls_a_tool_and_only_a_tool() -> None:
