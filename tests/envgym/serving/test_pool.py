@@ -91,7 +91,7 @@ def test_an_episode_whose_server_has_gone_fails_at_once_and_no_other_does(tmp_pa
         client.close_idle()
         began = time.monotonic()
         record = env.step("go").info["envgym"]
-        assert time.monotonic() - began < 5  # and not the 30 s of a server that may come back
+        assert time.monotonic() - began < 20  # and not the 30 s of a server that may come back
         assert record.ending == "ERROR_ENV"
         assert "environment server must answer" in record.error
         assert lost(env)
