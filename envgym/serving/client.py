@@ -4,6 +4,7 @@ A request that got no reply is sent again, with its number, so that no turn is p
 all sessions of the process; a call takes one for itself, from any thread.
 """
 
+import atexit
 import os
 import socket
 import threading
@@ -224,6 +225,12 @@ class ServerClient:
                 self._renewer = threading.Thread(target=self._renew, name="env-server-renewal", daemon=True)
                 self._renewer.start()
 
+    def release(self, session_id: str) -> None:
+        """Tell the server no more that the session's client lives; without any, a server that has left is let go."""
+        self.held.pop(session_id, None)
+        if self.has_left and not self.held:
+            self.close_idle()
+
     def _renew(self) -> None:
         """Say every third of a lease which sessions are in use; the server ends the others."""
         while True:
@@ -241,6 +248,13 @@ class ServerClient:
 
 
 _clients: "weakref.WeakSet[ServerClient]" = weakref.WeakSet()
+
+
+@atexit.register
+def _close_connections() -> None:
+    """Close what is kept for the next request, at the end of the process."""
+    for client in list(_clients):
+        client.close_idle()
 
 
 def _after_fork() -> None:
@@ -265,7 +279,7 @@ class EnvSession:
 
     def hold(self) -> None:
         """Tell the server from now on that the session's client lives, until it is closed or collected."""
-        self._finalizer = weakref.finalize(self, self.client.held.pop, self.id, None)
+        self._finalizer = weakref.finalize(self, self.client.release, self.id)
         self._finalizer.atexit = False
         self.client.hold(self.id)
 
