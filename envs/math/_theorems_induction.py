@@ -45,6 +45,10 @@ def _closed_form(sampler: Sampler, level: int) -> Theorem:
 # ---- lists -----------------------------------------------------------------------------------------------------------
 
 
+_STEP = ("induction L as [|x L IH].", "reflexivity.", "simpl.", "rewrite IH.")
+"""How a proof about a list L begins: what is left is its own."""
+
+
 def _elements(sampler: Sampler, level: int) -> list[str]:
     """Draw what a function puts in place of one element `x`."""
     forms = (
@@ -73,7 +77,7 @@ def _length(sampler: Sampler, level: int) -> Theorem:
     return Theorem(
         definitions=(_list_function(elements, base),),
         statement=f"forall L : list nat, length (F L) = {count}{more}",
-        proof=("induction L as [|x L IH].", "reflexivity.", "simpl.", "rewrite IH.", "reflexivity."),
+        proof=(*_STEP, "reflexivity."),
     )
 
 
@@ -83,14 +87,7 @@ def _append(sampler: Sampler, level: int) -> Theorem:
     return Theorem(
         definitions=(_list_function(_elements(sampler, level)),),
         statement=f"forall {order} : list nat, F (L ++ M) = F L ++ F M",
-        proof=(
-            f"intros {order}.",
-            "induction L as [|x L IH].",
-            "reflexivity.",
-            "simpl.",
-            "rewrite IH.",
-            "reflexivity.",
-        ),
+        proof=(f"intros {order}.", *_STEP, "reflexivity."),
     )
 
 
@@ -114,15 +111,7 @@ def _sum(sampler: Sampler, level: int) -> Theorem:
     return Theorem(
         definitions=(definition,),
         statement=f"forall {order} : list nat, F (L ++ M) = F L + F M",
-        proof=(
-            f"intros {order}.",
-            "induction L as [|x L IH].",
-            "reflexivity.",
-            "simpl.",
-            "rewrite IH.",
-            *moves,
-            "reflexivity.",
-        ),
+        proof=(f"intros {order}.", *_STEP, *moves, "reflexivity."),
     )
 
 
@@ -132,6 +121,10 @@ def _sum(sampler: Sampler, level: int) -> Theorem:
 _MIRROR = (
     "Fixpoint mirror (t : tree) : tree := match t with leaf => leaf | node a v b => node (mirror b) v (mirror a) end."
 )
+
+
+_TREE_STEP = ("induction T as [|a IHa v b IHb].", "reflexivity.", "simpl.", "rewrite IHa.", "rewrite IHb.")
+"""The same for a tree T."""
 
 
 def _tree_sum(sampler: Sampler, level: int) -> Theorem:
@@ -144,15 +137,7 @@ def _tree_sum(sampler: Sampler, level: int) -> Theorem:
     return Theorem(
         definitions=(_TREE, _MIRROR, definition),
         statement="forall T : tree, F (mirror T) = F T",
-        proof=(
-            "induction T as [|a IHa v b IHb].",
-            "reflexivity.",
-            "simpl.",
-            "rewrite IHa.",
-            "rewrite IHb.",
-            "rewrite (Nat.add_comm (F b) (F a)).",
-            "reflexivity.",
-        ),
+        proof=(*_TREE_STEP, "rewrite (Nat.add_comm (F b) (F a)).", "reflexivity."),
     )
 
 
@@ -166,14 +151,7 @@ def _tree_map(sampler: Sampler, level: int) -> Theorem:
     return Theorem(
         definitions=(_TREE, _MIRROR, definition),
         statement=f"forall T : tree, {sides[0]} = {sides[1]}",
-        proof=(
-            "induction T as [|a IHa v b IHb].",
-            "reflexivity.",
-            "simpl.",
-            "rewrite IHa.",
-            "rewrite IHb.",
-            "reflexivity.",
-        ),
+        proof=(*_TREE_STEP, "reflexivity."),
     )
 
 
