@@ -102,6 +102,8 @@ def _settings(env_id: str, folder: str) -> Mapping[str, Any]:  # the env's own k
     """Return what an environment cannot be made without, or what keeps its episode short."""
     if env_id == "math/proofs-v0":
         return {"families": "induction", "levels": 2}
+    if env_id == "puzzles/science-v0":
+        return {"kinds": "power-component"}
     if env_id != "search/qa-v0":
         return {}
     path = Path(folder) / "questions.jsonl"

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
-_MARKERS_OF_NEEDS = "processes or peers or vllm or ray or web or proofs or docker or notebook or gpu"
+_MARKERS_OF_NEEDS = "processes or peers or vllm or ray or web or proofs or java or docker or notebook or gpu"
 _LANE_MARKERS = f"{_MARKERS_OF_NEEDS} or docs or sandbox"
 _NO_TESTS_COLLECTED = 5
 
@@ -140,6 +140,14 @@ LANES = (
         limit_s=180,
         constraints="constraints/core.txt",
         debian=("coqtop:coq",),
+    ),
+    Lane(
+        name="java",
+        steps=(Step(markers="java", options=(*_PARALLEL, "tests/envs/puzzles")),),
+        limit_s=300,
+        constraints="constraints/core.txt",
+        packages=("scienceworld==1.2.3",),
+        debian=("java:default-jre-headless",),
     ),
     Lane(
         name="peers",

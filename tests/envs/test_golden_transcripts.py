@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -89,6 +90,20 @@ EPISODES: Mapping[str, tuple[str, dict[str, JsonValue], tuple[str, ...] | None]]
             "take mug 1 from counter 1",
             "inventory",
             "I give up.\n> put mug 1 in/on counter 1",
+        ),
+    ),
+    "science_oracle": ("puzzles/science-v0", {"kinds": "power-component"}, None),
+    "science_bad_agent": (
+        "puzzles/science-v0",
+        {"kinds": "find-plant", "simplifications": "openDoors"},
+        (
+            "",
+            "fly to the moon",
+            "I think I should look first.\n> look in fire pit",
+            "go to kitchen",
+            "read the recipe " * 20,
+            "focus on door to hallway",
+            "focus on agent",
         ),
     ),
     "mastermind_oracle": ("puzzles/mastermind-v0", {"turn_reward": True}, None),
@@ -225,6 +240,10 @@ def test_episode_equals_its_golden_transcript(name: str) -> None:
         pytest.importorskip("reasoning_gym")
     if env_id == "tools/bfcl-v0":
         pytest.importorskip("bfcl_eval")
+    if env_id == "puzzles/science-v0":
+        pytest.importorskip("scienceworld")
+        if shutil.which("java") is None:
+            pytest.skip("no Java (Debian: apt install default-jre-headless)")
     if env_id == "tools/mcp-v0":
         pytest.importorskip("mcp")
     if env_id == "puzzles/textarena-v0":

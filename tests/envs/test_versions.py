@@ -22,6 +22,7 @@ NUM_GENERATED = 10
 FROM_PACKAGES = {
     "code/humaneval-v0",
     "puzzles/reasoning_gym-v0",
+    "puzzles/science-v0",
     "puzzles/textarena-v0",
     "puzzles/wordle-v0",
     "search/qa-v0",
