@@ -11,7 +11,7 @@ from statistics import fmean, variance
 import numpy as np
 from pydantic import Field
 
-from benchmarks._studies import ROOT
+from benchmarks._studies import ROOT, solved
 from envgym.agents.evaluation.play import EvalRecord
 from envgym.cli.main import main as envgym
 from envgym.errors import RunError, sentence
@@ -178,14 +178,6 @@ class Bench:
         assert after is not None
         rng = np.random.default_rng(0)
         return compare_paired(solved(before), solved(after), rng=rng)
-
-
-def solved(record: EvalRecord) -> dict[str, list[float]]:
-    """Return task id -> success of each sample; an invalid episode is a failure."""
-    return {
-        task: [float(reward is not None and reward >= record.success_at) for reward in rewards]
-        for task, rewards in record.rewards.items()
-    }
 
 
 def planned_effect(bench: Bench) -> float:

@@ -11,6 +11,7 @@ from typing import Final, NamedTuple, TypeVar
 from pydantic import Field
 from scipy.stats import t  # type: ignore[import-untyped]  # shipped without types
 
+from envgym.agents.evaluation.play import EvalRecord
 from envgym.errors import SettingsError, sentence
 from envgym.runs import RunDirectory
 from envgym.settings import Settings, build_settings, read_settings_file
@@ -73,6 +74,14 @@ def success(directory: Path, step: int) -> float | None:
             solved = successes_of(record["rewards"], record["success_at"])
             return fmean(fmean(bool(success) for success in of_task) for of_task in solved.values())
     return None
+
+
+def solved(record: EvalRecord) -> dict[str, list[float]]:
+    """Return task id -> success of each sample; an invalid episode is a failure."""
+    return {
+        task: [float(reward is not None and reward >= record.success_at) for reward in rewards]
+        for task, rewards in record.rewards.items()
+    }
 
 
 class Game(Settings):

@@ -14,10 +14,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks._studies import solved
 from envgym.agents.evaluation.play import EvalRecord
 from envgym.runs import RunDirectory
 from envgym.seeds import generator
-from envgym.stats import Samples, compare_paired
+from envgym.stats import compare_paired
 from envgym.trainer.methods.self_training.agent_prm import AgentPrmRounds
 from envgym.trainer.methods.self_training.base import SelfTrainingPlan
 from envgym.trainer.methods.self_training.rest_mcts import RestMctsRounds
@@ -60,18 +61,9 @@ def plans() -> dict[str, SelfTrainingPlan]:
     }
 
 
-def samples(run: Path) -> Samples:
-    """Return the successes of a run's last evaluation, by task."""
-    record = EvalRecord.from_json(RunDirectory.open(run).evals()[-1])
-    return {
-        task: [float(reward >= record.success_at) for reward in rewards if reward is not None]
-        for task, rewards in record.rewards.items()
-    }
-
-
 def compared(rounds: Sequence[RoundRuns]) -> dict[str, object]:
     """Return the success of every round's policy, and the last against the first."""
-    of_rounds = [samples(runs.policy) for runs in rounds]
+    of_rounds = [solved(EvalRecord.from_json(RunDirectory.open(runs.policy).evals()[-1])) for runs in rounds]
     paired = compare_paired(of_rounds[0], of_rounds[-1], rng=generator("self_training"))
     interval = paired.difference.interval
     return {
