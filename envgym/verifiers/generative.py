@@ -67,7 +67,10 @@ class GenerativeVerifier(LlmJudge):
         where, count, mass = type(self).__name__, self.num_rationales, self.min_mass
         InvalidInput.unless(count >= 0, "num_rationales", "be at least 0", count, where=where, do="pass e.g. 4")
         InvalidInput.unless(0 < mass <= 1, "min_mass", "lie in (0, 1]", mass, where=where, do="pass e.g. 0.5")
-        got, do = type(self.judge).__name__, "pass an EndpointParty, or use LlmJudge, which reads a score from words"
+        got, do = (
+            type(self.judge).__name__,
+            "pass an EndpointParty or a LocalParty, or use LlmJudge, which reads a score from words",
+        )
         is_model = isinstance(self.judge, LanguageModel)
         InvalidInput.unless(is_model, "judge", "have sample and compute_probabilities", got, where=where, do=do)
 
