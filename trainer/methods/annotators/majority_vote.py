@@ -14,7 +14,7 @@ from envgym.core.messages import Message
 from envgym.core.tasks import Split, Task
 from envgym.core.trajectory import Group, Trajectory
 from envgym.core.tree import Annotation
-from envgym.errors import InfrastructureError, InvalidInput
+from envgym.errors import InvalidInput
 from envgym.settings import Settings
 from envgym.trainer.methods.annotators.base import AnnotateContext, annotate_trees
 from envgym.verifiers.extract import final, whole_answer
@@ -43,33 +43,21 @@ class MajorityVote(Settings):
     """Least share of the valid episodes that must agree; a group with less has no label, and all its values are 0."""
 
     async def __call__(self, group: Group, context: AnnotateContext) -> Group:
-        """Return the group with 1 or 0 on its valid episodes, or an error where answers could not be compared."""
+        """Return the group with 1 or 0 on its valid episodes. Raises: EnvFailure: answers could not be compared."""
         del context
         read, equal = _EQUALITIES[self.equality]
         answers = [read(action) if (action := _last_action(episode)) else None for episode in group.valid]
-        error: str | None = None
+        vote = await asyncio.to_thread(find_majority, answers, equal=equal)
         agrees: Sequence[bool] = [False] * len(answers)
-        told = "no answer"
-        try:
-            vote = await asyncio.to_thread(find_majority, answers, equal=equal)
-        except InfrastructureError as failure:
-            error = visible(str(failure))
-        else:
-            if vote is not None:
-                told = f"{vote.num_votes} of {len(answers)} for {visible(vote.label)}"
-                if vote.num_votes / len(answers) >= self.min_share:
-                    agrees = vote.agrees
+        verdict = "no answer"
+        if vote is not None:
+            verdict = f"{vote.num_votes} of {len(answers)} for {visible(vote.label)}"
+            if vote.num_votes / len(answers) >= self.min_share:
+                agrees = vote.agrees
         found: dict[str, list[Annotation]] = {tree.id: [] for tree in group.trees}
         for episode, value in zip(group.valid, agrees, strict=True):
             found[episode.tree.id].append(
-                Annotation(
-                    name=self.name,
-                    level="episode",
-                    node=episode.leaf,
-                    value=float(value) if error is None else None,
-                    verdict=told if error is None else "",
-                    error=error,
-                )
+                Annotation(name=self.name, level="episode", node=episode.leaf, value=float(value), verdict=verdict)
             )
         return annotate_trees(group, found)
 

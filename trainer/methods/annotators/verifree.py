@@ -3,10 +3,8 @@
 import math
 from collections.abc import Sequence
 
-from envgym.core.json_types import visible
 from envgym.core.trajectory import Group
 from envgym.core.tree import Annotation
-from envgym.errors import InfrastructureError
 from envgym.settings import Settings
 from envgym.trainer.methods.annotators.base import AnnotateContext, LogprobModel, annotate_trees
 from envgym.trainer.methods.annotators.judge import reference_answer
@@ -40,7 +38,7 @@ class VeriFree(Settings):
         return {self.model: LogprobModel}
 
     async def __call__(self, group: Group, context: AnnotateContext) -> Group:
-        """Return the group with the probabilities; an error where the model failed to give them."""
+        """Return the group with the probabilities. Raises: InfrastructureError: the model did not give them."""
         answer = reference_answer(context.task, self.reference)
         model, renderer = context.models[self.model], context.agent.renderer
         assert isinstance(model, LogprobModel), "checked before the run began"
@@ -50,28 +48,17 @@ class VeriFree(Settings):
             before, sampled = sampled_action(episode, renderer)
             if opening in "".join(renderer.token_strings(sampled)):
                 spliced[episode.tree.id, episode.leaf] = splice(before, sampled, answer + closing, renderer, opening)
-        error, logprobs = None, []
-        try:
-            logprobs = await model.compute_logprobs([item.token_ids for item in spliced.values()]) if spliced else []
-        except InfrastructureError as failure:
-            error = visible(str(failure))
+        rows = await model.compute_logprobs([item.token_ids for item in spliced.values()]) if spliced else []
         values = {
             place: joint_probability(row[item.first :])
-            for (place, item), row in zip(spliced.items(), logprobs, strict=error is None)
+            for (place, item), row in zip(spliced.items(), rows, strict=True)
         }
         found: dict[str, list[Annotation]] = {tree.id: [] for tree in group.trees}
         for episode in group.valid:
             place = (episode.tree.id, episode.leaf)
-            has_failed = place in spliced and error is not None
-            found[episode.tree.id].append(
-                Annotation(
-                    name=self.name,
-                    level="episode",
-                    node=episode.leaf,
-                    value=None if has_failed else values.get(place, 0.0),
-                    verdict="" if place in spliced else f"no {opening} was written",
-                    error=error if has_failed else None,
-                )
+            value, verdict = values.get(place, 0.0), "" if place in values else f"no {opening} was written"
+            found[place[0]].append(
+                Annotation(name=self.name, level="episode", node=episode.leaf, value=value, verdict=verdict)
             )
         return annotate_trees(group, found)
 

@@ -20,7 +20,7 @@ from envgym.errors import EnvFailure, SettingsError
 from envgym.plugins import Choice
 from envgym.trainer.catalog import ANNOTATOR
 from envgym.trainer.methods.annotators import majority_vote as module
-from envgym.trainer.methods.annotators.base import episode_value, why_missing
+from envgym.trainer.methods.annotators.base import episode_value
 from envgym.trainer.methods.annotators.majority_vote import MajorityVote, find_majority, same_expression
 from envgym.trainer.methods.shaping.annotated import Annotated
 from tests.support.example_trees import TASK, invalid_branch, paid, policy, start, truncated_episode, turn
@@ -142,16 +142,14 @@ def test_below_the_least_share_there_is_no_label() -> None:
     assert values(group_of(*"1112345678"), min_share=0.3) == [1.0] * 3 + [0.0] * 7
 
 
-def test_a_comparison_that_fails_makes_the_rewards_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_comparison_that_fails_is_an_error_and_no_zero(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(first: str, second: str) -> bool:
         raise EnvFailure("the process of math-verify was lost twice")
 
     read, _ = module._EQUALITIES["math"]
     monkeypatch.setitem(module._EQUALITIES, "math", (read, broken))
-    found = annotated(group_of("1", "2"), equality="math")
-    assert [episode_value(episode, "majority_vote") for episode in found.valid] == [None, None]
-    assert "lost twice" in why_missing(found.valid[0], "majority_vote", "episode")
-    assert not Annotated(annotation="majority_vote", instead=True)(found).valid
+    with pytest.raises(EnvFailure, match="lost twice"):  # which the run writes on every episode
+        annotated(group_of("1", "2"), equality="math")
 
 
 def test_agreement_stands_in_place_of_the_reward_of_the_env() -> None:
