@@ -41,6 +41,22 @@ class Player(Party, Protocol):
         ...
 
 
+@runtime_checkable
+class LanguageModel(Party, Protocol):
+    """A party that is a language model: it samples by a seed, and says how probable words are."""
+
+    def sample(self, messages: Sequence[Message], *, seed: int) -> Message:
+        """Return a reply that the seed decides, as far as the model can. Raises: PartyFailure: it could not answer."""
+        ...
+
+    def compute_probabilities(self, messages: Sequence[Message], words: Sequence[str]) -> list[float]:
+        """Return how probable it is that the reply begins with each of some words, in any letter case.
+
+        Raises: PartyFailure: the model does not say.
+        """
+        ...
+
+
 class ScriptedParty:
     """A party whose reply depends on the seed and on the conversation, and on nothing else.
 

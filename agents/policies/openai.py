@@ -5,6 +5,7 @@ Use it as an async context manager.
 
 import asyncio
 import json
+import math
 import random
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -19,6 +20,10 @@ from envgym.parsing.hermes import read_arguments
 
 _SEED_BITS = 0x7FFFFFFF
 """Seeds are sent as 31 bits: some endpoints take no more."""
+TOP_LOGPROBS = 20
+"""Most that the protocol allows."""
+_ROUNDING = 1e-3
+"""Log-probs may be above 0 by so much."""
 
 
 class OpenAIPolicy(MessagePolicy):
@@ -40,6 +45,14 @@ class OpenAIPolicy(MessagePolicy):
         return await self._endpoint.post(
             "/chat/completions", self._body(request), read_response, read_refusal=_read_full_context
         )
+
+    async def first_token_probabilities(self, request: MessageRequest) -> Mapping[str, float]:
+        """Return the most probable first tokens of a reply with their probabilities, at most `TOP_LOGPROBS` of them.
+
+        Raises: PolicyFailure: as `reply`; also where the endpoint states no log-probs.
+        """
+        body = self._body(request) | {"logprobs": True, "top_logprobs": TOP_LOGPROBS}
+        return await self._endpoint.post("/chat/completions", body, read_first_token)
 
     def _body(self, request: MessageRequest) -> Json:
         settings, sampling = self.settings, request.sampling
@@ -97,6 +110,23 @@ def read_response(body: object) -> MessageReply:
         cached_tokens=read_count(body, "usage", "prompt_tokens_details", "cached_tokens"),
         completion_tokens=read_count(body, "usage", "completion_tokens"),
     )
+
+
+def read_first_token(body: object) -> Mapping[str, float]:
+    """Read the probabilities of a reply's first token. Raises: BadResponse: a clause that says what is missing."""
+    choices = _of(body, "choices", list, "the response")
+    if not choices:
+        raise BadResponse("the response holds no choice")
+    tokens = _of(_of(choices[0], "logprobs", dict, "the choice"), "content", list, "the log-probs")
+    if not tokens:
+        raise BadResponse("the log-probs hold no token")
+    found: dict[str, float] = {}
+    for item in _of(tokens[0], "top_logprobs", list, "the first token"):
+        token, logprob = get_nested(item, "token"), get_nested(item, "logprob")
+        if not isinstance(token, str) or not isinstance(logprob, int | float) or not logprob <= _ROUNDING:
+            raise BadResponse("a log-prob is no number up to 0")
+        found[token] = found.get(token, 0.0) + math.exp(logprob)
+    return found
 
 
 def _action(message: Mapping[str, Any]) -> Action:

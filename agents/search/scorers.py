@@ -160,11 +160,13 @@ def has_failed(branch: Branch) -> bool:
 
 
 def answer_of(observation: SearchObservation) -> str | None:
-    r"""Return the answer in the last action: its calls, or its marked answer (`\boxed{}`, `<answer>`), or its text."""
+    """Return the answer in the last action; None: there is none."""
     actions = [message for message in observation.messages if message.role is Role.ASSISTANT]
-    if not observation.num_turns or not actions:
-        return None
-    action = actions[-1]
+    return answer_in(actions[-1]) if observation.num_turns and actions else None
+
+
+def answer_in(action: Message) -> str | None:
+    r"""Return the calls of an action, or its marked answer (`\boxed{}`, `<answer>`), or its text; None: it is empty."""
     if action.tool_calls:
         return json.dumps([(call.name, call.arguments) for call in action.tool_calls], sort_keys=True, default=str)
     answer = final(action.content).answer

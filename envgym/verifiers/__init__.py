@@ -4,6 +4,7 @@ from envgym.verifiers.base import Verdict, Verifier, right, wrong
 from envgym.verifiers.exact import Exact
 from envgym.verifiers.f1 import F1
 from envgym.verifiers.functions import RewardFunction
+from envgym.verifiers.generative import GenerativeVerifier
 from envgym.verifiers.json_schema import JsonSchema
 from envgym.verifiers.llm_judge import LlmJudge, red_team_judge
 from envgym.verifiers.math import Math
@@ -16,6 +17,7 @@ from envgym.verifiers.tool_call import ToolCallMatch
 __all__ = [
     "F1",
     "Exact",
+    "GenerativeVerifier",
     "JsonSchema",
     "LlmJudge",
     "Math",

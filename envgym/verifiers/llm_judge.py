@@ -67,13 +67,13 @@ class LlmJudge:
 
     def __post_init__(self) -> None:
         """Refuse templates with other fields, or without the answer."""
-        names = _fields(self.template)
+        names, where = _fields(self.template), type(self).__name__
         for name in names:
-            check_known("field", name, FIELDS, where="template of LlmJudge")
+            check_known("field", name, FIELDS, where=f"template of {where}")
         do = "write {answer} where it stands"
-        InvalidInput.unless("answer" in names, "template", "hold {answer}", self.template, where="LlmJudge", do=do)
+        InvalidInput.unless("answer" in names, "template", "hold {answer}", self.template, where=where, do=do)
         InvalidInput.unless(
-            self.max_chars >= 1, "max_chars", "be at least 1", self.max_chars, where="LlmJudge", do="raise it"
+            self.max_chars >= 1, "max_chars", "be at least 1", self.max_chars, where=where, do="raise it"
         )
 
     def __call__(self, answer: str, task: Task) -> Verdict:
@@ -83,6 +83,10 @@ class LlmJudge:
             return wrong("the answer is blank")
         if len(answer) > self.max_chars:
             return wrong(f"the answer has {len(answer)} characters; at most {self.max_chars} are judged")
+        return self.grade(prompt)
+
+    def grade(self, prompt: str) -> Verdict:
+        """Return what the judge makes of a prompt. Raises: PartyFailure: it gave no score."""
         reply = self.judge.reply([Message(role=Role.USER, content=prompt)])
         return Verdict(score=read_score(reply.content), reason="the judge's score")
 
@@ -128,30 +132,44 @@ class ProbeResult:
     """One for every task on which the judge gave a score."""
     num_failed: int
     """Tasks on which it gave none."""
+    accept_above: float = 0.0
+    """Score above which the probe was accepted."""
 
     @property
     def false_positive_rate(self) -> float | None:
-        """Share of the scores above 0; None: there is no score."""
-        return sum(score > 0 for score in self.scores) / len(self.scores) if self.scores else None
+        """Share of the scores above `accept_above`; None: there is no score."""
+        return sum(score > self.accept_above for score in self.scores) / len(self.scores) if self.scores else None
 
 
-def red_team_judge(judge: Verifier, tasks: Sequence[Task], probes: Sequence[str] = ()) -> tuple[ProbeResult, ...]:
+def red_team_judge(
+    judge: Verifier, tasks: Sequence[Task], probes: Sequence[str] = (), *, accept_above: float = 0.0
+) -> tuple[ProbeResult, ...]:
     """Return what a judge gives every probe as the answer to every task; without `probes`, to all of `PROBES`.
+
+    Args:
+        judge: any verifier.
+        tasks: with what it needs, such as references.
+        probes: answers that hold nothing.
+        accept_above: score above which a probe counts as accepted, in [0, 1); of a `GenerativeVerifier`, whose scores
+            are probabilities and never quite 0, e.g. 0.5.
 
     Raises: InvalidInput: there is no task, or one is not for this judge.
 
     Source: 2507.08794.
     """
-    InvalidInput.unless(tasks, "tasks", "hold one", "none", where="red_team_judge", do="pass train tasks")
+    where, fits = "red_team_judge", 0.0 <= accept_above < 1.0
+    InvalidInput.unless(tasks, "tasks", "hold one", "none", where=where, do="pass train tasks")
+    InvalidInput.unless(fits, "accept_above", "lie in [0, 1)", accept_above, where=where, do="pass e.g. 0.5")
     asked = probes or [text for group in PROBES.values() for text in group]
-    return tuple(_probed(judge, tasks, probe) for probe in asked)
+    return tuple(_probed(judge, tasks, probe, accept_above) for probe in asked)
 
 
-def _probed(judge: Verifier, tasks: Sequence[Task], probe: str) -> ProbeResult:
+def _probed(judge: Verifier, tasks: Sequence[Task], probe: str, accept_above: float) -> ProbeResult:
     scores: list[float] = []
     for task in tasks:
         try:
             scores.append(judge(probe, task).score)
         except InfrastructureError:
             continue
-    return ProbeResult(probe=probe, scores=tuple(scores), num_failed=len(tasks) - len(scores))
+    num_failed = len(tasks) - len(scores)
+    return ProbeResult(probe=probe, scores=tuple(scores), num_failed=num_failed, accept_above=accept_above)

@@ -7,6 +7,7 @@ from envgym.wrappers.forced_answer import ForcedAnswer
 from envgym.wrappers.limits import TimeLimit, TurnLimit
 from envgym.wrappers.prompts import GivenHint, PromptVariants, SkillContext
 from envgym.wrappers.record import Record
+from envgym.wrappers.subgoals import SubgoalRewards
 from envgym.wrappers.subproblems import Subproblems
 
 __all__ = [
@@ -19,6 +20,7 @@ __all__ = [
     "PromptVariants",
     "Record",
     "SkillContext",
+    "SubgoalRewards",
     "Subproblems",
     "TextOnly",
     "TimeLimit",

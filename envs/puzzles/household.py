@@ -3,6 +3,7 @@
 import math
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -106,11 +107,13 @@ class Household(Env[HouseholdState]):
         reached = before.reached if after is before else before.reached | milestones(after)
         self.state = after if reached == before.reached else after._replace(reached=reached)
         is_solved = bool(reached >> len(names) - 1)
+        if reached == before.reached:
+            return Reply(observation=self._with_commands(text))
+        reward = _share(names, reached ^ before.reached)
+        if not self.subgoals:
+            reward = replace(reward, value=float(is_solved))
         if not is_solved:
-            if reached == before.reached or not self.subgoals:
-                return Reply(observation=self._with_commands(text))
-            return Reply(observation=self._with_commands(text), reward=_share(names, reached ^ before.reached))
-        reward = _share(names, reached ^ before.reached) if self.subgoals else Scored(value=1.0)
+            return Reply(observation=self._with_commands(text), reward=reward)
         return Reply(observation=f"{text} The task is done.", reward=reward, terminated=True)
 
     def _with_commands(self, text: str) -> str:

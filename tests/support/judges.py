@@ -1,6 +1,7 @@
 """Doubles of named models, and groups as their annotators get them."""
 
 import asyncio
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,7 +11,7 @@ from envgym.core.tasks import Task
 from envgym.errors import PartyFailure
 from envgym.trainer.methods.annotators.base import AnnotateContext, Model
 from tests.support.example_trees import TASK
-from tests.support.parrots import char_agent
+from tests.support.parrots import char_agent, said, show
 
 
 class ScriptedJudge(Model):
@@ -47,3 +48,31 @@ def judge_context(
     return AnnotateContext(
         step=0, task=task, models={**models, "policy": policy}, policy=policy, agent=parts.pop("agent", char_agent())
     )
+
+
+class CharScorer(Model):
+    """Says how probable every character is: of some its own probability, of all others the same."""
+
+    def __init__(self, probability: float, **own: float) -> None:
+        """Take the probabilities."""
+        self.probability, self.own = probability, own
+        self.asked: list[str] = []
+
+    async def compute_logprobs(self, token_ids: Sequence[tuple[int, ...]]) -> list[tuple[float, ...]]:
+        """Return the log-probs, whatever stands before a character."""
+        texts = [show(row) for row in token_ids]
+        self.asked += ["".join(text) for text in texts]
+        return [(0.0, *[math.log(self.own.get(char, self.probability)) for char in text[1:]]) for text in texts]
+
+
+class ScoringPolicy(ScriptedPolicy):
+    """Samples by the script; its log-probs are a scorer's."""
+
+    def __init__(self, words: str, scorer: CharScorer) -> None:
+        """Say the same words in every turn."""
+        super().__init__(lambda request: said(words))
+        self.scorer = scorer
+
+    async def compute_logprobs(self, token_ids: Sequence[tuple[int, ...]]) -> list[tuple[float, ...]]:
+        """Return the scorer's."""
+        return await self.scorer.compute_logprobs(token_ids)

@@ -14,6 +14,7 @@ from envgym.errors import InvalidInput, UnknownName
 from envgym.verifiers import (
     F1,
     Exact,
+    GenerativeVerifier,
     JsonSchema,
     LlmJudge,
     Math,
@@ -34,6 +35,12 @@ class Strict:
     def reply(self, messages: Sequence[Message]) -> Message:
         return Message(role=Role.ASSISTANT, content="Score: 0")
 
+    def sample(self, messages: Sequence[Message], *, seed: int) -> Message:
+        return self.reply(messages)
+
+    def compute_probabilities(self, messages: Sequence[Message], words: Sequence[str]) -> list[float]:
+        return [float(word == "No") for word in words]
+
 
 ALL: list[Verifier] = [
     Exact(),
@@ -44,6 +51,7 @@ ALL: list[Verifier] = [
     JsonSchema(),
     Math(),
     LlmJudge(judge=Strict()),
+    GenerativeVerifier(judge=Strict()),
     Noisy(verifier=Exact(), false_positive=1.0),
     ToolCallMatch(),
 ]

@@ -9,7 +9,7 @@ from pydantic import Field
 from envgym.agents.loop.agent import Agent
 from envgym.agents.protocols import Renderer
 from envgym.core.messages import Action
-from envgym.core.trajectory import Group, Row, Trajectory
+from envgym.core.trajectory import Group, Trajectory
 from envgym.core.tree import Annotation
 from envgym.settings import Settings
 from envgym.trainer.methods.annotators.base import AnnotateContext, LogprobModel, annotate_trees
@@ -68,12 +68,8 @@ class Rlpr(Settings):
 
     def spliced(self, episode: Trajectory, answer: str, agent: Agent) -> "Spliced":
         """Return the tokens of an episode with the reference in place of its last answer."""
-        row, begin = _last_action_place(episode)
-        sampled = tuple(ids for ids, mine in zip(row.token_ids[begin:], row.loss_mask[begin:], strict=True) if mine)
-        stops = set(agent.renderer.stop_token_ids)
-        while sampled and sampled[-1] in stops:
-            sampled = sampled[:-1]
-        return splice(row.token_ids[:begin], sampled, answer, agent.renderer, self.answer_tags[0])
+        before, sampled = sampled_action(episode, agent.renderer)
+        return splice(before, sampled, answer, agent.renderer, self.answer_tags[0])
 
 
 class Spliced(NamedTuple):
@@ -158,11 +154,15 @@ def last_action(episode: Trajectory) -> str:
     return texts[-1] if texts else ""
 
 
-def _last_action_place(episode: Trajectory) -> tuple[Row, int]:
-    """Return the row of the last action, and where in it what was sampled begins; its end where nothing was."""
+def sampled_action(episode: Trajectory, renderer: Renderer) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the tokens [T] before an episode's last action, and those sampled of it, without stop tokens."""
     row, turn = episode.rows[-1], len(episode.turns) - 1
     places = [place for place in range(len(row)) if row.turns[place] == turn and row.loss_mask[place]]
-    return row, places[0] if places else len(row)
+    sampled = tuple(row.token_ids[place] for place in places)
+    stops = set(renderer.stop_token_ids)
+    while sampled and sampled[-1] in stops:
+        sampled = sampled[:-1]
+    return row.token_ids[: places[0] if places else len(row)], sampled
 
 
 async def _mean_probabilities(model: LogprobModel, items: Sequence[Spliced]) -> list[float]:

@@ -9,14 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envgym.agents.policies.scripted import ScriptedPolicy
 from envgym.core.tasks import Split, Task
 from envgym.core.trajectory import Group, Trajectory
 from envgym.errors import InvalidInput
-from envgym.trainer.methods.annotators.base import Model, episode_annotation
+from envgym.trainer.methods.annotators.base import episode_annotation
 from envgym.trainer.methods.annotators.rlpr import Rlpr, is_well_formed, mean_probability, rlpr_reward, splice
-from tests.support.judges import judge_context
-from tests.support.parrots import CharRenderer, Parrot, char_agent, encode, parrot_job, run_episodes, said, show
+from tests.support.judges import CharScorer, ScoringPolicy, judge_context
+from tests.support.parrots import CharRenderer, Parrot, char_agent, encode, parrot_job, run_episodes, show
 
 TAGS = ("<think>", "</think>", "<answer>", "</answer>")
 TASK = Task(id="train/0", prompt="Q", payload={"answer": "42"}, split=Split.TRAIN)
@@ -96,29 +95,6 @@ def test_tokens_before_the_answer_stay_as_they_were_sampled() -> None:
 
 
 # ---- the annotator ---------------------------------------------------------------------------------------------------
-
-
-class CharScorer(Model):
-    """Says that every character has one probability."""
-
-    def __init__(self, probability: float) -> None:
-        self.probability = probability
-        self.asked: list[str] = []
-
-    async def compute_logprobs(self, token_ids: Sequence[tuple[int, ...]]) -> list[tuple[float, ...]]:
-        self.asked += [text(row) for row in token_ids]
-        return [(0.0, *[math.log(self.probability)] * (len(row) - 1)) for row in token_ids]
-
-
-class ScoringPolicy(ScriptedPolicy):
-    """Samples by the script; its log-probs are a scorer's."""
-
-    def __init__(self, words: str, scorer: CharScorer) -> None:
-        super().__init__(lambda request: said(words))
-        self.scorer = scorer
-
-    async def compute_logprobs(self, token_ids: Sequence[tuple[int, ...]]) -> list[tuple[float, ...]]:
-        return await self.scorer.compute_logprobs(token_ids)
 
 
 def annotated(words: str, *, task: Task = TASK) -> tuple[Trajectory, CharScorer, CharScorer]:

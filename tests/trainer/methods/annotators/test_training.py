@@ -109,6 +109,19 @@ def test_rlpr_trains_on_the_probability_of_the_reference_and_resumes(tmp_path: P
     assert '"mean": null' not in state.read_text()
 
 
+def test_verifree_trains_on_the_probability_of_the_whole_reference(tmp_path: Path) -> None:
+    rows = run(
+        tmp_path / "run",
+        envs=[{"id": "math/arithmetic-v0", "settings": {"level": 1}}],
+        annotate=[{"name": "verifree", "model": "initial", "answer_tags": ["", ""]}],
+        shaping={"name": "annotated", "annotation": "verifree", "instead": True},
+        **model("initial", "snapshot"),
+    )
+    assert_learned(rows)
+    assert [row["annotate/verifree_count"] for row in rows] == [8.0, 8.0]
+    assert 0 < rows[0]["annotate/verifree_mean"] < 1e-2
+
+
 def test_prof_trains_on_the_survivors(tmp_path: Path) -> None:
     rows = run(
         tmp_path / "run",

@@ -1,0 +1,152 @@
+"""A conversation partner of an env that an OpenAI-compatible service answers for: a judge, a user, an opponent."""
+
+import asyncio
+import atexit
+import threading
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeVar
+
+from envgym.agents.policies.openai import OpenAIPolicy
+from envgym.agents.protocols import Sampling
+from envgym.agents.rollout.messages import MessageRequest
+from envgym.agents.settings import EndpointSettings
+from envgym.core.json_types import visible
+from envgym.core.messages import Message, Role
+from envgym.errors import InvalidInput, PartyFailure, PolicyFailure
+from envgym.party import LanguageModel
+from envgym.seeds import derive_seed
+from envgym.settings import build_settings
+
+T = TypeVar("T")
+
+
+class EndpointParty(LanguageModel):
+    """Answers conversations through an OpenAI-compatible service; also takes the keys of `engine.endpoint`.
+
+    It may be shared between environments and threads. Parties of equal endpoint settings share connections and limits.
+    """
+
+    def __init__(
+        self,
+        *,
+        temperature: float = 0.0,
+        sampling_temperature: float = 1.0,
+        max_new_tokens: int = 1024,
+        deadline_s: float = 300.0,
+        seed: int = 0,
+        **endpoint: Any,  # checked by EndpointSettings
+    ) -> None:
+        """Name the service.
+
+        Args:
+            temperature: of replies, at least 0; 0 takes the most probable.
+            sampling_temperature: of `sample`, such as the rationales of a `GenerativeVerifier`; above 0.
+            max_new_tokens: most tokens of a reply.
+            deadline_s: longest wait for one answer with all further attempts, above 0.
+            seed: of replies; each conversation has its own, derived from it.
+            endpoint: of `EndpointSettings`: `base_url`, `model`, `timeout_s`, `max_retries` and the others.
+
+        Raises: SettingsError: an endpoint setting out of range, or unknown. InvalidInput: another setting is.
+        """
+        self.settings = build_settings(EndpointSettings, endpoint, where="party endpoint")
+        where, do = "party endpoint", "give the seconds that one answer may take"
+        InvalidInput.unless(deadline_s > 0, "deadline_s", "be above 0", deadline_s, where=where, do=do)
+        got, do = sampling_temperature, "pass e.g. 1; only replies may take the most probable tokens"
+        InvalidInput.unless(got > 0, "sampling_temperature", "be above 0", got, where=where, do=do)
+        self._replies = Sampling(temperature=temperature, max_new_tokens=max_new_tokens)
+        self._samples = Sampling(temperature=sampling_temperature, max_new_tokens=max_new_tokens)
+        for sampling in (self._replies, self._samples):
+            sampling.check(where)
+        self._deadline_s, self._seed = deadline_s, seed
+
+    def reply(self, messages: Sequence[Message]) -> Message:
+        """Return the next message. Raises: PartyFailure: no answer came in time, or one that is cut or empty."""
+        texts = [text for message in messages for text in (message.role.value, message.content)]
+        return self._say(messages, self._replies, derive_seed("endpoint party", self._seed, *texts))
+
+    def sample(self, messages: Sequence[Message], *, seed: int) -> Message:
+        """Return a message that is sampled by `seed`, where the service takes one. Raises: as `reply`."""
+        return self._say(messages, self._samples, seed)
+
+    def compute_probabilities(self, messages: Sequence[Message], words: Sequence[str]) -> list[float]:
+        """Return how probable it is that the reply begins with each word, in any letter case, as one token.
+
+        Tokens that are not among the twenty most probable count 0. Raises: PartyFailure: the service did not say.
+        """
+        request = _request(messages, Sampling(max_new_tokens=1), 0)
+        found = self._ask(lambda policy: policy.first_token_probabilities(request))
+        plain = [word.casefold() for word in words]
+        return [sum(value for token, value in found.items() if token.strip().casefold() == word) for word in plain]
+
+    def _say(self, messages: Sequence[Message], sampling: Sampling, seed: int) -> Message:
+        answer = self._ask(lambda policy: policy.reply(_request(messages, sampling, seed)))
+        content = str(answer.action.content)
+        if not content.strip():
+            raise PartyFailure(f"{self.settings.model} at {self.settings.base_url} said nothing")
+        return Message(role=Role.ASSISTANT, content=content)
+
+    def _ask(self, ask: Callable[[OpenAIPolicy], Awaitable[T]]) -> T:
+        try:
+            return _shared.run(self.settings, ask, deadline_s=self._deadline_s)
+        except TimeoutError:
+            raise PartyFailure(f"no answer within {self._deadline_s:g} s") from None
+        except PolicyFailure as error:
+            raise PartyFailure(visible(str(error))) from error
+
+
+def _request(messages: Sequence[Message], sampling: Sampling, seed: int) -> MessageRequest:
+    return MessageRequest(messages=tuple(messages), tools=(), sampling=sampling, seed=seed)
+
+
+class _Connections:
+    """The endpoints of all parties of this process, by their settings, used from one event loop in a thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._policies: dict[str, OpenAIPolicy] = {}
+
+    def run(self, settings: EndpointSettings, ask: Callable[[OpenAIPolicy], Awaitable[T]], *, deadline_s: float) -> T:
+        """Ask an endpoint, and wait. Raises: TimeoutError: the deadline has passed. What `ask` raises."""
+
+        async def work() -> T:
+            key = settings.model_dump_json()
+            if key not in self._policies:
+                self._policies[key] = OpenAIPolicy(settings)
+            async with asyncio.timeout(deadline_s):
+                return await ask(self._policies[key])
+
+        return asyncio.run_coroutine_threadsafe(work(), self._running_loop()).result()
+
+    def close(self) -> None:
+        """Close all connections and the loop; the next request opens them again."""
+        with self._lock:
+            loop, thread, self._loop, self._thread = self._loop, self._thread, None, None
+            if loop is None or thread is None:
+                return
+            asyncio.run_coroutine_threadsafe(self._close_policies(), loop).result()
+            loop.call_soon_threadsafe(loop.stop)
+            thread.join()
+            loop.close()
+
+    def _running_loop(self) -> asyncio.AbstractEventLoop:
+        with self._lock:
+            if self._loop is None:
+                self._loop = asyncio.new_event_loop()
+                self._thread = threading.Thread(target=self._loop.run_forever, name="endpoint-party", daemon=True)
+                self._thread.start()
+            return self._loop
+
+    async def _close_policies(self) -> None:
+        while self._policies:
+            await self._policies.popitem()[1].__aexit__()
+
+
+_shared = _Connections()
+atexit.register(_shared.close)
+
+
+def close_connections() -> None:
+    """Close the connections of all endpoint parties of this process; later requests open new ones."""
+    _shared.close()
