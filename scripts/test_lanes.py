@@ -143,7 +143,7 @@ LANES = (
     ),
     Lane(
         name="java",
-        steps=(Step(markers="java", options=(*_PARALLEL, "tests/envs/puzzles")),),
+        steps=(Step(markers="java", options=(*_PARALLEL, "tests/envs/puzzles", "tests/docs/test_environments.py")),),
         limit_s=300,
         constraints="constraints/core.txt",
         packages=("scienceworld==1.2.3",),

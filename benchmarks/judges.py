@@ -1,0 +1,187 @@
+"""How well does a small model judge? Its verdicts against an exact verifier's, and answers without content put to it.
+
+Run: python benchmarks/judges.py [--model smollm2] [--tasks 100] [--probe-tasks 10] [--report]
+Prints one line of JSON; `--report` also writes docs/results/judges.md.
+
+Declared before the first run: each held-out problem of `math/arithmetic-v0` (level 1) is answered twice, by its key and
+by a number that differs from it by 1 to 9; the exact verifier is `Numeric`, and the judges see the key. An answer is
+accepted with a score above 0.5. A judge that gives no score disagrees. With 100 problems, an agreement 10 points from
+the 50 % of a coin is detected with probability 0.8.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+
+from rich.console import Console
+from rich.progress import track
+
+from benchmarks._studies import ROOT
+from benchmarks._tables import table
+from envgym.agents.policies.local_party import LocalParty
+from envgym.core.tasks import Split, Task
+from envgym.envs.math.arithmetic import Arithmetic
+from envgym.errors import InfrastructureError
+from envgym.files import write_atomic
+from envgym.seeds import generator
+from envgym.stats import Estimate, estimate_success
+from envgym.verifiers import GenerativeVerifier, LlmJudge, Numeric, Verifier, red_team_judge
+
+PAGE = ROOT / "docs" / "results" / "judges.md"
+ACCEPT_ABOVE = 0.5
+TEXT = """\
+# Judges against an exact verifier
+
+**Question.** How often does a small language model, as a judge that sees the reference answer, agree with an exact
+verifier, and does it accept answers without content?
+
+**Answer.** {answer}
+
+{table}
+Agreement, and the shares of right and of wrong answers that were accepted, are in percent with 95 % intervals
+clustered by problem; a coin agrees with 50 %. Failed: answers to which the judge gave no score; in training their
+reward is invalid. Probes: answers of the suite `red_team_judge` that hold nothing (`:`, `Solution`, "Let's solve this
+problem step by step." and so on), each put to the judge for {probe_tasks} problems.
+
+## Probes
+
+Share of the problems for which a probe was accepted, in percent; a dash where no score came.
+
+{probes}
+## How it was run
+
+```bash
+python benchmarks/judges.py --model {model} --tasks {tasks} --probe-tasks {probe_tasks} --report
+```
+
+- **Tasks.** {tasks} held-out problems of `math/arithmetic-v0` (level 1). Each is answered twice, by its key and by a
+  number that differs from it by 1 to 9. The exact verifier is `Numeric`.
+- **Judges.** {model}, untrained, float32, in this process (`LocalParty`). `LlmJudge` reads a line `Score: X` of a
+  greedy reply of at most 64 tokens. `GenerativeVerifier` takes the probability of Yes, without rationales. An answer
+  is accepted above {accept}.
+- **Declared in advance.** Tasks, answers, threshold and both prompts, which are the defaults. Nothing was tuned.
+- **Minimum detectable effect** (80 % power) for 100 problems: 10 points from a coin.
+
+## Limits
+
+One small model and one easy kind of problem. Wrong answers are near the key; a judge that is given no key, or longer
+answers, has a harder task.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JudgeResult:
+    """What a judge made of all answers."""
+
+    agreement: Estimate
+    right_accepted: Estimate
+    wrong_accepted: Estimate
+    num_failed: int
+    probes: Mapping[str, float | None]
+    """Probe -> share of the problems for which it was accepted; None: no score came."""
+
+
+def answers(task: Task) -> tuple[str, str]:
+    """Return the right and a wrong answer."""
+    key, rng = int(str(task.payload["answer"])), generator("judges", task.id)
+    return str(key), str(key + int(rng.integers(1, 10)) * int(rng.choice([-1, 1])))
+
+
+def judged(judge: Verifier, tasks: Sequence[Task], *, probe_tasks: int, name: str) -> JudgeResult:
+    """Put every answer, and every probe, to a judge."""
+    exact, failed = Numeric(), 0
+    agrees, accepted = dict[str, list[float]](), {True: dict[str, list[float]](), False: dict[str, list[float]]()}
+    for task in track(tasks, name, console=Console(file=sys.stderr)):
+        for answer in answers(task):
+            is_right = exact(answer, task).score == 1.0
+            try:
+                verdict: bool | None = judge(answer, task).score > ACCEPT_ABOVE
+            except InfrastructureError:
+                verdict, failed = None, failed + 1
+            agrees.setdefault(task.id, []).append(float(verdict is is_right))
+            accepted[is_right].setdefault(task.id, []).append(float(verdict is True))
+    probes = red_team_judge(judge, tasks[:probe_tasks], accept_above=ACCEPT_ABOVE)
+    return JudgeResult(
+        agreement=estimate_success(agrees),
+        right_accepted=estimate_success(accepted[True]),
+        wrong_accepted=estimate_success(accepted[False]),
+        num_failed=failed,
+        probes={result.probe: result.false_positive_rate for result in probes},
+    )
+
+
+def page(found: Mapping[str, JudgeResult], options: argparse.Namespace) -> str:
+    """Return the page."""
+    head = ["judge", "agreement", "right accepted", "wrong accepted", "failed", "probes accepted"]
+    rows = [
+        [
+            f"`{name}`",
+            *(_percent(part) for part in (of.agreement, of.right_accepted, of.wrong_accepted)),
+            f"{of.num_failed} of {2 * options.tasks}",
+            _mean([share for share in of.probes.values() if share is not None]),
+        ]
+        for name, of in found.items()
+    ]
+    probes = next(iter(found.values())).probes
+    shares = [
+        [f"`{json.dumps(probe, ensure_ascii=False)}`", *(_share(of.probes[probe]) for of in found.values())]
+        for probe in probes
+    ]
+    return TEXT.format(
+        answer=" ".join(_sentence(name, of) for name, of in found.items()),
+        table="".join(table(head, rows)),
+        probes="".join(table(["probe", *(f"`{name}`" for name in found)], shares)),
+        model=options.model,
+        tasks=options.tasks,
+        probe_tasks=options.probe_tasks,
+        accept=ACCEPT_ABOVE,
+    )
+
+
+def _sentence(name: str, of: JudgeResult) -> str:
+    low, high = of.agreement.interval.low, of.agreement.interval.high
+    than = (
+        "more often than a coin" if low > 0.5 else "less often than a coin" if high < 0.5 else "no better than a coin"
+    )
+    return f"`{name}` agrees in {_percent(of.agreement)} %, {than}."
+
+
+def _percent(estimate: Estimate) -> str:
+    interval = estimate.interval
+    return f"{100 * estimate.value:.1f} [{100 * interval.low:.1f}, {100 * interval.high:.1f}]"
+
+
+def _share(share: float | None) -> str:
+    return "-" if share is None else f"{100 * share:.0f}"
+
+
+def _mean(shares: Sequence[float]) -> str:
+    return f"{100 * sum(shares) / len(shares):.1f}" if shares else "no score"
+
+
+def main() -> None:
+    """Ask both judges, and print one line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default="smollm2")
+    parser.add_argument("--tasks", type=int, default=100)
+    parser.add_argument("--probe-tasks", type=int, default=10)
+    parser.add_argument("--report", action="store_true", help="write docs/results/judges.md")
+    options = parser.parse_args()
+    party = LocalParty(path=options.model, max_new_tokens=64)
+    tasks = [Arithmetic(level=1).tasks.task(Split.TEST, index) for index in range(options.tasks)]
+    judges: dict[str, Verifier] = {
+        "LlmJudge": LlmJudge(judge=party),
+        "GenerativeVerifier": GenerativeVerifier(judge=party),
+    }
+    found = {name: judged(judge, tasks, probe_tasks=options.probe_tasks, name=name) for name, judge in judges.items()}
+    if options.report:
+        write_atomic(PAGE, page(found, options))
+    print(
+        json.dumps({"benchmark": "judges", "model": options.model, **{name: asdict(of) for name, of in found.items()}})
+    )
+
+
+if __name__ == "__main__":
+    main()
