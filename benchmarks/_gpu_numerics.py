@@ -256,7 +256,8 @@ def check_sampling(device: torch.device, is_dry: bool) -> Checked:
     from first ones; by the forward pass for Llama-shaped models, and by the model's own modules.
     """
     checks: list[Check] = []
-    used: dict[str, object] = {}
+    used: dict[str, bool] = {}
+    recorded: dict[str, bool] = {}
     for name, dtype in DTYPES.items():
         for path in ("llama", "modules"):
             for max_batch, deterministic in ((5, True), (64, False)):
@@ -267,8 +268,11 @@ def check_sampling(device: torch.device, is_dry: bool) -> Checked:
                 label = f"{name} {path} batch {max_batch}"
                 checks += _sampling_checks(policy, model, label, BOUNDS[name], is_dry)
                 used[label] = isinstance(policy._model._run, LlamaForward)
+                recorded[label] = policy._model._graphs is not None
     expected = {label: " llama " in label for label in used}
+    not_recorded = sum(used[label] and not recorded[label] for label in used) if device.type == "cuda" else 0
     checks.append(Check("forward passes of the wrong kind", sum(used[key] != expected[key] for key in used), 0.0))
+    checks.append(Check("policies whose decoding steps were not recorded", not_recorded, 0.0))
     return Checked(checks, {})
 
 

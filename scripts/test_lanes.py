@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -74,16 +75,23 @@ class Counts(NamedTuple):
 _PARALLEL = ("-n", "3", "--dist", "worksteal")
 """One more than two cores: many tests wait for a sandbox, a server or a limit."""
 _FAST = Step(markers=f"not ({_LANE_MARKERS} or fuzz or slow)", options=_PARALLEL, is_required=True)
-_FUZZ_FILES = tuple(sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "tests").rglob("test_fuzz*.py")))
-"""Where fuzz tests lie, so that no other test module is imported for them."""
-_RAY_FILES = ("tests/envgym/ray_launcher", "tests/trainer/test_ray_runs.py", "tests/docs/test_shell_blocks.py")
+_WAITING = ("-n", "3", "--dist", "loadgroup", "--maxschedchunk", "1", "--timeout", "600")
+"""Tests that mostly wait for programs that they start; those that share one (`xdist_group`) run in one worker."""
+
+
+def _files_of(marker: str) -> tuple[str, ...]:
+    """Return where tests of a marker lie, or may, so that no other test module is imported for them."""
+    named = re.compile(rf"mark\.{marker}\b|getattr\(pytest\.mark")
+    files = sorted(path for path in (ROOT / "tests").rglob("test_*.py") if named.search(path.read_text("utf-8")))
+    return tuple(path.relative_to(ROOT).as_posix() for path in files)
+
 
 LANES = (
     Lane(
         name="core",
         steps=(
             Step(markers=f"not ({_LANE_MARKERS} or fuzz)", options=_PARALLEL, is_required=True),
-            Step(markers="fuzz", options=("-n", "2", *_FUZZ_FILES)),
+            Step(markers="fuzz", options=("-n", "2", *_files_of("fuzz"))),
         ),
         limit_s=600,
         constraints="constraints/core.txt",
@@ -114,13 +122,13 @@ LANES = (
     ),
     Lane(
         name="processes",
-        steps=(Step(markers="processes and not web"),),
+        steps=(Step(markers="processes and not web", options=(*_WAITING, *_files_of("processes")), is_required=True),),
         limit_s=900,
         constraints="constraints/core.txt",
     ),
     Lane(
         name="web",
-        steps=(Step(markers="web"),),
+        steps=(Step(markers="web", options=(*_WAITING, *_files_of("web"))),),
         limit_s=900,
         constraints="constraints/core.txt",
         packages=("playwright==1.65.2", "miniwob==1.1.0"),
@@ -153,7 +161,7 @@ LANES = (
     Lane(
         name="vllm",
         # What a killed engine leaves open is reported by whoever collects it, not by the test that killed it.
-        steps=(Step(markers="vllm", options=("--timeout=600", "-W", "ignore::ResourceWarning")),),
+        steps=(Step(markers="vllm", options=("--timeout=600", "-W", "ignore::ResourceWarning", *_files_of("vllm"))),),
         limit_s=900,
         constraints="constraints/vllm.txt",
         packages=("--no-deps", "--requirement=constraints/vllm.txt"),
@@ -165,7 +173,7 @@ LANES = (
         steps=(
             Step(
                 markers="ray",
-                options=("-W", "ignore::ResourceWarning", *_RAY_FILES),
+                options=("-W", "ignore::ResourceWarning", *_files_of("ray")),
             ),
         ),
         limit_s=600,

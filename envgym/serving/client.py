@@ -4,6 +4,7 @@ A request that got no reply is sent again, with its number, so that no turn is p
 all sessions of the process; a call takes one for itself, from any thread.
 """
 
+import atexit
 import os
 import socket
 import threading
@@ -101,7 +102,7 @@ class ServerClient:
             do = "write it as in http://127.0.0.1:8700"
             raise InvalidInput.of("environment server", "have an address with a port", url, where="address", do=do)
         self.url, self._place = url, (parts.hostname, port)
-        self._has_token = bool(token)
+        self._token = token
         authorization = f"Authorization: Bearer {token}\r\n" if token else ""
         self._head = f" HTTP/1.1\r\nHost: {parts.netloc}\r\n{authorization}Content-Length: "
         self.call_s, self.lease_s, self.reconnect_s = CALL_S, 60.0, RECONNECT_S
@@ -113,6 +114,12 @@ class ServerClient:
         self._renewer: threading.Thread | None = None
         self._lock = threading.Lock()
         _clients.add(self)
+
+    def renewed(self) -> "ServerClient":
+        """Return a client of the same server, as it has described itself, that holds no session and has not left."""
+        client = ServerClient(self.url, self._token)
+        client.call_s, client.lease_s = self.call_s, self.lease_s
+        return client
 
     def after_fork(self) -> None:
         """Share no connection with the parent process."""
@@ -161,7 +168,7 @@ class ServerClient:
         if status == HTTPStatus.OK:
             return reply
         if status == HTTPStatus.UNAUTHORIZED:
-            got, do = "another" if self._has_token else "none", f"export its token as {wire.TOKEN_VARIABLE}"
+            got, do = "another" if self._token else "none", f"export its token as {wire.TOKEN_VARIABLE}"
             raise InvalidInput.of("token", "be the server's", got, where=self.url, do=do)
         raise wire.error_of(reply) or self._stranger(f"status {status}")
 
@@ -182,11 +189,11 @@ class ServerClient:
                     connection = _Connection(*self._place)
                 is_reused, connection.is_used = connection.is_used, False
                 answer = connection.exchange(request, within_s)
-                if connection.is_used and (self.held or not self.has_left):
+                if connection.is_used:
                     self._idle.append(connection)
-                    self.close_idle(IDLE_S)
                 else:
                     connection.close()
+                self.close_idle(IDLE_S if self.held or not self.has_left else 0.0)
                 return answer
             except OSError as error:
                 if connection is not None:
@@ -218,6 +225,12 @@ class ServerClient:
                 self._renewer = threading.Thread(target=self._renew, name="env-server-renewal", daemon=True)
                 self._renewer.start()
 
+    def release(self, session_id: str) -> None:
+        """Tell the server no more that the session's client lives; without any, a server that has left is let go."""
+        self.held.pop(session_id, None)
+        if self.has_left and not self.held:
+            self.close_idle()
+
     def _renew(self) -> None:
         """Say every third of a lease which sessions are in use; the server ends the others."""
         while True:
@@ -235,6 +248,13 @@ class ServerClient:
 
 
 _clients: "weakref.WeakSet[ServerClient]" = weakref.WeakSet()
+
+
+@atexit.register
+def _close_connections() -> None:
+    """Close what is kept for the next request, at the end of the process."""
+    for client in list(_clients):
+        client.close_idle()
 
 
 def _after_fork() -> None:
@@ -259,7 +279,7 @@ class EnvSession:
 
     def hold(self) -> None:
         """Tell the server from now on that the session's client lives, until it is closed or collected."""
-        self._finalizer = weakref.finalize(self, self.client.held.pop, self.id, None)
+        self._finalizer = weakref.finalize(self, self.client.release, self.id)
         self._finalizer.atexit = False
         self.client.hold(self.id)
 

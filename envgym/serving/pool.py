@@ -25,9 +25,9 @@ class ServerPool:
 
     def __init__(self, urls: tuple[str, ...], token: str | None) -> None:
         """Point at servers. Raises: InvalidInput: an address is none."""
-        self._urls, self._token = urls, token
-        self.clients = tuple(ServerClient(url, token) for url in urls)
-        """Those that new sessions go to; another tuple where a server joins or leaves."""
+        self._token = token
+        self._first = self.clients = tuple(ServerClient(url, token) for url in urls)
+        """Those that new sessions go to; another tuple where a server joins or leaves. `_first`: where none may."""
         self._left: dict[str, ServerClient] = {}
         """Address -> server that has left, whose sessions go on."""
         self._digests: dict[tuple[str, bytes], str] = {}
@@ -122,30 +122,30 @@ class ServerPool:
         return sorted(self.clients, key=lambda client: len(client.held))
 
     def _wait_for_server(self, deadline: float) -> None:
-        """Wait a moment, or until a server joins or leaves. Raises: ServerUnreachable: the deadline is over."""
+        """Wait a moment, or until a server joins or leaves.
+
+        Raises: ServerUnreachable: the deadline is over, or no server can join any more.
+        """
         left = deadline - time.monotonic()
-        if left <= 0:
+        if left > 0:
+            with self._changed:
+                self._changed.wait(min(left, _FOLLOW_S))
+        if left <= 0 or not self._wait_s:
             got = ", ".join(client.url for client in self.clients) or "none"
             do = "look at their logs, start one again, or add another with envgym servers"
-            must = f"answer within {self._wait_s:g} s"
+            must = f"answer within {self._wait_s:g} s" if self._wait_s else "answer before the run ends"
             raise ServerUnreachable.of("an environment server", must, got, where="all servers of the run", do=do)
-        with self._changed:
-            self._changed.wait(min(left, _FOLLOW_S))
 
     # ---- joining and leaving -----------------------------------------------------------------------------------------
 
     @contextmanager
     def following(self, servers: WatchedServers, *, wait_s: float) -> Iterator[None]:
-        """Let servers join and leave during a block, as a list says.
+        """Let servers join and leave during a block, as a list says; its end leaves the pool as it was constructed.
 
         Args:
             servers: the list.
             wait_s: longest wait of a session for a server where none answers.
         """
-        if tuple(client.url for client in self.clients) != self._urls:  # as an earlier block has left them
-            for client in (*self.clients, *self._left.values()):
-                client.close_idle()
-            self.clients, self._left = tuple(ServerClient(url, self._token) for url in self._urls), {}
         self._wait_s = wait_s
         is_over = threading.Event()
         thread = threading.Thread(target=self._follow, args=(servers, is_over), name="env-servers", daemon=True)
@@ -153,8 +153,17 @@ class ServerPool:
         try:
             yield
         finally:
+            self._end_following(is_over)
+
+    def _end_following(self, is_over: threading.Event) -> None:
+        """Take the servers of the beginning again; sessions go on where they are, and nobody waits any more."""
+        with self._changed:
             is_over.set()
             self._wait_s = 0.0
+            self._let_leave(tuple(client.url for client in self._first))
+            used = {client.url: client for client in self.clients}
+            self._first = self.clients = tuple(used.get(client.url) or client.renewed() for client in self._first)
+            self._changed.notify_all()
 
     def _follow(self, servers: WatchedServers, is_over: threading.Event) -> None:
         urls = tuple(client.url for client in self.clients)
@@ -162,55 +171,54 @@ class ServerPool:
         tried: dict[str, float] = {}
         while not is_over.wait(_FOLLOW_S):
             changed = servers.changed()
-            if changed is not None:
-                urls = changed
+            with self._changed:
+                if is_over.is_set():
+                    return
+                urls = urls if changed is None else changed
                 self._let_leave(urls)
-            self._let_go()
             for url in set(urls) - {client.url for client in self.clients}:
                 if time.monotonic() - tried.get(url, -_AGAIN_S) < _AGAIN_S:
                     continue
                 tried[url] = time.monotonic()
                 try:
-                    self._join(url)
+                    self._join(url, is_over)
                 except (EnvFailure, InvalidInput) as error:
-                    if told.get(url) != str(error):
+                    if told.get(url) != str(error) and not is_over.is_set():
                         told[url] = str(error)
                         warn_user(f"{url} cannot join: {error}")
 
     def _let_leave(self, urls: tuple[str, ...]) -> None:
-        """Send no new sessions to servers that are not in the list."""
+        """Send no new sessions to servers that are not in the list, and forget those without any; under the lock."""
         leaving = [client for client in self.clients if client.url not in urls]
-        if not leaving:
-            return
-        with self._changed:
-            self.clients = tuple(client for client in self.clients if client.url in urls)
-            for client in leaving:
-                client.has_left = True
-                self._left[client.url] = client
-                log_event("leave", server=client.url)
+        self.clients = tuple(client for client in self.clients if client.url in urls)
+        for client in leaving:
+            client.has_left = True
+            self._left[client.url] = client
+            log_event("leave", server=client.url)
             self._changed.notify_all()
-
-    def _let_go(self) -> None:
-        """Forget servers that have left, when their last session has ended."""
         for url, client in list(self._left.items()):
             if not client.held:
                 del self._left[url]
                 client.close_idle()
 
-    def _join(self, url: str) -> None:
-        """Use one more server. Raises: EnvFailure: it cannot be reached. InvalidInput: it serves something else."""
+    def _join(self, url: str, is_over: threading.Event) -> None:
+        """Use one more server, unless the block ends meanwhile.
+
+        Raises: EnvFailure: it cannot be reached. InvalidInput: it serves something else.
+        """
         client = ServerClient(url, self._token)
         try:
             for (env_id, settings), digest in list(self._digests.items()):
                 if _describe(client, env_id, wire.decode(settings))["digest"] != digest:
                     raise _other(env_id, "the others", url)
-        except (EnvFailure, InvalidInput):
-            client.close_idle()
-            raise
-        with self._changed:
-            self.clients = (*self.clients, client)
-            self._changed.notify_all()
-        log_event("join", server=url)
+            with self._changed:
+                if not is_over.is_set():
+                    self.clients = (*self.clients, client)
+                    self._changed.notify_all()
+                    log_event("join", server=url)
+        finally:
+            if client not in self.clients:
+                client.close_idle()
 
 
 def _describe(client: ServerClient, env_id: str, settings: Json) -> Json:

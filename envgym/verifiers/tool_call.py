@@ -82,7 +82,7 @@ def match_calls(made: Sequence[ToolCall], expected: Sequence[ExpectedCall], *, n
         groups[item.name][1].append(item)
     for calls, items in groups.values():
         table = [[_compare(call, item) for call in calls] for item in items]
-        for row, column in best_assignment([[sum(pair) for pair in row] for row in table]):
+        for row, column in _best_pairs([[sum(pair) for pair in row] for row in table]):
             keys, values = keys + table[row][column][0], values + table[row][column][1]
     most = 1 + sum(1 + len(item.accepts) for item in expected)
     is_formed = num_malformed == 0 and bool(made) == bool(expected)
@@ -100,40 +100,16 @@ def _compare(call: ToolCall, item: ExpectedCall) -> tuple[float, int]:
     return len(given & item.accepts.keys()) / len(either) if either else 1.0, values
 
 
-def best_assignment(gains: Sequence[Sequence[float]]) -> list[tuple[int, int]]:
-    """Return the pairs (row, column) of highest total gain, each row and each column at most once, as many as fit.
-
-    The Hungarian method with potentials, O(rows^2 columns).
-    """
+def _best_pairs(gains: Sequence[Sequence[float]]) -> list[tuple[int, int]]:
+    """Return the pairs (row, column) of highest total gain, each row and each column at most once, as many as fit."""
     if not gains or not gains[0]:
         return []
-    if len(gains) > len(gains[0]):
-        return [(row, column) for column, row in best_assignment(list(zip(*gains, strict=True)))]
-    num_columns = len(gains[0])
-    row_potential, potential = [0.0] * len(gains), [0.0] * (num_columns + 1)
-    owner: list[int | None] = [None] * (num_columns + 1)  # of each column; the last one is that of the new row
-    for new_row in range(len(gains)):
-        owner[num_columns], column = new_row, num_columns
-        slack, before = [float("inf")] * num_columns, [num_columns] * num_columns
-        tree = {num_columns}
-        while (row := owner[column]) is not None:
-            for other in set(range(num_columns)) - tree:
-                cost = -gains[row][other] - row_potential[row] - potential[other]
-                if cost < slack[other]:
-                    slack[other], before[other] = cost, column
-            column = min(set(range(num_columns)) - tree, key=slack.__getitem__)
-            delta = slack[column]
-            for other in range(num_columns + 1):
-                holder = owner[other]
-                if other in tree and holder is not None:
-                    row_potential[holder] += delta
-                    potential[other] -= delta
-                elif other < num_columns and other not in tree:
-                    slack[other] -= delta
-            tree.add(column)
-        while column != num_columns:
-            owner[column], column = owner[before[column]], before[column]
-    return sorted((row, column) for column, row in enumerate(owner[:num_columns]) if row is not None)
+    if len(gains) == len(gains[0]) == 1:  # nearly always
+        return [(0, 0)]
+    from scipy.optimize import linear_sum_assignment  # type: ignore[import-untyped]  # heavy; SciPy has no stubs
+
+    rows, columns = linear_sum_assignment(gains, maximize=True)
+    return list(zip(rows.tolist(), columns.tolist(), strict=True))
 
 
 def same_value(expected: JsonValue, value: JsonValue) -> bool:

@@ -4,10 +4,8 @@ A checker is at one state, which is a list of sentences from the start. To go to
 lists do not share and says the rest; what Coq prints must then be what it printed the first time.
 """
 
-import atexit
 import json
 import os
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -15,6 +13,7 @@ from functools import cache
 from itertools import takewhile
 from pathlib import Path
 
+from envgym.authoring.warm_pool import WarmPool
 from envgym.envs.math._coq_text import read_reply
 from envgym.errors import EnvFailure, InvalidInput, ToolInfraFailure
 from envgym.sandbox import MIB, Limits, PythonSession, RunEnding, has_program
@@ -187,17 +186,17 @@ _LIMIT_WORDS = {
 }
 
 
-class CheckerPool:
-    """The checkers of a process; used by all threads."""
+class CheckerPool(WarmPool[CoqChecker, Sequence[ProofStep]]):
+    """The checkers of a process."""
 
-    def __init__(self, size: int) -> None:
-        """Keep up to `size` checkers, each started when it is needed."""
-        self._size = size
-        self._idle: list[CoqChecker] = []
-        self._num_out = 0
-        self._changed = threading.Condition()
-        os.register_at_fork(after_in_child=self._forget)
-        atexit.register(self.close)
+    def start(self) -> CoqChecker:
+        """Start a checker. Raises: ToolInfraFailure: there is no Coq, or it does not start."""
+        return CoqChecker()
+
+    def choose(self, idle: Sequence[CoqChecker], state: Sequence[ProofStep], *, has_room: bool) -> CoqChecker | None:
+        """Choose the checker that has the least to say again; one that knows nothing of it only without room."""
+        best = max(idle, key=lambda checker: checker.num_shared(state), default=None)
+        return best if best is not None and (best.num_shared(state) or not has_room) else None
 
     @contextmanager
     def at(self, steps: Sequence[ProofStep]) -> Iterator[CoqChecker]:
@@ -206,13 +205,13 @@ class CheckerPool:
         Raises: ToolInfraFailure: Coq does not start, or ends while it says again what it said before.
             ProofReplayDiffers: it prints something else.
         """
-        checker = self._take(steps)
+        checker = self.take(steps)
         try:
             try:
                 checker.go_to(steps)
             except CheckerLost:
                 checker.close()
-                checker = CoqChecker()
+                checker = self.start()
                 try:
                     checker.go_to(steps)
                 except CheckerLost as loss:
@@ -222,44 +221,9 @@ class CheckerPool:
             checker.close()
             raise
         finally:
-            self._give_back(checker)
-
-    def _take(self, steps: Sequence[ProofStep]) -> CoqChecker:
-        with self._changed:
-            self._changed.wait_for(lambda: self._num_out < self._size)
-            self._num_out += 1
-            best = max(self._idle, key=lambda checker: checker.num_shared(steps), default=None)
-            is_room = len(self._idle) + self._num_out <= self._size
-            if best is not None and (best.num_shared(steps) or not is_room):
-                self._idle.remove(best)
-                return best
-        try:
-            return CoqChecker()
-        except BaseException:
-            with self._changed:
-                self._num_out -= 1
-                self._changed.notify()
-            raise
-
-    def _give_back(self, checker: CoqChecker) -> None:
-        if checker.num_said > MAX_SENTENCES:
-            checker.close()
-        with self._changed:
-            self._num_out -= 1
-            if not checker.is_lost:
-                self._idle.append(checker)
-            self._changed.notify()
-
-    def close(self) -> None:
-        """End the checkers that nobody uses."""
-        with self._changed:
-            idle, self._idle = self._idle, []
-        for checker in idle:
-            checker.close()
-
-    def _forget(self) -> None:
-        """Start afresh in a forked child: the checkers are the parent's."""
-        self._idle, self._num_out, self._changed = [], 0, threading.Condition()
+            if checker.num_said > MAX_SENTENCES:
+                checker.close()
+            self.give_back(checker)
 
 
 @cache

@@ -1,36 +1,14 @@
 """What a shipped theorem of `math/proofs-v0` is: its statement and a proof of it, drawn together."""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TypeVar
 
-import numpy as np
+from envgym.authoring.sampler import Sampler
 
-ItemT = TypeVar("ItemT")
 _WORD = re.compile(r"[A-Za-z_][\w']*(?:\.[A-Za-z_][\w']*)*|\d+")
 _WORDS = "forall match with end Fixpoint Inductive Prop nat list Type False S length rev map"
 """Of Coq and of its library, as theorems use them."""
-
-
-class TheoremSampler:
-    """Draws what theorems are made of."""
-
-    def __init__(self, rng: np.random.Generator) -> None:
-        """Draw from `rng`."""
-        self._rng = rng
-
-    def between(self, low: int, high: int) -> int:
-        """Draw a number from low to high."""
-        return low + int(self._rng.integers(high - low + 1))
-
-    def pick(self, items: Sequence[ItemT]) -> ItemT:
-        """Draw one of several."""
-        return items[int(self._rng.integers(len(items)))]
-
-    def several(self, items: Sequence[ItemT], count: int) -> list[ItemT]:
-        """Draw some different ones, in any order."""
-        return [items[int(index)] for index in self._rng.choice(len(items), count, replace=False)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,5 +50,5 @@ def renamed(theorem: Theorem, names: Mapping[str, str]) -> Theorem:
     )
 
 
-TheoremFamily = Callable[[TheoremSampler, int], Theorem]
+TheoremFamily = Callable[[Sampler, int], Theorem]
 """Draws a theorem of a level from 1 to 3."""

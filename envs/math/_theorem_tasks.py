@@ -5,13 +5,14 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from envgym.authoring import FileTasks, TaskDraft
+from envgym.authoring.sampler import Sampler
 from envgym.authoring.sources import MAX_DRAWS, check_index, task_from_draft
 from envgym.authoring.tables import Row
 from envgym.core.json_types import JsonValue
 from envgym.core.tasks import Split, Task, split_of
 from envgym.envs.math._coq_proofs import theorem_command
 from envgym.envs.math._coq_text import split_sentences
-from envgym.envs.math._theorem import Theorem, TheoremFamily, TheoremSampler
+from envgym.envs.math._theorem import Theorem, TheoremFamily
 from envgym.envs.math._theorems_induction import induction
 from envgym.envs.math._theorems_logic import propositional
 from envgym.envs.math._theorems_order import order
@@ -62,7 +63,7 @@ class TheoremTasks:
         draws = generator(_WHERE, split.value, index)
         name, level = names[index % len(names)], self.levels[index // len(names) % len(self.levels)]
         for _ in range(MAX_DRAWS):
-            theorem = FAMILIES[name](TheoremSampler(draws), level)
+            theorem = FAMILIES[name](Sampler(draws), level)
             if self.held_out or split_of({"shape": theorem.shape}) is split:
                 return task_from_draft(_draft(theorem, name, level), split, f"{split}/{index}")
         raise AssertionError("a fifth of the shapes are held out")

@@ -2,25 +2,26 @@
 
 from collections.abc import Callable, Sequence
 
-from envgym.envs.math._theorem import Theorem, TheoremSampler, renamed
+from envgym.authoring.sampler import Sampler
+from envgym.envs.math._theorem import Theorem, renamed
 
 _FUNCTIONS = ("f", "g", "h", "step", "walk", "grow", "fold", "weave")
 _NUMBERS, _LISTS, _TREES = ("n", "k", "i", "num"), ("l", "xs", "items", "row"), ("t", "u", "tree0", "s")
 _TREE = "Inductive tree : Type := leaf : tree | node : tree -> nat -> tree -> tree."
 
 
-def induction(sampler: TheoremSampler, level: int) -> Theorem:
+def induction(sampler: Sampler, level: int) -> Theorem:
     """Draw a theorem about numbers, lists or trees."""
-    theorem = sampler.pick(_KINDS[level])(sampler, level)
-    names = {"F": sampler.pick(_FUNCTIONS), "N": sampler.pick(_NUMBERS), "T": sampler.pick(_TREES)}
-    names |= dict(zip(("L", "M"), sampler.several(_LISTS, 2), strict=True))
+    theorem = sampler.one(_KINDS[level])(sampler, level)
+    names = {"F": sampler.one(_FUNCTIONS), "N": sampler.one(_NUMBERS), "T": sampler.one(_TREES)}
+    names |= dict(zip(("L", "M"), sampler.some(_LISTS, 2), strict=True))
     return renamed(theorem, names)
 
 
 # ---- numbers ---------------------------------------------------------------------------------------------------------
 
 
-def _closed_form(sampler: TheoremSampler, level: int) -> Theorem:
+def _closed_form(sampler: Sampler, level: int) -> Theorem:
     """State what a linear recursion computes."""
     step, base = sampler.between(1, 2 + level), sampler.between(0, 3 * level)
     is_after = sampler.between(0, 1) == 1
@@ -44,7 +45,11 @@ def _closed_form(sampler: TheoremSampler, level: int) -> Theorem:
 # ---- lists -----------------------------------------------------------------------------------------------------------
 
 
-def _elements(sampler: TheoremSampler, level: int) -> list[str]:
+_STEP = ("induction L as [|x L IH].", "reflexivity.", "simpl.", "rewrite IH.")
+"""How a proof about a list L begins: what is left is its own."""
+
+
+def _elements(sampler: Sampler, level: int) -> list[str]:
     """Draw what a function puts in place of one element `x`."""
     forms = (
         "x",
@@ -54,7 +59,7 @@ def _elements(sampler: TheoremSampler, level: int) -> list[str]:
         str(sampler.between(0, 9)),
         "x * x",
     )
-    return [sampler.pick(forms) for _ in range(sampler.between(1, 1 + level))]
+    return [sampler.one(forms) for _ in range(sampler.between(1, 1 + level))]
 
 
 def _list_function(elements: Sequence[str], base: Sequence[str] = ()) -> str:
@@ -63,7 +68,7 @@ def _list_function(elements: Sequence[str], base: Sequence[str] = ()) -> str:
     return f"Fixpoint F (l : list nat) : list nat := match l with [] => {start} | x :: r => {body} end."
 
 
-def _length(sampler: TheoremSampler, level: int) -> Theorem:
+def _length(sampler: Sampler, level: int) -> Theorem:
     """State how long a list becomes."""
     elements = _elements(sampler, level)
     base = [str(sampler.between(0, 9)) for _ in range(sampler.between(0, level))]
@@ -72,30 +77,23 @@ def _length(sampler: TheoremSampler, level: int) -> Theorem:
     return Theorem(
         definitions=(_list_function(elements, base),),
         statement=f"forall L : list nat, length (F L) = {count}{more}",
-        proof=("induction L as [|x L IH].", "reflexivity.", "simpl.", "rewrite IH.", "reflexivity."),
+        proof=(*_STEP, "reflexivity."),
     )
 
 
-def _append(sampler: TheoremSampler, level: int) -> Theorem:
+def _append(sampler: Sampler, level: int) -> Theorem:
     """State that a function of lists takes each part of a list by itself."""
-    order = sampler.pick(("L M", "M L"))
+    order = sampler.one(("L M", "M L"))
     return Theorem(
         definitions=(_list_function(_elements(sampler, level)),),
         statement=f"forall {order} : list nat, F (L ++ M) = F L ++ F M",
-        proof=(
-            f"intros {order}.",
-            "induction L as [|x L IH].",
-            "reflexivity.",
-            "simpl.",
-            "rewrite IH.",
-            "reflexivity.",
-        ),
+        proof=(f"intros {order}.", *_STEP, "reflexivity."),
     )
 
 
-def _sum(sampler: TheoremSampler, level: int) -> Theorem:
+def _sum(sampler: Sampler, level: int) -> Theorem:
     """State that a weighted sum of a list is that of its parts."""
-    weight = sampler.pick(
+    weight = sampler.one(
         ("x", f"x * {sampler.between(2, 7)}", f"(x * {sampler.between(2, 7)} + {sampler.between(1, 9)})", "x * x")
     )
     is_after = sampler.between(0, 1) == 1
@@ -109,19 +107,11 @@ def _sum(sampler: TheoremSampler, level: int) -> Theorem:
         ]
     else:
         moves = [f"rewrite (Nat.add_assoc ({weight}) (F L) (F M))."]
-    order = sampler.pick(("L M", "M L"))
+    order = sampler.one(("L M", "M L"))
     return Theorem(
         definitions=(definition,),
         statement=f"forall {order} : list nat, F (L ++ M) = F L + F M",
-        proof=(
-            f"intros {order}.",
-            "induction L as [|x L IH].",
-            "reflexivity.",
-            "simpl.",
-            "rewrite IH.",
-            *moves,
-            "reflexivity.",
-        ),
+        proof=(f"intros {order}.", *_STEP, *moves, "reflexivity."),
     )
 
 
@@ -133,9 +123,13 @@ _MIRROR = (
 )
 
 
-def _tree_sum(sampler: TheoremSampler, level: int) -> Theorem:
+_TREE_STEP = ("induction T as [|a IHa v b IHb].", "reflexivity.", "simpl.", "rewrite IHa.", "rewrite IHb.")
+"""The same for a tree T."""
+
+
+def _tree_sum(sampler: Sampler, level: int) -> Theorem:
     """State that a measure of trees is that of the mirrored tree."""
-    weight = sampler.pick(("v", f"v * {sampler.between(2, 7)}", f"{sampler.between(1, 4)}", "v * v"))
+    weight = sampler.one(("v", f"v * {sampler.between(2, 7)}", f"{sampler.between(1, 4)}", "v * v"))
     base = sampler.between(0, 9)
     is_after = sampler.between(0, 1) == 1
     body = f"F a + F b + {weight}" if is_after else f"{weight} + (F a + F b)"
@@ -143,40 +137,25 @@ def _tree_sum(sampler: TheoremSampler, level: int) -> Theorem:
     return Theorem(
         definitions=(_TREE, _MIRROR, definition),
         statement="forall T : tree, F (mirror T) = F T",
-        proof=(
-            "induction T as [|a IHa v b IHb].",
-            "reflexivity.",
-            "simpl.",
-            "rewrite IHa.",
-            "rewrite IHb.",
-            "rewrite (Nat.add_comm (F b) (F a)).",
-            "reflexivity.",
-        ),
+        proof=(*_TREE_STEP, "rewrite (Nat.add_comm (F b) (F a)).", "reflexivity."),
     )
 
 
-def _tree_map(sampler: TheoremSampler, level: int) -> Theorem:
+def _tree_map(sampler: Sampler, level: int) -> Theorem:
     """State that changing the numbers of a tree and mirroring it may be done in either order."""
-    weight = sampler.pick(("v", f"v * {sampler.between(2, 7)}", f"(v + {sampler.between(1, 9)})", "(v * v)"))
+    weight = sampler.one(("v", f"v * {sampler.between(2, 7)}", f"(v + {sampler.between(1, 9)})", "(v * v)"))
     definition = (
         f"Fixpoint F (t : tree) : tree := match t with leaf => leaf | node a v b => node (F a) ({weight}) (F b) end."
     )
-    sides = sampler.pick((("F (mirror T)", "mirror (F T)"), ("mirror (F T)", "F (mirror T)")))
+    sides = sampler.one((("F (mirror T)", "mirror (F T)"), ("mirror (F T)", "F (mirror T)")))
     return Theorem(
         definitions=(_TREE, _MIRROR, definition),
         statement=f"forall T : tree, {sides[0]} = {sides[1]}",
-        proof=(
-            "induction T as [|a IHa v b IHb].",
-            "reflexivity.",
-            "simpl.",
-            "rewrite IHa.",
-            "rewrite IHb.",
-            "reflexivity.",
-        ),
+        proof=(*_TREE_STEP, "reflexivity."),
     )
 
 
-_KINDS: dict[int, tuple[Callable[[TheoremSampler, int], Theorem], ...]] = {
+_KINDS: dict[int, tuple[Callable[[Sampler, int], Theorem], ...]] = {
     1: (_closed_form, _length),
     2: (_closed_form, _length, _append, _tree_map),
     3: (_append, _sum, _sum, _tree_sum, _tree_sum, _closed_form),

@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass, field
 
-from envgym.envs.math._theorem import Theorem, TheoremSampler
+from envgym.authoring.sampler import Sampler
+from envgym.envs.math._theorem import Theorem
 
 _ATOMS = "ABCDEF"
 _DEPTHS = {1: (1, 1), 2: (1, 2), 3: (2, 2)}
@@ -28,7 +29,7 @@ class _Formula:
 class _Derivation:
     """A proof that is being drawn, and the premises that it has used."""
 
-    sampler: TheoremSampler
+    sampler: Sampler
     atoms: list[_Formula]
     premises: list[tuple[str, _Formula]] = field(default_factory=list)
     num_names: int = 0
@@ -44,9 +45,9 @@ class _Derivation:
 
     def formula(self, depth: int) -> _Formula:
         """Draw a formula."""
-        kind = self.sampler.pick(("/\\", "\\/", "->", "~")) if depth else ""
+        kind = self.sampler.one(("/\\", "\\/", "->", "~")) if depth else ""
         if not kind:
-            return self.sampler.pick(self.atoms)
+            return self.sampler.one(self.atoms)
         return _Formula(kind, tuple(self.formula(depth - 1) for _ in range(1 if kind == "~" else 2)))
 
     def prove(self, goal: _Formula, depth: int) -> list[str]:
@@ -68,9 +69,9 @@ class _Derivation:
         if depth == 0:
             held = [name for name, formula in self.premises if formula == goal]
             return [f"exact {held[0] if held else self.premise(goal)}."]
-        step = self.sampler.pick(_STEPS if goal.kind != "False" else ("absurd",))
+        step = self.sampler.one(_STEPS if goal.kind != "False" else ("absurd",))
         others = [atom for atom in self.atoms if atom != goal]
-        one, two = self.sampler.several(others, 2)
+        one, two = self.sampler.some(others, 2)
         if step in ("and", "or"):
             return self._eliminate(step, goal, one, two)
         if step == "absurd":
@@ -80,9 +81,9 @@ class _Derivation:
             name = self.premise(_Formula("->", (one, _Formula("->", (two, goal)))))
             return [f"apply {name}.", *self.prove_atom(one, depth - 1), *self.prove_atom(two, depth - 1)]
         if step == "iff":
-            name = self.premise(_Formula("<->", self.sampler.pick(((one, goal), (goal, one)))))
+            name = self.premise(_Formula("<->", self.sampler.one(((one, goal), (goal, one)))))
             return [f"apply {name}.", *self.prove_atom(one, depth - 1)]
-        need = self.sampler.pick((one, _Formula("/\\", (one, two)), _Formula("\\/", (one, two))))
+        need = self.sampler.one((one, _Formula("/\\", (one, two)), _Formula("\\/", (one, two))))
         return [f"apply {self.premise(_Formula('->', (need, goal)))}.", *self.prove(need, depth - 1)]
 
     def _eliminate(self, step: str, goal: _Formula, one: _Formula, two: _Formula) -> list[str]:
@@ -98,14 +99,14 @@ class _Derivation:
         return [split, f"apply {cases[0]}.", f"exact {here}.", f"apply {cases[1]}.", f"exact {there}."]
 
 
-def propositional(sampler: TheoremSampler, level: int) -> Theorem:
+def propositional(sampler: Sampler, level: int) -> Theorem:
     """Draw a theorem of intuitionistic propositional logic."""
     depth, atom_depth = _DEPTHS[level]
-    atoms = [_Formula(letter) for letter in sampler.several(_ATOMS, 4)]
+    atoms = [_Formula(letter) for letter in sampler.some(_ATOMS, 4)]
     derivation = _Derivation(sampler, atoms)
     goal = derivation.formula(depth)
     proof = derivation.prove(goal, atom_depth)
-    premises = sampler.several(derivation.premises, len(derivation.premises))
+    premises = sampler.some(derivation.premises, len(derivation.premises))
     formulas = [str(formula) if formula.kind in _ATOMS else f"({formula})" for _, formula in premises]
     used = sorted(
         {letter for letter in _ATOMS for text in (*formulas, str(goal)) if letter in text.replace("False", "")}

@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from envgym.envs.math._theorem import Theorem, TheoremSampler
+from envgym.authoring.sampler import Sampler
+from envgym.envs.math._theorem import Theorem
 
 _VARIABLES = "abcdmnpq"
 
@@ -23,12 +24,12 @@ class _Term:
 class _Chain:
     """A proof of an inequality that is being drawn, and the premises that it has used."""
 
-    sampler: TheoremSampler
+    sampler: Sampler
     variables: Sequence[str]
     premises: dict[str, str] = field(default_factory=dict)
 
     def variable(self) -> _Term:
-        return _Term(self.sampler.pick(self.variables))
+        return _Term(self.sampler.one(self.variables))
 
     def prove(self, low: _Term, high: _Term, depth: int) -> list[str]:
         """Return tactics that prove `low <= high`."""
@@ -46,7 +47,7 @@ class _Chain:
             lemma = "Nat.add_le_mono" if low.text == "+" else "Nat.mul_le_mono"
             pairs = zip(low.parts, high.parts, strict=True)
             return [f"apply {lemma}.", *(step for one, two in pairs for step in self.prove(one, two, depth))]
-        relation = self.sampler.pick(("<=", "<=", "<"))
+        relation = self.sampler.one(("<=", "<=", "<"))
         fact = f"{low} {relation} {high}"
         name = self.premises.setdefault(fact, f"H{len(self.premises) + 1}")
         return [*(["apply Nat.lt_le_incl."] if relation == "<" else []), f"exact {name}."]
@@ -60,10 +61,10 @@ class _Chain:
                 return term
 
 
-def order(sampler: TheoremSampler, level: int) -> Theorem:
+def order(sampler: Sampler, level: int) -> Theorem:
     """Draw an inequality of natural numbers with the premises that it needs."""
-    chain = _Chain(sampler, sampler.several(_VARIABLES, 3 + level))
-    operator = sampler.pick("+*")
+    chain = _Chain(sampler, sampler.some(_VARIABLES, 3 + level))
+    operator = sampler.one("+*")
     while True:
         chain.premises = {}
         if level == 1:
@@ -77,7 +78,7 @@ def order(sampler: TheoremSampler, level: int) -> Theorem:
         if sides[0] != sides[1] and len(chain.premises) >= 2:
             break
     goal = f"{sides[0]} <= {sides[1]}"
-    premises = sampler.several(list(chain.premises.items()), len(chain.premises))
+    premises = sampler.some(list(chain.premises.items()), len(chain.premises))
     text = " -> ".join([*(fact for fact, _ in premises), goal])
     used = sorted({letter for letter in _VARIABLES if letter in text})
     names = [*used, *(name for _, name in premises)]

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from itertools import product
 from types import MappingProxyType
 
-from envgym.envs.math._theorem import Theorem, TheoremSampler
+from envgym.authoring.sampler import Sampler
+from envgym.envs.math._theorem import Theorem
 
 _MAX_DRAWS = 1000
 _MAX_LEAVES = 9
@@ -127,15 +128,15 @@ _LENGTHS = (
 )
 
 
-def arithmetic(sampler: TheoremSampler, level: int) -> Theorem:
+def arithmetic(sampler: Sampler, level: int) -> Theorem:
     """Draw an equation of sums and products."""
-    variables = sampler.several("abcdnmpq", level + 2)
+    variables = sampler.some("abcdnmpq", level + 2)
     return _equation(sampler, _Subject("nat", _NUMBERS, lambda: _number(sampler, variables, level + 1)), level + 1)
 
 
-def lists(sampler: TheoremSampler, level: int) -> Theorem:
+def lists(sampler: Sampler, level: int) -> Theorem:
     """Draw an equation of lists, or of their lengths."""
-    variables = sampler.several(("l", "m", "k", "xs", "ys", "zs"), level + 1)
+    variables = sampler.some(("l", "m", "k", "xs", "ys", "zs"), level + 1)
     is_length = sampler.between(0, 2) == 0
 
     def draw() -> _Term:
@@ -146,17 +147,17 @@ def lists(sampler: TheoremSampler, level: int) -> Theorem:
     return _equation(sampler, _Subject("list nat", lemmas, draw), level + 1)
 
 
-def _number(sampler: TheoremSampler, variables: Sequence[str], depth: int) -> _Term:
+def _number(sampler: Sampler, variables: Sequence[str], depth: int) -> _Term:
     if depth == 0 or sampler.between(0, 3) == 0:
-        return _Term(sampler.pick(variables))
+        return _Term(sampler.one(variables))
     parts = tuple(_number(sampler, variables, depth - 1) for _ in range(2))
-    return _Term(sampler.pick(("add", "add", "mul")), parts)
+    return _Term(sampler.one(("add", "add", "mul")), parts)
 
 
-def _list(sampler: TheoremSampler, variables: Sequence[str], depth: int) -> _Term:
+def _list(sampler: Sampler, variables: Sequence[str], depth: int) -> _Term:
     if depth == 0 or sampler.between(0, 4) == 0:
-        return _Term(sampler.pick(variables))
-    name = sampler.pick(("app", "app", "rev", "map"))
+        return _Term(sampler.one(variables))
+    name = sampler.one(("app", "app", "rev", "map"))
     if name == "app":
         return _Term(name, tuple(_list(sampler, variables, depth - 1) for _ in range(2)))
     inner = _list(sampler, variables, depth - 1)
@@ -173,7 +174,7 @@ class _Subject:
     draw: Callable[[], _Term]
 
 
-def _equation(sampler: TheoremSampler, subject: _Subject, count: int) -> Theorem:
+def _equation(sampler: Sampler, subject: _Subject, count: int) -> Theorem:
     """Draw an equation that `count` lemmas prove."""
     for _ in range(_MAX_DRAWS):
         start = subject.draw()
@@ -191,9 +192,7 @@ def _equation(sampler: TheoremSampler, subject: _Subject, count: int) -> Theorem
     return Theorem(statement=f"forall {binders}, {start} = {end}", proof=proof)
 
 
-def _rewritten(
-    sampler: TheoremSampler, start: _Term, lemmas: Sequence[_Lemma], count: int
-) -> tuple[list[_Use], _Term] | None:
+def _rewritten(sampler: Sampler, start: _Term, lemmas: Sequence[_Lemma], count: int) -> tuple[list[_Use], _Term] | None:
     """Rewrite a term `count` times; None where the equation of start and end is not proved so.
 
     Coq rewrites both sides, and all places where the term is.
@@ -208,7 +207,7 @@ def _rewritten(
         ]
         if not options:
             return None
-        uses.append(sampler.pick(options))
+        uses.append(sampler.one(options))
         term = term.with_all(uses[-1].old, uses[-1].new)
         seen.add(term)
     left, right = start, term

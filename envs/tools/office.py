@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from envgym.authoring import GeneratedTasks, TaskDraft
+from envgym.authoring.sampler import Unsuitable
 from envgym.core.json_types import JsonObject, JsonValue
 from envgym.core.messages import Action
 from envgym.core.tasks import Task
@@ -14,7 +15,7 @@ from envgym.core.turns import Scored
 from envgym.env import Env
 from envgym.envs.tools._office.apps import OfficeTools, office_tools
 from envgym.envs.tools._office.plans import PlannedCall, TaskPlan, apply_calls, find_flaw, join_plans
-from envgym.envs.tools._office.sampler import OfficeSampler, UnsuitableOffice, spoken_day
+from envgym.envs.tools._office.sampler import OfficeSampler, spoken_day
 from envgym.envs.tools._office.state import Change, OfficeState, find_changes, from_json, to_json
 from envgym.envs.tools._office.task_kinds import TASK_KINDS, TaskKind
 from envgym.errors import InvalidInput, ToolError, sentence
@@ -75,7 +76,7 @@ class OfficeWork(Env[OfficeTools]):
         for _ in range(MAX_DRAWS):
             try:
                 return _draft(rng, level, task_kind)
-            except UnsuitableOffice:
+            except Unsuitable:
                 continue
         raise InvalidInput(sentence("level", "leave tasks to draw", level, where=_WHERE, do="choose another level"))
 
@@ -143,7 +144,7 @@ class OfficeWork(Env[OfficeTools]):
 
 
 def _draft(rng: np.random.Generator, level: int, task_kind: TaskKind) -> TaskDraft:
-    """Draw an office and a task of some kind in it. Raises: UnsuitableOffice: what was drawn does not make one."""
+    """Draw an office and a task of some kind in it. Raises: Unsuitable: what was drawn does not make one."""
     sampler = OfficeSampler(rng)
     plan, kinds, start = task_kind(sampler), [task_kind.__name__], sampler.office
     if level not in TASK_KINDS:
@@ -151,19 +152,19 @@ def _draft(rng: np.random.Generator, level: int, task_kind: TaskKind) -> TaskDra
         other, second = _second(sampler, task_kind)
         plan, kinds = join_plans(plan, second), [*kinds, other.__name__]
     if find_flaw(start, plan):
-        raise UnsuitableOffice
+        raise Unsuitable
     return _task_draft(start, plan, level, kinds, int(rng.integers(len(plan.texts))))
 
 
 def _second(sampler: OfficeSampler, first: TaskKind) -> tuple[TaskKind, TaskPlan]:
-    """Return a second request, of another kind, that adds no record. Raises: UnsuitableOffice: none is possible."""
+    """Return a second request, of another kind, that adds no record. Raises: Unsuitable: none is possible."""
     task_kinds = [task_kind for level in _JOINED_LEVELS for task_kind in TASK_KINDS[level] if task_kind is not first]
     for task_kind in sampler.some(task_kinds, len(task_kinds)):
         try:
             return task_kind, task_kind(sampler)
-        except UnsuitableOffice:
+        except Unsuitable:
             continue
-    raise UnsuitableOffice
+    raise Unsuitable
 
 
 def _task_draft(start: OfficeState, plan: TaskPlan, level: int, kinds: list[str], wording: int) -> TaskDraft:

@@ -1,5 +1,6 @@
 """The benchmark of a GPU: its checks hold, in small on the CPU and in full on a GPU; its counts; what fails is told."""
 
+import argparse
 import json
 import math
 import sys
@@ -16,10 +17,12 @@ from benchmarks._gpu_numerics import Check, uneven_rows
 from benchmarks._gpu_page import render_page
 from benchmarks._gpu_speed import measure_sampling, measure_training, model_flops, shaped_model, step_bytes
 from benchmarks._processes import run_until
-from benchmarks.gpu import SPEED, Plan, Stage, failures, run_all, run_stage
+from benchmarks.gpu import SPEED, Plan, Stage, failures, run_all, run_stage, stage_result
 from benchmarks.packing import as_train_rows, rows_of
+from envgym.agents.policies._decode_graphs import DecodeGraphs
 from envgym.trainer.batch.rows import packed_batches, padded_batches
 from envgym.trainer.learner.packing.attention import TreeMask
+from tests.agents.policies.small_models import CPU_RECORDER
 
 CPU = torch.device("cpu")
 PAGE = Path("docs/results/gpu.md")
@@ -141,6 +144,18 @@ def test_one_stage_that_fails_leaves_the_others(
     assert failures(record) == ["packing: exit code 1\nout of memory", "demo: gap must be at most 1, got 2"]
 
 
+def test_warning_of_a_stage_is_in_its_record_and_fails_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def decode(graphs: DecodeGraphs, *args: object) -> torch.Tensor:
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    monkeypatch.setattr(DecodeGraphs, "decode", decode)
+    monkeypatch.setattr("envgym.agents.policies.transformers.RECORDERS", CPU_RECORDER)
+    found = stage_result("sampling 0.5B", argparse.Namespace(dry_run=True, bandwidth=1e9, peak_tflops=1.0))
+    warning = "decoding steps cannot be recorded, and run call by call from now on: operation not permitted"
+    assert [line.startswith(warning) for line in found["warnings"]] == [True]
+    assert failures({"sampling 0.5B": found}) == [f"sampling 0.5B: {found['warnings'][0]}"]
+
+
 # ---- the page --------------------------------------------------------------------------------------------------------
 
 
@@ -165,12 +180,16 @@ def test_page_shows_every_number_and_every_failure() -> None:
             "demo": {"error": "exit code 1\nRuntimeError: no kernel"},
             "training 0.5B": {"packed": side, "padded": side, "speedup": 2.0, "flop_ratio": 2.5},
             "training 1.5B": {"error": "stopped after 100 s"},
-            "sampling 0.5B": {"batches": {"64": cell}, "call_by_call": {"64": cell | {"step_ms": 25.0}}},
+            "sampling 0.5B": {
+                "batches": {"64": cell},
+                "call_by_call": {"64": cell | {"step_ms": 25.0}},
+                "warnings": ["slow"],
+            },
         }
     )
     for line in (
         "**Answer.** NVIDIA X, 141 GiB, copies at 4.30 TB/s, products in bfloat16 at 790 TFLOP/s, torch 2.11.0 "
-        "(CUDA 13.0), transformers 5.17.0: 3 of the stages failed or are beyond a bound",
+        "(CUDA 13.0), transformers 5.17.0: 4 of the stages failed or are beyond a bound",
         "| attention | float32 full | 3e-07 | 1e-05 | yes |",
         "| attention | bfloat16 full | 0.5 | 0.02 | **no** |",
         "| float32 full | 2, 3 |",
@@ -180,5 +199,6 @@ def test_page_shows_every_number_and_every_failure() -> None:
         "| 1.5B | failed, see below |",
         "| 0.5B | 64 | 6,400 | 10.00 | 25.00 | 2.50 | 25% | 1.5 |",
         "RuntimeError: no kernel",
+        "sampling 0.5B:\n\n```text\nslow",
     ):
         assert line in page

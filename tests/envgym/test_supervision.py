@@ -49,7 +49,7 @@ def test_a_server_that_was_killed_serves_again_and_that_is_told(tmp_path: Path) 
     served, before = Served(), failure_counts()
     with processes(tmp_path) as group:
         group.start([server(READY, WAIT), ProcessSpec("learner-1", (sys.executable, "-c", WAIT), serves=False)])
-        group.wait_ready(timeout_s=20)
+        group.wait_ready(timeout_s=60)
         with group.supervised(PATIENT, {}, rules=QUICK, on_serving=served):
             first, learner = group.states()
             os.kill(first.pid, signal.SIGKILL)
@@ -68,7 +68,7 @@ def test_a_server_that_dies_at_every_start_ends_the_run(tmp_path: Path) -> None:
     lines = (dies, "if not first: print('no room', flush=True); sys.exit(7)", READY, WAIT)
     with pytest.raises(RunError) as raised, processes(tmp_path, interrupted) as group:  # noqa: PT012
         group.start([server(*lines)])
-        group.wait_ready(timeout_s=20)
+        group.wait_ready(timeout_s=60)
         with group.supervised(PATIENT, {}, rules=QUICK, on_serving=served):
             os.kill(group.states()[0].pid, signal.SIGKILL)
             interrupted.wait()
@@ -84,7 +84,7 @@ def test_a_server_that_is_not_ready_again_in_time_is_killed_and_said_to_be(tmp_p
     lines = (hangs, "import time", "if not first: time.sleep(100)", READY, WAIT)
     with pytest.raises(RunError) as raised, processes(tmp_path, interrupted) as group:  # noqa: PT012
         group.start([server(*lines)])
-        group.wait_ready(timeout_s=20)
+        group.wait_ready(timeout_s=60)
         with group.supervised(
             Deadlines(health_s=8.0, start_s=0.5), {}, rules=QUICK._replace(restarts=1), on_serving=served
         ):
@@ -97,7 +97,7 @@ def test_a_server_that_answers_nobody_is_killed(tmp_path: Path) -> None:
     served = Served()
     with processes(tmp_path) as group:
         group.start([server(READY.replace("http://here", "http://127.0.0.1:9"), WAIT)])
-        group.wait_ready(timeout_s=20)
+        group.wait_ready(timeout_s=60)
         (first,) = group.states()
         with group.supervised(Deadlines(health_s=0.5, start_s=1000.0), {}, rules=QUICK, on_serving=served):
             wait_until(lambda: group.states()[0].pid != first.pid)
@@ -109,12 +109,12 @@ def test_nothing_is_started_again_when_the_run_ends(tmp_path: Path) -> None:
     served = Served()
     with processes(tmp_path) as group:
         group.start([server(READY, WAIT)])
-        group.wait_ready(timeout_s=20)
+        group.wait_ready(timeout_s=60)
         with group.supervised(PATIENT, {}, rules=QUICK._replace(first_delay_s=1000.0), on_serving=served):
             os.kill(group.states()[0].pid, signal.SIGKILL)
             wait_until(lambda: bool(served.told))
         began = time.monotonic()
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 60  # and not 1000 s
     assert served.told == [("env-server-0", None)]
     wait_until(lambda: not any(thread.name == "env-server-0" for thread in threading.enumerate()))
     assert [state.state for state in group.states()] == ["the signal SIGKILL"]
@@ -124,7 +124,7 @@ def test_what_a_server_said_before_and_after_is_in_one_log(tmp_path: Path) -> No
     served = Served()
     with processes(tmp_path) as group:
         group.start([server("print('hello', flush=True)", READY, WAIT)])
-        group.wait_ready(timeout_s=20)
+        group.wait_ready(timeout_s=60)
         with group.supervised(PATIENT, {}, rules=QUICK, on_serving=served):
             os.kill(group.states()[0].pid, signal.SIGKILL)
             wait_until(lambda: len(served.told) == 2)

@@ -30,7 +30,7 @@ def serve(name: str, *words: str, cache: Path) -> Iterator[IO[str]]:
             yield process.stdout
         finally:
             process.send_signal(signal.SIGINT)
-        assert process.wait(10) == 0
+        assert process.wait(60) == 0
 
 
 def served_url(line: str) -> str:

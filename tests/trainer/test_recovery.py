@@ -126,7 +126,7 @@ def test_servers_that_die_or_hang_are_started_again_and_the_run_goes_on(tmp_path
             wait_for_episodes(tmp_path, lines, step)
             os.kill(pids_of(tmp_path)[role], number)
         sentences = [line for line in lines if line.startswith("envgym: ")]
-        assert run.wait(60) == 0
+        assert run.wait(180) == 0
     assert not sentences
     rows = check_counts(tmp_path, steps=7)
     assert total(rows, "processes/restarts") == 3
@@ -152,7 +152,7 @@ def test_a_server_that_dies_at_every_start_ends_the_run_with_one_sentence(tmp_pa
         (tmp_path / "slow_game.py").rename(tmp_path / "moved.py")
         os.kill(pids_of(tmp_path)["env-server-0"], signal.SIGKILL)
         sentences = [line for line in lines if line.startswith("envgym: ")]
-        assert run.wait(60) == 2
+        assert run.wait(180) == 2
     (sentence,) = sentences
     assert sentence.startswith(
         "envgym: env-server-0 must run until the run ends, got exit code 2 and 2 restarts within 600 s ("

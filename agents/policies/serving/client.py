@@ -99,13 +99,12 @@ class ServedPolicy(Policy):
             wait_s=self._limits.wait_s,
             is_elastic=servers is not None,
         )
-        self._watching: list[Future[None]] = []
         try:
             self._run(self._fleet.connect())
-            self._watching.append(self._begin(self._fleet.watch(self._limits.watch_s)))
+            self._begin(self._fleet.watch(self._limits.watch_s))
             if servers is not None:
                 membership = FleetMembership(self._fleet, servers, make_link=self._make_link)
-                self._watching.append(self._begin(membership.follow(self._limits.follow_s)))
+                self._begin(membership.follow(self._limits.follow_s))
             self._run(self._fleet.wait_for_first())
         except BaseException:
             self.close()
@@ -124,7 +123,7 @@ class ServedPolicy(Policy):
         self.check_sampling(request.sampling)
         limit = max_sampled_tokens(request, positions=self._fleet.max_context, where=_WHERE)
         work = self._generate(request, limit)
-        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
+        return await asyncio.wrap_future(self._begin(work))
 
     async def compute_logprobs(self, token_ids: Sequence[tuple[int, ...]]) -> list[tuple[float, ...]]:
         """Return for each sequence the raw log-prob of every token given those before it; 0.0 for the first.
@@ -132,7 +131,7 @@ class ServedPolicy(Policy):
         Raises: PolicyFailure: as `generate`.
         """
         work = self._compute_logprobs(list(token_ids))
-        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
+        return await asyncio.wrap_future(self._begin(work))
 
     def update_weights(self, named_tensors: "Iterable[tuple[str, Tensor]]", version: int) -> None:
         """Bring new weights to all servers; requests under way go on with them after what they have sampled.
@@ -156,30 +155,33 @@ class ServedPolicy(Policy):
         self._num_clears += 1
 
     def close(self) -> None:
-        """Let go of the servers, which go on; may be called twice."""
+        """Let go of the servers, which go on; requests under way are cancelled. May be called twice."""
         if self._thread.is_alive():
-            for watching in self._watching:
-                watching.cancel()
-            self._run(self._fleet.close())
-            self._stop()
+            self._run(self._end())
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+            self._loop.close()
             self._transport.close()
 
     def describe_servers(self) -> str:
         """Say of each server how it is."""
         return self._fleet.describe()
 
-    def _begin(self, work: Coroutine[Any, Any, None]) -> "Future[None]":
+    def _begin(self, work: Coroutine[Any, Any, T]) -> "Future[T]":  # of any coroutine
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
-    def _stop(self) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
-
     def _run(self, work: Coroutine[Any, Any, T]) -> T:  # of any coroutine
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+        return self._begin(work).result()
 
     # ---- on the client's loop ------------------------------------------------------------------------------------
+
+    async def _end(self) -> None:
+        """Cancel all that is under way, and close every connection."""
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._fleet.close()
 
     @property
     def _salt(self) -> str:

@@ -1,7 +1,7 @@
 """The policy servers of one run together: which is used for a request, how many it has, which has gone and returned."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 from envgym.agents.policies.serving.http import ConnectionFailed
 from envgym.agents.policies.serving.link import (
@@ -16,6 +16,10 @@ from envgym.agents.policies.serving.queue import WAIT_S, ServerQueue
 from envgym.agents.policies.serving.transport import WeightUpdate
 from envgym.errors import InvalidInput, PolicyFailure
 from envgym.server_list import warn_user
+
+_MANY_LATE = 4
+"""Transfers after which a server that joins or returns, and still has no newest weights, is named."""
+_LATE = f"{_MANY_LATE - 1} times in a row newer weights came while it was taking some"
 
 
 class ServerFleet(ServerQueue):
@@ -132,22 +136,22 @@ class ServerFleet(ServerQueue):
         if self._first_version is None:
             self._begin_with([link])
         self._compare(link, is_same=is_same)
-        while link.digests != self._digests or link.version != self.version:  # newer ones may come meanwhile
-            if link.digests == self._digests:
+        num_late = 0
+        while not (has_them := link.digests == (self.newest and self.newest.digests)) or link.version != self.version:
+            if has_them:
                 await link.rename(self.version)
             else:
+                num_late += 1
+                if num_late == _MANY_LATE:
+                    warn_user(f"{link.url} is not used yet: {_LATE}; unless it can take them faster, let it leave")
                 await self._bring_forward(link)
-            must, do = f"take the weights of version {self.version}", "look into its log, and start it again"
-            is_sound = link.state is not ServerState.BROKEN
-            InvalidInput.unless(is_sound, "server", must, link.reason, where=link.url, do=do)
+            if link.state is ServerState.BROKEN:
+                must, do = f"take the weights of version {self.version}", "look into its log, and start it again"
+                raise InvalidInput.of("server", must, link.reason, where=link.url, do=do)
         if link not in self.links:  # no update has begun since the comparison
             self.links.append(link)
         link.use()
         self.forget(link)
-
-    @property
-    def _digests(self) -> Mapping[str, str] | None:
-        return None if self.newest is None else self.newest.digests
 
     def _compare(self, link: ServerLink, *, is_same: bool) -> None:
         """Compare a server that joins or returns with the first ones; `is_same`: as `ServerLink.connect` returned it.

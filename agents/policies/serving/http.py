@@ -367,7 +367,7 @@ class HttpConnections:
                 http.start_next_cycle()
                 self._idle.append(connection)
             else:
-                writer.close()
+                writer.transport.abort()
 
 
 class _ClosedBefore(Exception):

@@ -49,7 +49,6 @@ CLIQUE = HardProblem(
     draw=lambda rng, num: draw_graph(rng, num, DENSITY),
     show=show,
     num_things=num_vertices,
-    num_groups=lambda instance: 0,
     evaluate=evaluate,
     solve=solve,
     baseline=lambda instance: AN_EDGE,

@@ -57,7 +57,6 @@ MAX_CUT = HardProblem(
     draw=draw,
     show=show,
     num_things=num_vertices,
-    num_groups=lambda instance: 0,
     evaluate=evaluate,
     solve=solve,
     baseline=baseline,

@@ -82,7 +82,6 @@ MAX_SAT = HardProblem(
     draw=draw,
     show=show,
     num_things=lambda instance: instance[0][0],
-    num_groups=lambda instance: 0,
     evaluate=evaluate,
     solve=solve,
     baseline=baseline,

@@ -38,7 +38,7 @@ class HardProblem:
     show: Callable[[Instance], str]
     """Write the goal and the instance."""
     num_things: Callable[[Instance], int]
-    num_groups: Callable[[Instance], int]
+    num_groups: Callable[[Instance], int] = lambda instance: 0
     """Highest number of a group; of no meaning in other forms."""
     evaluate: Callable[[Instance, Answer], int | str]
     """Return the value of a well-formed answer, or a sentence that names a constraint which it breaks."""

@@ -77,7 +77,6 @@ SET_COVER = HardProblem(
     draw=draw,
     show=show,
     num_things=lambda instance: len(instance) - 1,
-    num_groups=lambda instance: 0,
     evaluate=evaluate,
     solve=solve,
     baseline=lambda instance: WORTHLESS_SHARE * (len(instance) - 1),

@@ -60,7 +60,6 @@ SUBSET_SUM = HardProblem(
     draw=draw,
     show=show,
     num_things=lambda instance: len(instance[1]),
-    num_groups=lambda instance: 0,
     evaluate=evaluate,
     solve=solve,
     baseline=baseline,

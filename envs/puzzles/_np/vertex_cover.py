@@ -51,7 +51,6 @@ VERTEX_COVER = HardProblem(
     draw=lambda rng, num: draw_graph(rng, num, DENSITY),
     show=show,
     num_things=num_vertices,
-    num_groups=lambda instance: 0,
     evaluate=evaluate,
     solve=solve,
     baseline=lambda instance: num_vertices(instance) - NOT_JOINED,

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from envgym.envs.tools._mcp.plans import McpTaskPlan
-from envgym.envs.tools._mcp.sampling import Sampler, TaskKind, suitable
+from envgym.envs.tools._mcp.sampling import ServerSampler, TaskKind, suitable
 from envgym.envs.tools._mcp.servers.calendar import write_time
 from envgym.envs.tools._mcp.servers.protocol import Json
 from envgym.envs.tools._office import words
@@ -15,7 +15,7 @@ _OPENS, _CLOSES = 8 * 60, 18 * 60
 _LENGTHS = (30, 45, 60, 90, 120)
 
 
-def _events(draws: Sampler) -> dict[str, Json]:
+def _events(draws: ServerSampler) -> dict[str, Json]:
     """Draw calendars; return their events by id."""
     owners, events = sorted(draws.people(NUM_OWNERS)), dict[str, Json]()
     titles = iter(draws.some(words.EVENTS, NUM_OWNERS * NUM_EVENTS))
@@ -46,7 +46,7 @@ def _is_free(events: Mapping[str, Json], event: Json, *but: str) -> bool:
     return end <= _CLOSES and not is_met
 
 
-def cancel_event(draws: Sampler) -> McpTaskPlan:
+def cancel_event(draws: ServerSampler) -> McpTaskPlan:
     """Cancel an event that is named."""
     events = _events(draws)
     key, goal = draws.one(list(events)), draws.goal()
@@ -63,7 +63,7 @@ def cancel_event(draws: Sampler) -> McpTaskPlan:
     )
 
 
-def change_room(draws: Sampler) -> McpTaskPlan:
+def change_room(draws: ServerSampler) -> McpTaskPlan:
     """Hold an event that is named in another room."""
     events = _events(draws)
     key, goal = draws.one(list(events)), draws.goal()
@@ -84,7 +84,7 @@ def change_room(draws: Sampler) -> McpTaskPlan:
     )
 
 
-def shift_day(draws: Sampler) -> McpTaskPlan:
+def shift_day(draws: ServerSampler) -> McpTaskPlan:
     """Move an event to the same time of another day."""
     events = _events(draws)
     key, goal = draws.one(list(events)), draws.goal()
@@ -107,7 +107,7 @@ def shift_day(draws: Sampler) -> McpTaskPlan:
     )
 
 
-def follow_event(draws: Sampler) -> McpTaskPlan:
+def follow_event(draws: ServerSampler) -> McpTaskPlan:
     """Add an event that begins where another one ends."""
     events = _events(draws)
     event, title = events[draws.one(list(events))], draws.one(words.NEW_EVENTS)
@@ -139,7 +139,7 @@ def follow_event(draws: Sampler) -> McpTaskPlan:
     )
 
 
-def clear_room(draws: Sampler) -> McpTaskPlan:
+def clear_room(draws: ServerSampler) -> McpTaskPlan:
     """Hold all events of a room on a day in another one, in all calendars."""
     events, goal = _events(draws), draws.goal()
     some = events[draws.one(list(events))]
@@ -163,7 +163,7 @@ def clear_room(draws: Sampler) -> McpTaskPlan:
     )
 
 
-def cancel_long(draws: Sampler) -> McpTaskPlan:
+def cancel_long(draws: ServerSampler) -> McpTaskPlan:
     """Cancel a person's long events on two days, and add one in place of the longest."""
     events, goal = _events(draws), draws.goal()
     owner, days = draws.one(list(draws.tables["calendars"])), sorted(draws.some(DAYS, 2))

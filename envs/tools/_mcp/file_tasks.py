@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from envgym.envs.tools._mcp.plans import McpTaskPlan
-from envgym.envs.tools._mcp.sampling import WORDS, Sampler, TaskKind, suitable
+from envgym.envs.tools._mcp.sampling import WORDS, ServerSampler, TaskKind, suitable
 from envgym.envs.tools._mcp.servers.protocol import Tables
 from envgym.envs.tools._office.plans import PlannedCall, plan_call
 
@@ -11,13 +11,13 @@ NUM_FILES = 14
 _START = plan_call("start_editing")
 
 
-def _files(draws: Sampler) -> list[dict[str, str]]:
+def _files(draws: ServerSampler) -> list[dict[str, str]]:
     """Draw files: path, topic, owner, state and amount of each."""
     owners = draws.people(4)
     files = []
     for topic in draws.some(WORDS["topics"], NUM_FILES):
         file = {"topic": topic, "owner": draws.one(owners), "state": draws.one(WORDS["states"])}
-        file |= {"path": f"{draws.one(WORDS['folders'])}/{topic}.txt", "amount": str(draws.number(20, 900))}
+        file |= {"path": f"{draws.one(WORDS['folders'])}/{topic}.txt", "amount": str(draws.between(20, 900))}
         files.append(file)
     draws.tables = {"files": {file["path"]: {"path": file["path"], "text": _text(file)} for file in files}}
     return files
@@ -32,7 +32,7 @@ def _moved(goal: Tables, path: str, target: str) -> None:
     goal["files"][target] = {**goal["files"].pop(path), "path": target}
 
 
-def move_file(draws: Sampler) -> McpTaskPlan:
+def move_file(draws: ServerSampler) -> McpTaskPlan:
     """Move a file that is named into another folder."""
     file = draws.one(_files(draws))
     folder, name = file["path"].rsplit("/", 1)
@@ -52,7 +52,7 @@ def move_file(draws: Sampler) -> McpTaskPlan:
     )
 
 
-def append_line(draws: Sampler) -> McpTaskPlan:
+def append_line(draws: ServerSampler) -> McpTaskPlan:
     """Add a line to a file that is named."""
     file, line = draws.one(_files(draws)), draws.one(WORDS["lines"])
     path, goal = file["path"], draws.goal()
@@ -64,7 +64,7 @@ def append_line(draws: Sampler) -> McpTaskPlan:
     )
 
 
-def delete_of_owner(draws: Sampler) -> McpTaskPlan:
+def delete_of_owner(draws: ServerSampler) -> McpTaskPlan:
     """Delete the only file of an owner."""
     files = _files(draws)
     file = draws.one(files)
@@ -85,7 +85,7 @@ def delete_of_owner(draws: Sampler) -> McpTaskPlan:
     )
 
 
-def copy_amount(draws: Sampler) -> McpTaskPlan:
+def copy_amount(draws: ServerSampler) -> McpTaskPlan:
     """Write the amount of one file into a new one."""
     file = draws.one(_files(draws))
     title, path, goal = file["topic"].capitalize(), f"{draws.one(WORDS['folders'])}/amount.txt", draws.goal()
@@ -105,7 +105,7 @@ def copy_amount(draws: Sampler) -> McpTaskPlan:
     )
 
 
-def archive_closed(draws: Sampler) -> McpTaskPlan:
+def archive_closed(draws: ServerSampler) -> McpTaskPlan:
     """Move the files of a folder that are closed."""
     files, folder, goal = _files(draws), draws.one(WORDS["folders"]), draws.goal()
     inside = sorted(item["path"] for item in files if item["path"].startswith(f"{folder}/"))
@@ -129,7 +129,7 @@ def archive_closed(draws: Sampler) -> McpTaskPlan:
     )
 
 
-def total_of_owner(draws: Sampler) -> McpTaskPlan:
+def total_of_owner(draws: ServerSampler) -> McpTaskPlan:
     """Add the amounts of an owner up, and delete the drafts among the files."""
     files = _files(draws)
     owner = draws.one(files)["owner"]

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from envgym.envs.tools._mcp.plans import McpTaskPlan
-from envgym.envs.tools._mcp.sampling import WORDS, Sampler, TaskKind, suitable
+from envgym.envs.tools._mcp.sampling import WORDS, ServerSampler, TaskKind, suitable
 from envgym.envs.tools._mcp.servers.protocol import Json, Tables
 from envgym.envs.tools._office.plans import PlannedCall, plan_call
 
@@ -12,7 +12,7 @@ OWNER, PORT, REVIEW = 1, 2, 3
 """Numbers of the lines with the owner, the port and the review."""
 
 
-def _pages(draws: Sampler) -> dict[str, Json]:
+def _pages(draws: ServerSampler) -> dict[str, Json]:
     """Draw pages about services; return them by title."""
     owners, pages = draws.people(4), dict[str, Json]()
     ports = iter(draws.some(range(2000, 9000), NUM_PAGES))
@@ -34,7 +34,7 @@ def _edit(goal: Tables, title: str, number: int, line: str) -> list[PlannedCall]
     ]
 
 
-def add_line(draws: Sampler) -> McpTaskPlan:
+def add_line(draws: ServerSampler) -> McpTaskPlan:
     """Add a line to a page that is named."""
     pages = _pages(draws)
     title, goal = draws.one(list(pages)), draws.goal()
@@ -50,7 +50,7 @@ def add_line(draws: Sampler) -> McpTaskPlan:
     )
 
 
-def change_section(draws: Sampler) -> McpTaskPlan:
+def change_section(draws: ServerSampler) -> McpTaskPlan:
     """Put a page that is named into another section."""
     pages = _pages(draws)
     title, goal = draws.one(list(pages)), draws.goal()
@@ -72,7 +72,7 @@ def change_section(draws: Sampler) -> McpTaskPlan:
     )
 
 
-def change_owner(draws: Sampler) -> McpTaskPlan:
+def change_owner(draws: ServerSampler) -> McpTaskPlan:
     """Name the new owner on the page that has a port."""
     pages = _pages(draws)
     title, goal = draws.one(list(pages)), draws.goal()
@@ -88,7 +88,7 @@ def change_owner(draws: Sampler) -> McpTaskPlan:
     )
 
 
-def copy_port(draws: Sampler) -> McpTaskPlan:
+def copy_port(draws: ServerSampler) -> McpTaskPlan:
     """Let a page have the port of another one."""
     pages = _pages(draws)
     source, title = draws.some(list(pages), 2)
@@ -103,7 +103,7 @@ def copy_port(draws: Sampler) -> McpTaskPlan:
     )
 
 
-def hand_over(draws: Sampler) -> McpTaskPlan:
+def hand_over(draws: ServerSampler) -> McpTaskPlan:
     """Name a new owner on all pages of another one."""
     pages = _pages(draws)
     line, goal = pages[draws.one(list(pages))]["lines"][OWNER - 1], draws.goal()
@@ -122,7 +122,7 @@ def hand_over(draws: Sampler) -> McpTaskPlan:
     )
 
 
-def archive_due(draws: Sampler) -> McpTaskPlan:
+def archive_due(draws: ServerSampler) -> McpTaskPlan:
     """Put the pages of a section whose review is due into the archive, as reviewed."""
     pages = _pages(draws)
     section, goal = draws.one([item for item in WORDS["sections"] if item != "archive"]), draws.goal()

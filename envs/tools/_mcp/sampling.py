@@ -2,45 +2,27 @@
 
 import copy
 import tomllib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
+from envgym.authoring.sampler import Sampler, Unsuitable
 from envgym.envs.tools._mcp.plans import McpTaskPlan
 from envgym.envs.tools._mcp.servers.protocol import Json, Tables
 from envgym.envs.tools._office import words
 
 WORDS: Json = tomllib.loads((Path(__file__).parents[1] / "data" / "mcp_words.toml").read_text(encoding="utf-8"))
-ItemT = TypeVar("ItemT")
 
 
-class Unsuitable(Exception):
-    """The records that were drawn do not suit the task; draw others."""
-
-
-class Sampler:
+class ServerSampler(Sampler):
     """A generator, and the records that are drawn for a task."""
 
     def __init__(self, rng: np.random.Generator) -> None:
         """Begin without records."""
-        self.rng = rng
+        super().__init__(rng)
         self.tables: Tables = {}
-
-    def number(self, low: int, high: int) -> int:
-        """Draw a whole number, both ends included."""
-        return int(self.rng.integers(low, high + 1))
-
-    def one(self, items: Sequence[ItemT]) -> ItemT:
-        """Draw an item. Raises: Unsuitable: there is none."""
-        return self.some(items, 1)[0]
-
-    def some(self, items: Sequence[ItemT], count: int) -> list[ItemT]:
-        """Draw different items, in random order. Raises: Unsuitable: there are fewer."""
-        if count > len(items):
-            raise Unsuitable
-        return [items[place] for place in self.rng.choice(len(items), size=count, replace=False)]
 
     def people(self, count: int) -> list[str]:
         """Draw names of people, no two with a first or last name in common."""
@@ -52,7 +34,7 @@ class Sampler:
         return copy.deepcopy(self.tables)
 
 
-TaskKind = Callable[[Sampler], McpTaskPlan]
+TaskKind = Callable[[ServerSampler], McpTaskPlan]
 """Draws records and a task on them. Raises: Unsuitable."""
 
 

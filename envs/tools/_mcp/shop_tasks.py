@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from envgym.envs.tools._mcp.plans import McpTaskPlan
-from envgym.envs.tools._mcp.sampling import WORDS, Sampler, TaskKind, suitable
+from envgym.envs.tools._mcp.sampling import WORDS, ServerSampler, TaskKind, suitable
 from envgym.envs.tools._mcp.servers.protocol import Json, Tables
 from envgym.envs.tools._office.plans import PlannedCall, plan_call
 
@@ -11,14 +11,14 @@ NUM_CUSTOMERS, NUM_ORDERS, IN_CATEGORY = 3, 3, 5
 _STATES = ("open", "open", "shipped")
 
 
-def _shop(draws: Sampler) -> tuple[str, dict[str, Json]]:
+def _shop(draws: ServerSampler) -> tuple[str, dict[str, Json]]:
     """Draw a shop; return the customer whom the task is for, and the products by id."""
     ids, products = iter(draws.some([f"P{number}" for number in range(100, 1000)], 20)), dict[str, Json]()
     for category, things in WORDS["products"].items():
         names = [f"{make} {thing}" for make in WORDS["makes"] for thing in things]
         prices = draws.some(range(10, 200), IN_CATEGORY)
         for name, price in zip(draws.some(names, IN_CATEGORY), prices, strict=True):
-            product = {"name": name, "category": category, "price": int(price), "stock": draws.number(0, 12)}
+            product = {"name": name, "category": category, "price": int(price), "stock": draws.between(0, 12)}
             products[next(ids)] = product
     customers = {f"{name.lower().replace(' ', '.')}@mail.example": name for name in draws.people(NUM_CUSTOMERS)}
     orders: dict[str, Json] = {}
@@ -26,7 +26,7 @@ def _shop(draws: Sampler) -> tuple[str, dict[str, Json]]:
     addresses = {email: _address(draws) for email in customers}
     for key in keys:
         email = draws.one(list(customers))
-        items = {item: draws.number(1, 3) for item in sorted(draws.some(list(products), draws.number(1, 2)))}
+        items = {item: draws.between(1, 3) for item in sorted(draws.some(list(products), draws.between(1, 2)))}
         orders[key] = {"email": email, "items": items, "address": addresses[email], "status": draws.one(_STATES)}
     accounts: dict[str, Json] = {
         email: {"name": name, "address": addresses[email]} for email, name in customers.items()
@@ -35,11 +35,11 @@ def _shop(draws: Sampler) -> tuple[str, dict[str, Json]]:
     return draws.one(list(customers)), products
 
 
-def _address(draws: Sampler) -> str:
-    return f"{draws.number(1, 120)} {draws.one(WORDS['streets'])}, {draws.one(WORDS['towns'])}"
+def _address(draws: ServerSampler) -> str:
+    return f"{draws.between(1, 120)} {draws.one(WORDS['streets'])}, {draws.one(WORDS['towns'])}"
 
 
-def _who(draws: Sampler, email: str) -> str:
+def _who(draws: ServerSampler, email: str) -> str:
     return f"You act for {draws.tables['customers'][email]['name']} ({email})."
 
 
@@ -66,10 +66,10 @@ def _cancel(goal: Tables, key: str) -> PlannedCall:
     return plan_call("cancel_order", order_id=key)
 
 
-def order_product(draws: Sampler) -> McpTaskPlan:
+def order_product(draws: ServerSampler) -> McpTaskPlan:
     """Order some of a product that is named."""
     email, products = _shop(draws)
-    key, count, goal = draws.one(list(products)), draws.number(1, 4), draws.goal()
+    key, count, goal = draws.one(list(products)), draws.between(1, 4), draws.goal()
     suitable(products[key]["stock"] >= count)
     name, who = products[key]["name"], _who(draws, email)
     return McpTaskPlan(
@@ -82,7 +82,7 @@ def order_product(draws: Sampler) -> McpTaskPlan:
     )
 
 
-def change_address(draws: Sampler) -> McpTaskPlan:
+def change_address(draws: ServerSampler) -> McpTaskPlan:
     """Change the delivery address."""
     email, _ = _shop(draws)
     address, goal, who = _address(draws), draws.goal(), _who(draws, email)
@@ -94,10 +94,10 @@ def change_address(draws: Sampler) -> McpTaskPlan:
     )
 
 
-def order_cheapest(draws: Sampler) -> McpTaskPlan:
+def order_cheapest(draws: ServerSampler) -> McpTaskPlan:
     """Order the cheapest product of a category of which there is enough."""
     email, products = _shop(draws)
-    category, count, goal = draws.one(list(WORDS["products"])), draws.number(2, 5), draws.goal()
+    category, count, goal = draws.one(list(WORDS["products"])), draws.between(2, 5), draws.goal()
     inside = [key for key, item in products.items() if item["category"] == category]
     enough = [key for key in inside if products[key]["stock"] >= count]
     suitable(enough)
@@ -115,7 +115,7 @@ def order_cheapest(draws: Sampler) -> McpTaskPlan:
     )
 
 
-def cancel_with_product(draws: Sampler) -> McpTaskPlan:
+def cancel_with_product(draws: ServerSampler) -> McpTaskPlan:
     """Cancel the only open order with a product."""
     email, products = _shop(draws)
     orders, goal, who = draws.tables["orders"], draws.goal(), _who(draws, email)
@@ -134,7 +134,7 @@ def cancel_with_product(draws: Sampler) -> McpTaskPlan:
     )
 
 
-def order_two(draws: Sampler) -> McpTaskPlan:
+def order_two(draws: ServerSampler) -> McpTaskPlan:
     """Order the cheapest product of one category and the dearest of another, within a price, in one order."""
     email, products = _shop(draws)
     first, second = draws.some(list(WORDS["products"]), 2)
@@ -165,7 +165,7 @@ def order_two(draws: Sampler) -> McpTaskPlan:
     )
 
 
-def cancel_dear(draws: Sampler) -> McpTaskPlan:
+def cancel_dear(draws: ServerSampler) -> McpTaskPlan:
     """Cancel all open orders above a total, then change the address."""
     email, products = _shop(draws)
     goal, who, address = draws.goal(), _who(draws, email), _address(draws)
@@ -174,7 +174,7 @@ def cancel_dear(draws: Sampler) -> McpTaskPlan:
         key: sum(int(products[item]["price"]) * int(count) for item, count in order["items"].items())
         for key, order in own.items()
     }
-    limit = draws.number(5, 40) * 10
+    limit = draws.between(5, 40) * 10
     dear = [key for key, order in own.items() if order["status"] == "open" and totals[key] > limit]
     suitable(len(dear) >= 2 and len(dear) < len(own))
     goal["customers"][email]["address"] = address

@@ -7,11 +7,12 @@ from types import MappingProxyType
 import numpy as np
 
 from envgym.authoring import TaskDraft
+from envgym.authoring.sampler import Unsuitable
 from envgym.authoring.sources import MAX_DRAWS, check_index, task_from_draft
 from envgym.core.tasks import Split, Task, split_of
 from envgym.envs.tools._mcp import calendar_tasks, file_tasks, knowledge_tasks, shop_tasks
 from envgym.envs.tools._mcp.plans import find_flaw
-from envgym.envs.tools._mcp.sampling import Sampler, TaskKind, Unsuitable
+from envgym.envs.tools._mcp.sampling import ServerSampler, TaskKind
 from envgym.seeds import generator
 
 WHERE = "tools/mcp-v0"
@@ -60,7 +61,7 @@ def draw_task(draws: np.random.Generator, server: str, level: int) -> TaskDraft:
     kinds = TASK_KINDS[server][level]
     kind = kinds[int(draws.integers(len(kinds)))]
     while True:
-        sampler = Sampler(draws)
+        sampler = ServerSampler(draws)
         try:
             plan = kind(sampler)
         except Unsuitable:

@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
-from typing import TypeVar
 
 import numpy as np
 
+from envgym.authoring.sampler import Sampler, Unsuitable
 from envgym.envs.tools._office import words
 from envgym.envs.tools._office.calendar import free_starts
 from envgym.envs.tools._office.state import (
@@ -22,8 +22,6 @@ from envgym.envs.tools._office.state import (
     write_moment,
 )
 
-ItemT = TypeVar("ItemT")
-
 NUM_TEAMS, TEAM_SIZE, NUM_PARTNERS = 3, 4, 2
 NUM_EVENTS, NUM_MAILS, NUM_FILES, NUM_TICKETS = 12, 13, 9, 12
 NUM_DAYS = 8
@@ -31,31 +29,15 @@ NUM_DAYS = 8
 _LENGTHS = (30, 45, 60, 90)
 
 
-class UnsuitableOffice(Exception):
-    """The office that was drawn does not suit the task; draw another."""
-
-
-class RecordSampler:
-    """A generator, and what is drawn with it everywhere."""
+class RecordSampler(Sampler):
+    """A generator, and the ids of records."""
 
     def __init__(self, rng: np.random.Generator) -> None:
         """Set ids aside for the records that are there at the start."""
-        self.rng = rng
+        super().__init__(rng)
         self._numbers = {
             letter: iter(rng.choice(np.arange(1000, FIRST_NEW), size=60, replace=False)) for letter in "CEMT"
         }
-
-    def one(self, items: Sequence[ItemT]) -> ItemT:
-        """Draw an item. Raises: UnsuitableOffice: there is none."""
-        if not items:
-            raise UnsuitableOffice
-        return items[int(self.rng.integers(len(items)))]
-
-    def some(self, items: Sequence[ItemT], count: int) -> list[ItemT]:
-        """Draw different items, in random order. Raises: UnsuitableOffice: there are fewer."""
-        if count > len(items):
-            raise UnsuitableOffice
-        return [items[index] for index in self.rng.choice(len(items), size=count, replace=False)]
 
     def number(self, letter: str) -> str:
         """Return a new id."""
@@ -102,7 +84,7 @@ class OfficeSampler(RecordSampler):
         return who
 
     def who(self, email: str) -> Contact:
-        """Return the person with an address, who counts as named. Raises: UnsuitableOffice: it is nobody else's."""
+        """Return the person with an address, who counts as named. Raises: Unsuitable: it is nobody else's."""
         self._taken.add(email)
         return self.one([item for item in self.office.contacts.values() if item.email == email])
 
@@ -138,18 +120,18 @@ class OfficeSampler(RecordSampler):
         return ticket
 
     def free(self, day: str, minutes: int) -> list[str]:
-        """Return the free starts of a day. Raises: UnsuitableOffice: there is none."""
+        """Return the free starts of a day. Raises: Unsuitable: there is none."""
         starts = free_starts(self.office, day, minutes)
         if not starts:
-            raise UnsuitableOffice
+            raise Unsuitable
         return starts
 
     # ---- adding what a task needs -----------------------------------------------------------------------------------
 
     def add(self, *records: Contact | Event | Mail | TextFile | FileFolder | SupportTicket) -> None:
-        """Put records into the office. Raises: UnsuitableOffice: it is closed."""
+        """Put records into the office. Raises: Unsuitable: it is closed."""
         if self.is_closed:
-            raise UnsuitableOffice
+            raise Unsuitable
         self.office = self.office.put(*records)
 
     def add_event(self, title: str, day: str, minutes: int, attendees: Sequence[Contact]) -> Event:
@@ -170,9 +152,9 @@ class OfficeSampler(RecordSampler):
         return mail
 
     def add_file(self, path: str, content: str) -> TextFile:
-        """Add a file. Raises: UnsuitableOffice: the path is taken."""
+        """Add a file. Raises: Unsuitable: the path is taken."""
         if path in self.office.files:
-            raise UnsuitableOffice
+            raise Unsuitable
         file = TextFile(path, content, self.past()[:10])
         self._taken.add(path)
         self.add(file)

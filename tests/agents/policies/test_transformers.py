@@ -43,7 +43,7 @@ def test_a_writer_comes_before_a_reader_that_returns_again_and_again() -> None:
 
     worker = threading.Thread(target=use)
     worker.start()
-    assert used.wait(10)
+    assert used.wait(60)
     for _ in range(20):
         with lock.write():
             held = uses
@@ -51,7 +51,7 @@ def test_a_writer_comes_before_a_reader_that_returns_again_and_again() -> None:
             threading.Event().wait(0.002)
             assert uses == held  # nobody uses it meanwhile
     ends.set()
-    worker.join(10)
+    worker.join(60)
     assert not lock.has_writer
     assert reads_before_writer <= 2 * 20  # the one under way, and one that was through the door already
 

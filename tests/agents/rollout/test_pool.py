@@ -117,7 +117,7 @@ def test_an_env_that_hangs_in_its_thread_is_left_behind_and_closed_when_it_wakes
         blocking = True
 
         def respond(self, action: Action) -> Reply:
-            wakes.wait(10)
+            wakes.wait(60)
             return super().respond(action)
 
         def close(self) -> None:
@@ -135,7 +135,7 @@ def test_an_env_that_hangs_in_its_thread_is_left_behind_and_closed_when_it_wakes
     assert episode.ending is Ending.ERROR_ABORTED
     assert not closed.is_set()
     wakes.set()
-    assert closed.wait(10)
+    assert closed.wait(60)
 
 
 def test_an_abort_after_the_end_changes_nothing() -> None:

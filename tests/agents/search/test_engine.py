@@ -172,7 +172,7 @@ class Aborting(Babbler):
 
 def all_closed(kind: type[Counted]) -> bool:
     """Wait for the threads of abandoned envs."""
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while kind.alive and time.monotonic() < deadline:
         time.sleep(0.001)
     return kind.alive == 0
@@ -207,12 +207,12 @@ def test_an_env_that_hangs_does_not_hold_up_an_aborted_tree(method: str) -> None
     class Hanging(Slow):
         def respond(self, action: Action) -> Reply:
             if method == "respond" and self.state.heard:
-                wakes.wait(20)
+                wakes.wait(60)
             return super().respond(action)
 
         def fork(self) -> "Hanging":
             if method == "fork" and self.state.heard:
-                wakes.wait(20)
+                wakes.wait(60)
             return super().fork()  # type: ignore[return-value]  # a copy is of the same class
 
     async def work() -> GrownGroup:

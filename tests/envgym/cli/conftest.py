@@ -1,6 +1,7 @@
 """A folder to work in: a world that an untrained model half solves, and the settings of a run of seconds."""
 
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -111,6 +112,20 @@ def command(folder: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., t
         capsys.readouterr()
         code = main([str(word) for word in words])
         return code, *capsys.readouterr()
+
+    return run
+
+
+@pytest.fixture
+def out(
+    request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., str]:
+    """Return what runs a command line and gives standard output; the test's module can be named `toy_defects` in it."""
+    monkeypatch.setitem(sys.modules, "toy_defects", request.module)
+
+    def run(*words: str, code: int = 0) -> str:
+        assert main(words) == code
+        return capsys.readouterr().out
 
     return run
 

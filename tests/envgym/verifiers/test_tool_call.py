@@ -16,7 +16,7 @@ from envgym.core.turns import Scored
 from envgym.errors import InvalidInput
 from envgym.parsing import tool_call_action
 from envgym.verifiers import ToolCallMatch
-from envgym.verifiers.tool_call import ExpectedCall, best_assignment, match_calls, same_value
+from envgym.verifiers.tool_call import ExpectedCall, match_calls, same_value
 
 
 def task(*calls: JsonValue) -> Task:
@@ -179,18 +179,16 @@ def test_a_missing_call_pays_when_it_is_made(made: list[ToolCall], wanted: list[
             assert score([*made, call], wanted) > score(made, wanted)
 
 
-@given(
-    st.integers(1, 4).flatmap(
-        lambda width: st.lists(st.lists(st.integers(0, 5), min_size=width, max_size=width), min_size=1, max_size=4)
-    )
-)
-def test_assignment_is_the_best_of_all(gains: list[list[int]]) -> None:
-    pairs = best_assignment(gains)
-    rows, columns = len(gains), len(gains[0])
-    wide = gains if rows <= columns else [list(row) for row in zip(*gains, strict=True)]
-    best = max(
-        sum(row[column] for row, column in zip(wide, order, strict=True))
-        for order in itertools.permutations(range(len(wide[0])), len(wide))
-    )
-    assert sum(gains[row][column] for row, column in pairs) == best
-    assert len({row for row, _ in pairs}) == len({column for _, column in pairs}) == len(pairs) == min(rows, columns)
+@given(calls, calls)
+def test_calls_of_a_name_are_matched_in_the_best_way(made: list[ToolCall], wanted: list[ToolCall]) -> None:
+    made, wanted = ([ToolCall(name="a", arguments=call.arguments) for call in part] for part in (made, wanted))
+    few, many = sorted((made, wanted), key=len)
+
+    def worth(one: ToolCall, other: ToolCall) -> float:
+        pair = (one, other) if few is made else (other, one)
+        found = match_calls(pair[:1], [ExpectedCall.equal_to(pair[1])])
+        return found.keys + found.values
+
+    best = max(sum(map(worth, few, order)) for order in itertools.permutations(many, len(few)))
+    found = match_calls(made, [ExpectedCall.equal_to(call) for call in wanted])
+    assert found.keys + found.values == pytest.approx(best, abs=1e-12)

@@ -5,9 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from envgym.authoring.sampler import Sampler
 from envgym.core.tasks import Split
 from envgym.envs.math._coq_proofs import theorem_command
-from envgym.envs.math._theorem import Theorem, TheoremSampler, renamed
+from envgym.envs.math._theorem import Theorem, renamed
 from envgym.envs.math._theorem_tasks import FAMILIES, TheoremFiles, TheoremTasks
 from envgym.errors import InvalidInput
 
@@ -48,8 +49,7 @@ def test_no_shape_is_on_both_sides(family: str) -> None:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_family_repeats_by_its_generator_and_differs_by_level(family: str) -> None:
     draws = [
-        [FAMILIES[family](TheoremSampler(np.random.default_rng(seed)), level) for seed in range(40)]
-        for level in (1, 3, 3)
+        [FAMILIES[family](Sampler(np.random.default_rng(seed)), level) for seed in range(40)] for level in (1, 3, 3)
     ]
     assert draws[1] == draws[2]
     lengths = [sum(len(theorem.statement) + len(theorem.proof) for theorem in some) for some in draws[:2]]

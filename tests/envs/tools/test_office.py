@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import envgym
+from envgym.authoring.sampler import Unsuitable
 from envgym.conformance import EnvConformance
 from envgym.conformance.env_under_test import oracle_of, play
 from envgym.core.json_types import JsonValue
@@ -19,7 +20,7 @@ from envgym.envs.tools._office import plans
 from envgym.envs.tools._office.apps import office_tools
 from envgym.envs.tools._office.calendar import free_starts
 from envgym.envs.tools._office.plans import PlannedCall, TaskPlan, apply_calls, find_flaw, join_plans, plan_call
-from envgym.envs.tools._office.sampler import OfficeSampler, UnsuitableOffice
+from envgym.envs.tools._office.sampler import OfficeSampler
 from envgym.envs.tools._office.state import (
     Contact,
     Event,
@@ -200,7 +201,7 @@ def test_every_kind_of_task_is_proved_and_worded_in_three_ways(task_kind: TaskKi
         sampler = OfficeSampler(np.random.default_rng(seed))
         try:
             plan = task_kind(sampler)
-        except UnsuitableOffice:
+        except Unsuitable:
             continue
         assert find_flaw(sampler.office, plan) == ""
         assert len(set(plan.texts)) == 3
@@ -275,7 +276,7 @@ def test_fork_goes_its_own_way() -> None:
 def test_offices_come_back_from_json_and_hold_no_overlaps(seed: int) -> None:
     try:
         office = OfficeSampler(np.random.default_rng(seed)).office
-    except UnsuitableOffice:
+    except Unsuitable:
         return
     assert from_json(to_json(office)) == office
     assert find_changes(office, office) == Counter()

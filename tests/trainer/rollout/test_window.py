@@ -89,11 +89,18 @@ def test_beyond_the_window_nothing_is_taken_in_a_stragglers_place(built: RunCont
     def count(num_finished: int, num_open: int) -> None:
         counts.append((num_finished, num_open))
 
+    has_told = asyncio.Event()
+
+    def finish(tree: Tree) -> None:
+        told.append(tree)
+        has_told.set()
+
     async def work() -> list[list[str]]:
         asked = windowed(1, window=0.0)
         collector = replace(built, policy=policy).make_collector(asked, last=2)
         async with collector:
-            taking = asyncio.ensure_future(collector.take(0, stats={}, on_finished=told.append, on_groups=count))
+            taking = asyncio.ensure_future(collector.take(0, stats={}, on_finished=finish, on_groups=count))
+            await has_told.wait()
             _, pending = await asyncio.wait([taking], timeout=0.3)  # all others end in a fraction of it
             assert pending
             assert policy.num_held == 1

@@ -3,10 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
+from envgym.authoring.sampler import Unsuitable
 from envgym.envs.tools._office import words
 from envgym.envs.tools._office.mail import reply_to, sent_mail
 from envgym.envs.tools._office.plans import TaskPlan, plan_call
-from envgym.envs.tools._office.sampler import OfficeSampler, UnsuitableOffice, spoken_day
+from envgym.envs.tools._office.sampler import OfficeSampler, spoken_day
 from envgym.envs.tools._office.state import FileFolder, SupportTicket
 
 ITEMS = ("paper", "toner", "markers", "folders", "envelopes", "batteries", "cables", "staples", "labels", "notebooks")
@@ -23,7 +24,7 @@ def hand_over(sampler: OfficeSampler) -> TaskPlan:
     tickets = [item for item in sampler.office.tickets.values() if item.assignee == old.email and item.status == "open"]
     new, text = sampler.person(), f"Handed over by {old.name}."
     if not 2 <= len(tickets) <= 4:
-        raise UnsuitableOffice
+        raise Unsuitable
     changed = (replace(item, assignee=new.email, comments=(*item.comments, text)) for item in tickets)
     return TaskPlan(
         texts=(
@@ -125,7 +126,7 @@ def clear_day(sampler: OfficeSampler) -> TaskPlan:
     events = [event for event in today if who.email in event.attendees]
     subject, body = "Cancelled", f"I have to cancel our meetings on {spoken_day(day)}."
     if not 1 <= len(events) <= 3 or len(events) == len(today):
-        raise UnsuitableOffice
+        raise Unsuitable
     return TaskPlan(
         texts=(
             f"Cancel every event on {spoken_day(day)} that {who.name} attends, and send {who.name} one mail with the "
@@ -154,7 +155,7 @@ def archive_folder(sampler: OfficeSampler) -> TaskPlan:
     files = [file for file in sampler.office.files.values() if file.path.startswith(f"{folder}/")]
     target = f"/archive/{folder[1:]}_{sampler.office.today[:4]}"
     if not 2 <= len(files) <= 4:
-        raise UnsuitableOffice
+        raise Unsuitable
     moved = [replace(file, path=f"{target}/{file.path.rpartition('/')[2]}") for file in files]
     return TaskPlan(
         texts=(
@@ -222,7 +223,7 @@ def on_call(sampler: OfficeSampler) -> TaskPlan:
     day, who = week[place], people[place]
     tickets = [item for item in sampler.office.tickets.values() if item.status == "open" and not item.assignee]
     if not 1 <= len(tickets) <= 4:
-        raise UnsuitableOffice
+        raise Unsuitable
     body = str(len(tickets))
     return TaskPlan(
         texts=(

@@ -2,11 +2,12 @@
 
 from dataclasses import replace
 
+from envgym.authoring.sampler import Unsuitable
 from envgym.envs.tools._office import words
 from envgym.envs.tools._office.calendar import end_of, free_starts
 from envgym.envs.tools._office.mail import forward_of
 from envgym.envs.tools._office.plans import TaskPlan, plan_call
-from envgym.envs.tools._office.sampler import OfficeSampler, UnsuitableOffice, spoken_day
+from envgym.envs.tools._office.sampler import OfficeSampler, spoken_day
 from envgym.envs.tools._office.state import Contact, Event
 
 
@@ -14,7 +15,7 @@ def invite_assignee(sampler: OfficeSampler) -> TaskPlan:
     """Invite whoever has a ticket to an event."""
     ticket, event = sampler.ticket("open", "in_progress", is_assigned=True), sampler.event()
     if ticket.assignee in event.attendees:
-        raise UnsuitableOffice
+        raise Unsuitable
     return TaskPlan(
         texts=(
             f'Invite the person who has the ticket "{ticket.title}" to "{event.title}".',
@@ -32,7 +33,7 @@ def share_with_attendees(sampler: OfficeSampler) -> TaskPlan:
     file, event = sampler.file(), sampler.event()
     missing = [email for email in event.attendees if email not in file.shared]
     if not missing:
-        raise UnsuitableOffice
+        raise Unsuitable
     return TaskPlan(
         texts=(
             f'Share {file.path} with everybody who attends "{event.title}".',
@@ -68,7 +69,7 @@ def meet_when_free(sampler: OfficeSampler) -> TaskPlan:
     title, minutes = sampler.fresh(words.NEW_EVENTS), sampler.one((30, 60, 90, 120))
     start = sampler.free(day, minutes)[0]
     if start.endswith("09:00") and sampler.rng.integers(4):
-        raise UnsuitableOffice  # mostly, one has to look
+        raise Unsuitable  # mostly, one has to look
     new = Event(office.new_id("events"), title, start, minutes, "", (who.email,))
     return TaskPlan(
         texts=(
@@ -96,7 +97,7 @@ def forward_latest(sampler: OfficeSampler) -> TaskPlan:
     colleague, note = sampler.person(is_lead=False), sampler.one(words.NOTES)
     manager = sampler.who(colleague.manager)
     if manager == writer:
-        raise UnsuitableOffice
+        raise Unsuitable
     return TaskPlan(
         texts=(
             f"Forward the latest mail from {writer.name} in my inbox to the manager of {colleague.name}. Add the note "
@@ -151,7 +152,7 @@ def move_behind(sampler: OfficeSampler) -> TaskPlan:
     first, second = sampler.event(), sampler.event()
     start = end_of(first)
     if start not in free_starts(sampler.office.drop(second), start[:10], second.minutes) or start == second.start:
-        raise UnsuitableOffice
+        raise Unsuitable
     return TaskPlan(
         texts=(
             f'Move "{second.title}" so that it begins right when "{first.title}" ends.',

@@ -3,11 +3,12 @@
 from collections import Counter
 from dataclasses import replace
 
+from envgym.authoring.sampler import Unsuitable
 from envgym.envs.tools._office import words
 from envgym.envs.tools._office.calendar import free_starts
 from envgym.envs.tools._office.mail import sent_mail
 from envgym.envs.tools._office.plans import TaskPlan, plan_call
-from envgym.envs.tools._office.sampler import OfficeSampler, UnsuitableOffice, spoken_day
+from envgym.envs.tools._office.sampler import OfficeSampler, spoken_day
 from envgym.envs.tools._office.state import Event, TextFile, minute_of, moment_at
 from envgym.envs.tools._office.task_kinds.bulk import ITEMS, table
 
@@ -25,7 +26,7 @@ def team_meeting(sampler: OfficeSampler) -> TaskPlan:
     title, file, start = sampler.fresh(words.NEW_EVENTS), sampler.file(), sampler.free(day, minutes)[0]
     office = sampler.office
     if any(email in file.shared for email in guests):
-        raise UnsuitableOffice
+        raise Unsuitable
     new = Event(office.new_id("events"), title, start, minutes, "", guests)
     return TaskPlan(
         texts=(
@@ -104,7 +105,7 @@ def overdue(sampler: OfficeSampler) -> TaskPlan:
     by_email = {who.email: who for who in sampler.office.contacts.values()}
     counts = Counter(by_email[item.assignee].manager for item in tickets)
     if len(tickets) > 4 or any(not by_email[item.assignee].manager for item in tickets):
-        raise UnsuitableOffice  # a lead has nobody above
+        raise Unsuitable  # a lead has nobody above
     subject, office, goal = "Urgent tickets", sampler.office, sampler.office
     goal = goal.put(*(replace(item, priority="urgent") for item in tickets))
     for lead, count in counts.items():
@@ -195,12 +196,12 @@ def untangle(sampler: OfficeSampler) -> TaskPlan:
     )
     guests = [sampler.person(), sampler.person()]
     if long.minutes < 60:
-        raise UnsuitableOffice
+        raise Unsuitable
     start = moment_at(day, minute_of(long.start) + long.minutes - 30)
     short = Event(sampler.number("E"), title, start, 30, sampler.one(words.PLACES), tuple(who.email for who in guests))
     others = sampler.office.drop(long)
     if start not in free_starts(others, day, 30):
-        raise UnsuitableOffice
+        raise Unsuitable
     sampler.add(short)
     later = [moment for moment in free_starts(sampler.office, day, 30) if moment > long.start]
     new = sampler.one(later[:1])
@@ -245,7 +246,7 @@ def farewell(sampler: OfficeSampler) -> TaskPlan:
     events = [item for item in office.events.values() if who.email in item.attendees]
     files = [item for item in office.files.values() if who.email in item.shared]
     if not tickets or not events or not 3 <= len(tickets) + len(events) + len(files) <= 8:
-        raise UnsuitableOffice
+        raise Unsuitable
     goal = office.drop(who).put(
         *(replace(item, assignee=manager.email) for item in tickets),
         *(replace(item, attendees=_without(item.attendees, who.email)) for item in events),

@@ -166,7 +166,7 @@ def test_a_server_that_dies_or_hangs_does_not_hang_the_run(
         started = time.monotonic()
         with pytest.raises(PolicyFailure, match=rf"no policy server has the weights of version 2.*broken \(.*{reason}"):
             policy.update_weights(model.named_parameters(), 2)
-        assert time.monotonic() - started < 10
+        assert time.monotonic() - started < 18  # and not the 20 s of an update
         assert transport.groups == {}
 
 

@@ -29,7 +29,7 @@ def ask(url: str, *, token: str | None = None, body: str | None = None, count: i
         connections = HttpConnections(url, token=token)
         sent = None if body is None else {"body": body}
         try:
-            return [await connections.ask("POST", "/a?b=c", sent, timeout_s=10) for _ in range(count)]
+            return [await connections.ask("POST", "/a?b=c", sent, timeout_s=60) for _ in range(count)]
         finally:
             await connections.close()
 
@@ -39,7 +39,7 @@ def ask(url: str, *, token: str | None = None, body: str | None = None, count: i
 def raw(url: str, data: bytes) -> bytes:
     """Return all that is answered until the server closes the connection."""
     host, port = url.removeprefix("http://").split(":")
-    with socket.create_connection((host, int(port)), timeout=10) as connection:
+    with socket.create_connection((host, int(port)), timeout=60) as connection:
         connection.sendall(data)
         parts = []
         while part := connection.recv(1 << 16):
@@ -95,7 +95,7 @@ def test_a_half_open_connection_ends() -> None:
     with http_thread(lambda: AsyncHttpServer(echo, limits=ServerLimits(request_s=0.1))) as server:
         began = time.monotonic()
         assert raw(server.url, b"POST / HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 10\r\n\r\nabc") == b""
-        assert 0.05 < time.monotonic() - began < 5
+        assert 0.05 < time.monotonic() - began < 20
 
 
 def test_what_a_client_that_left_has_asked_for_is_cancelled() -> None:

@@ -126,6 +126,29 @@ def test_a_server_that_never_takes_its_weights_is_named_and_joins_when_it_does(
         wait_until(lambda: len(fleet.used()) == 2)
 
 
+def test_a_server_that_takes_longer_than_a_step_is_named_and_joins_when_steps_end(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with (
+        serving(llama()) as first,
+        serving(llama()) as second,
+        elastic(tmp_path, first.http.url) as fleet,
+    ):
+        answer = second.http.answer
+
+        async def learn_meanwhile(asked: HttpRequest) -> ServerReply:
+            if asked.path == "/weight_checker" and (version := second._policy.version) < 5:
+                await asyncio.to_thread(fleet.policy.update_weights, changed(llama(), 1.5 + version), version + 1)
+            return await answer(asked)
+
+        fleet.policy.update_weights(changed(llama(), 1.1), 1)
+        second.http.answer = learn_meanwhile
+        fleet.set(first.http.url, second.http.url)
+        wait_until(lambda: len(fleet.used()) == 2)
+        (told,) = [record.getMessage() for record in caplog.records]
+        assert told.startswith(f"{second.http.url} is not used yet: 3 times in a row newer weights came while it was")
+
+
 # ---- servers that start late ----------------------------------------------------------------------------------------
 
 

@@ -61,12 +61,12 @@ class Held:
 
 
 @contextmanager
-def holding() -> Iterator[tuple[str, Held]]:
-    """Serve answers that are held back, from a thread each, and yield the address."""
+def holding(path: str = "/inference/v1/generate") -> Iterator[tuple[str, Held]]:
+    """Serve answers, those to one path held back, from a thread each, and yield the address."""
     held, routes = Held(), made_up()
 
     async def reply(asked: HttpRequest) -> ServerReply:
-        if asked.path == "/inference/v1/generate":
+        if asked.path == path:
             held.num_asked += 1
             await asyncio.to_thread(held.go.wait, WAIT_S)
         if asked.path not in routes:
@@ -153,6 +153,19 @@ def test_a_server_that_leaves_answers_what_it_was_asked_and_is_asked_nothing_new
             assert asked.result(WAIT_S)[0].token_ids == (7, 8, 9)
         wait_until(lambda: url not in fleet.policy.describe_servers())
         assert held.num_asked == 1
+
+
+@pytest.mark.parametrize("path", ["/metrics", "/inference/v1/generate"])
+def test_what_is_asked_when_the_policy_closes_leaves_no_connection_open(tmp_path: Path, path: str) -> None:
+    with holding(path) as (url, held), ThreadPoolExecutor(1) as thread:
+        with elastic(tmp_path, url) as fleet:
+            (link,) = fleet.policy._fleet.links
+            asked = thread.submit(ask, fleet.policy, [request((1, 2))])
+            wait_until(lambda: held.num_asked == 1)
+            (connection,) = link._connections._busy
+        sock = connection.writer.get_extra_info("socket")
+        assert sock.fileno() == -1
+        assert isinstance(asked.exception(WAIT_S), asyncio.CancelledError) is (path != "/metrics")
 
 
 def test_more_servers_have_more_requests_under_way(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from tests.trainer.learner.ranks.cases import CPU, model_of
 from tests.trainer.learner.ranks.resumed import CASE, SETTINGS, critic_of, first_half, load, second_half
 from tests.trainer.learner.ranks.test_sharded import finish, start_ranks
 
-pytestmark = [pytest.mark.processes, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.processes, pytest.mark.xdist_group("saved ranks"), pytest.mark.timeout(600)]
 
 Weights = list[torch.Tensor]
 

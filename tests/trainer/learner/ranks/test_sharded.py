@@ -14,7 +14,8 @@ from torch import Tensor
 
 from tests.trainer.learner.ranks.cases import CASES, run_case
 
-pytestmark = [pytest.mark.processes, pytest.mark.timeout(600)]  # starting several programs is slow where cores are few
+# Starting several programs is slow where cores are few.
+pytestmark = [pytest.mark.processes, pytest.mark.xdist_group("ranks"), pytest.mark.timeout(600)]
 
 
 def start_ranks(num_ranks: int, *words: str) -> list[subprocess.Popen[str]]:
