@@ -19,8 +19,12 @@ _AGENTS = {"coin": "CoinGoldAgent", "twc": "TWCGoldAgent"}
 """Games whose solutions in the package have no seed -> its class that finds them."""
 _WITH_ROOMS = ("cookingworld", "twc", "coin", "mapreader")
 """Games of several rooms; the others are told apart by their first room and their solution."""
+_SHARING = ("sorting",)
+"""Games whose generator puts the same objects into every game of a seed, so that each game needs a new generator."""
 _ATTEMPTS = 50
 """Random walks of which one must find a solution, as in the package."""
+_IDLE = ("look around", "task", "inventory")
+"""Actions of solutions that show what has been seen."""
 _SEED_PROPERTIES = ("seed", "gameSet")
 
 
@@ -76,7 +80,8 @@ class TextWorldMachine(JavaMachine):
         refusal = str(simulator.load(game, parameters)).strip()
         do = "choose others"
         InvalidInput.unless(not refusal, f"parameters of {game}", "suit each other", refusal, where=parameters, do=do)
-        self._generators[game, parameters] = simulator.gameGenerator()
+        if game not in _SHARING:
+            self._generators[game, parameters] = simulator.gameGenerator()
         return simulator
 
     def solution(self, variation: TextWorldVariation) -> tuple[str, ...]:
@@ -135,7 +140,14 @@ class TextWorldGame(JavaGame[TextWorldMachine, TextWorldStep]):
             rooms = self._simulator.game().locations() if self._variation.game in _WITH_ROOMS else ()
             seen = sorted(str(room.getDescription()) for room in rooms)
             gold = list(map(str, self._simulator.getGoldActionSequence()))
-        parts = [self.description(), self.reply["observation"], kept, seen, gold, self.step("read cookbook").observation]
+        parts = [
+            self.description(),
+            self.reply["observation"],
+            kept,
+            seen,
+            gold,
+            self.step("read cookbook").observation,
+        ]
         return sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
     def objects(self) -> Sequence[Any]:  # proxies of Java objects
@@ -182,6 +194,8 @@ def gold_actions(variation: TextWorldVariation) -> tuple[str, ...]:
     with closing(TextWorldGame(shared_games().machine(), variation, with_gold=True)) as game:
         walk = [game.reply["look"]]  # what is seen at each place since something else than a move was done
         for action in game.gold():
+            if action in _IDLE:
+                continue
             is_solved, place = game.step(action).is_solved, game.reply["look"]
             if not action.startswith("move "):
                 kept, walk = [*kept, action], [place]

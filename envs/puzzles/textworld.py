@@ -98,9 +98,7 @@ def _hashes(game: str, fold: str, parameters: tuple[tuple[str, int], ...]) -> fr
     return frozenset(content_hash(variation_of(game, fold, seed, parameters)) for seed in seeds)
 
 
-def variation_of(
-    game: str, fold: str, seed: int, parameters: Sequence[tuple[str, int]] = ()
-) -> TextWorldVariation:
+def variation_of(game: str, fold: str, seed: int, parameters: Sequence[tuple[str, int]] = ()) -> TextWorldVariation:
     """Return what the package starts a game with: a name, all of its parameters, a set and a seed."""
     values = {name: default for name, (_, _, default) in PARAMETERS[game].items()}
     values |= {name: value for name, value in parameters if name in values}
