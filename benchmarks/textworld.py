@@ -1,4 +1,4 @@
-"""Time `puzzles/textworld-v0` beside the package's own env: `python -m benchmarks.textworld [--tasks N]`, one JSON line.
+"""Time `puzzles/textworld-v0` beside the package's env: `python -m benchmarks.textworld [--tasks N]`, one JSON line.
 
 Both play the same solutions of the same games, the nine games in turn. `turns_per_s` and `package_steps_per_s` count
 whole episodes with their resets, `admissible_turns_per_s` lists the actions that can be done, too; `turn_us` and

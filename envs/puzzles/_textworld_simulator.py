@@ -1,7 +1,7 @@
 """TextWorldExpress in warm Java machines, each shared by many games, and solutions that repeat.
 
-A game owns its generator, so that the same actions give the same game. The package's own solutions of two games come
-from a generator without a seed; here it gets one.
+A game owns its random generator and its objects, so that the same actions give the same game. The package's solutions
+of two games come from a generator without a seed, and games of sorting share objects; here neither is so.
 """
 
 import json
@@ -19,8 +19,6 @@ _AGENTS = {"coin": "CoinGoldAgent", "twc": "TWCGoldAgent"}
 """Games whose solutions in the package have no seed -> its class that finds them."""
 _WITH_ROOMS = ("cookingworld", "twc", "coin", "mapreader")
 """Games of several rooms; the others are told apart by their first room and their solution."""
-_SHARING = ("sorting",)
-"""Games whose generator puts the same objects into every game of a seed, so that each game needs a new generator."""
 _ATTEMPTS = 50
 """Random walks of which one must find a solution, as in the package."""
 _IDLE = ("look around", "task", "inventory")
@@ -67,6 +65,7 @@ class TextWorldMachine(JavaMachine):
 
         super().__init__("TextWorldExpress", JAR_PATH)
         self._generators: dict[tuple[str, str], Any] = {}
+        self._sorting: list[Any] = []  # the problems, and two fields of each
 
     def start(self, game: str, parameters: str) -> Any:  # proxy of a Java object
         """Return a simulator of a game; what generates games is kept, since it reads files when it is made.
@@ -80,9 +79,21 @@ class TextWorldMachine(JavaMachine):
         refusal = str(simulator.load(game, parameters)).strip()
         do = "choose others"
         InvalidInput.unless(not refusal, f"parameters of {game}", "suit each other", refusal, where=parameters, do=do)
-        if game not in _SHARING:
-            self._generators[game, parameters] = simulator.gameGenerator()
+        self._generators[game, parameters] = simulator.gameGenerator()
         return simulator
+
+    def renew_objects(self, variation: TextWorldVariation) -> None:
+        """Give a problem of sorting new objects: the package puts the same ones into every game of the problem."""
+        find, package = self.packages.java.lang.Class.forName, self.packages.textworldexpress.preprocessing
+        if not self._sorting:
+            kind = find("textworldexpress.preprocessing.SortingProblem")
+            problems = find("textworldexpress.data.SortingProblemGenerator$").getField("MODULE$").get(None)
+            self._sorting = [problems, *(kind.getDeclaredField(name) for name in ("inputItems", "orderedItems"))]
+            for field in self._sorting[1:]:
+                field.setAccessible(True)
+        problems, inputs, ordered = self._sorting
+        problem = problems.getProblem(variation.seed, variation.fold).get()
+        ordered.set(problem, package.SortingProblem(inputs.get(problem)).orderedItems())
 
     def solution(self, variation: TextWorldVariation) -> tuple[str, ...]:
         """Return a solution of a game whose solutions have no seed in the package. Raises: EnvFailure: none found."""
@@ -105,6 +116,8 @@ class TextWorldGame(JavaGame[TextWorldMachine, TextWorldStep]):
         self._variation = variation
         with machine.asked():
             self._simulator = machine.start(variation.game, variation.parameters)
+            if variation.game == "sorting":
+                machine.renew_objects(variation)
             reply = self._simulator.generateNewGameJSON(variation.seed, variation.fold, with_gold)
         self.reply: dict[str, Any] = json.loads(reply)
 

@@ -23,7 +23,15 @@ from envgym.envs.puzzles._textworld_simulator import (
     content_hash,
     gold_actions,
 )
-from envgym.envs.puzzles.textworld import FIRST_SEED, GAMES, NUM_SEEDS, PARAMETERS, TextWorld, variation_of
+from envgym.envs.puzzles.textworld import (
+    FIRST_SEED,
+    GAMES,
+    NUM_SEEDS,
+    PARAMETERS,
+    TextWorld,
+    TextWorldTasks,
+    variation_of,
+)
 from envgym.errors import InvalidInput, UnknownName
 
 pytestmark = [
@@ -104,6 +112,7 @@ def test_games_of_train_are_not_in_the_other_sets(game: str) -> None:
 
 def test_parameters_with_few_games_leave_those_of_the_test_split_out_of_train() -> None:
     tasks = TextWorld(games=("coin", "sorting"), parameters={"numLocations": 5}).tasks
+    assert isinstance(tasks, TextWorldTasks)
     left_out = set(range(NUM_SEEDS)) - {row.seed for kind, row in tasks._variations(Split.TRAIN) if kind == "coin"}
     assert len(left_out) == 43
     held_out = textworld._hashes("coin", "test", tasks.parameters)
