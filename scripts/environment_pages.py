@@ -103,9 +103,9 @@ def _settings(env_id: str, folder: str) -> Mapping[str, Any]:  # the env's own k
     if env_id == "math/proofs-v0":
         return {"families": "induction", "levels": 2}
     if env_id == "puzzles/science-v0":
-        return {"kinds": "power-component"}
+        return {"kinds": "power-component", "reward": "solved"}
     if env_id == "puzzles/textworld-v0":
-        return {"games": "mapreader"}
+        return {"games": "mapreader", "reward": "solved"}
     if env_id != "search/qa-v0":
         return {}
     path = Path(folder) / "questions.jsonl"
