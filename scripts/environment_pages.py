@@ -104,6 +104,8 @@ def _settings(env_id: str, folder: str) -> Mapping[str, Any]:  # the env's own k
         return {"families": "induction", "levels": 2}
     if env_id == "puzzles/science-v0":
         return {"kinds": "power-component", "reward": "solved"}
+    if env_id == "puzzles/textworld-v0":
+        return {"games": "mapreader", "reward": "solved"}
     if env_id != "search/qa-v0":
         return {}
     path = Path(folder) / "questions.jsonl"

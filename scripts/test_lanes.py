@@ -146,7 +146,7 @@ LANES = (
         steps=(Step(markers="java", options=(*_PARALLEL, "tests/envs/puzzles", "tests/docs/test_environments.py")),),
         limit_s=300,
         constraints="constraints/core.txt",
-        packages=("scienceworld==1.2.3",),
+        packages=("scienceworld==1.2.3", "textworld-express==1.1.0"),
         debian=("java:default-jre-headless",),
     ),
     Lane(

@@ -13,11 +13,11 @@ from envgym.core.messages import Action
 from envgym.core.tasks import Split, Task
 from envgym.core.turns import Scored
 from envgym.env import Env
+from envgym.envs.puzzles._java_games import check_installed
 from envgym.envs.puzzles._science_simulator import (
     FIRST,
     ScienceStep,
     ScienceVariation,
-    check_installed,
     gold_actions,
     shared_games,
     task_description,
@@ -120,7 +120,7 @@ class Science(Env[ScienceState]):
 
         Raises: InvalidInput: scienceworld or Java is not installed. UnknownName: a value that does not exist.
         """
-        check_installed(_WHERE)
+        check_installed("scienceworld", "science", _WHERE)
         super().__init__(max_turns=max_turns, **options)
         chosen, simpler = _names(kinds), _names(simplifications)
         for kind in chosen or ("",):

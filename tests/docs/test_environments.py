@@ -14,7 +14,7 @@ from scripts import environment_pages
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "environments.md").read_text(encoding="utf-8")
 IDS = [env_id for env_id in envgym.list_ids() if find(env_id).origin == "envgym"]
-OF_JAVA = ("puzzles/science-v0",)
+OF_JAVA = ("puzzles/science-v0", "puzzles/textworld-v0")
 
 
 def marks_of(env_id: str) -> list[pytest.MarkDecorator]:

@@ -106,6 +106,20 @@ EPISODES: Mapping[str, tuple[str, dict[str, JsonValue], tuple[str, ...] | None]]
             "focus on agent",
         ),
     ),
+    "textworld_oracle": ("puzzles/textworld-v0", {"games": "mapreader"}, None),
+    "textworld_bad_agent": (
+        "puzzles/textworld-v0",
+        {"games": "sorting", "admissible": True},
+        (
+            "",
+            "fly to the moon",
+            "I think I should look first.\n> look around",
+            "Take 21kg of marble",
+            "take 21kg of marble",
+            "open fridge " * 20,
+            "put 21kg of marble in box",
+        ),
+    ),
     "mastermind_oracle": ("puzzles/mastermind-v0", {"turn_reward": True}, None),
     "mastermind_bad_agent": ("puzzles/mastermind-v0", {"guesses": 2}, ("red blue", "A B C", "AAAA", "BBBB")),
     "wordle_oracle": ("puzzles/wordle-v0", {"turn_reward": True}, None),
@@ -242,8 +256,10 @@ def test_episode_equals_its_golden_transcript(name: str) -> None:
         pytest.importorskip("bfcl_eval")
     if env_id == "puzzles/science-v0":
         pytest.importorskip("scienceworld")
-        if shutil.which("java") is None:
-            pytest.skip("no Java (Debian: apt install default-jre-headless)")
+    if env_id == "puzzles/textworld-v0":
+        pytest.importorskip("textworld_express")
+    if env_id in ("puzzles/science-v0", "puzzles/textworld-v0") and shutil.which("java") is None:
+        pytest.skip("no Java (Debian: apt install default-jre-headless)")
     if env_id == "tools/mcp-v0":
         pytest.importorskip("mcp")
     if env_id == "puzzles/textarena-v0":

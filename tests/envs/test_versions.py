@@ -24,6 +24,7 @@ FROM_PACKAGES = {
     "puzzles/reasoning_gym-v0",
     "puzzles/science-v0",
     "puzzles/textarena-v0",
+    "puzzles/textworld-v0",
     "puzzles/wordle-v0",
     "search/qa-v0",
     "tools/bfcl-v0",

@@ -14,12 +14,11 @@ from envgym.core.tasks import Split
 from envgym.core.turns import Ending, Invalid, Scored
 from envgym.envs.puzzles import _science_simulator as simulator
 from envgym.envs.puzzles import science
+from envgym.envs.puzzles._java_games import PROGRAM, GameReplayDiffers
 from envgym.envs.puzzles._science_simulator import (
-    PROGRAM,
     ScienceGame,
     ScienceMachine,
     SciencePool,
-    ScienceReplayDiffers,
     ScienceVariation,
     gold_actions,
 )
@@ -190,7 +189,7 @@ def test_fork_plays_again_what_was_played(own_pool: SciencePool) -> None:
 
 
 def test_games_that_are_kept_are_bounded_and_shared_out(own_pool: SciencePool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(simulator, "MAX_GAMES", 3)
+    monkeypatch.setattr(SciencePool, "max_games", 3)
     envs = [begun("find-plant") for _ in range(5)]
     for number, env in enumerate(envs):
         env.step("look around")
@@ -209,7 +208,7 @@ def test_step_that_differs_when_it_is_played_again_is_a_failure(own_pool: Scienc
     first, second = env.state.steps
     steps = (replace(first, observation="elsewhere"), second)
     own_pool._games.clear()
-    with pytest.raises(ScienceReplayDiffers, match="a step that is played again must be"):
+    with pytest.raises(GameReplayDiffers, match="a step that is played again must be"):
         own_pool.step(env.state.variation, steps, "look around")
 
 
