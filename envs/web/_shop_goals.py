@@ -1,6 +1,5 @@
 """The goal of a task, and what an order is worth. Knows products and the cart; nothing of pages."""
 
-import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -62,9 +61,6 @@ class GoalMatch:
     reward: float
 
 
-NOTHING = GoalMatch(type=0.0, attributes=0.0, options=0.0, price=0.0, reward=0.0)
-
-
 def match_item(goal: GoalItem, kind: ProductKind, product: Product, chosen: Mapping[str, str]) -> GoalMatch:
     """Compare a product, with its options as chosen, to a goal of the type `kind`.
 
@@ -110,12 +106,7 @@ def order_reward(
         ]
         for cart_item in cart
     ]
-    table += [[NOTHING] * len(goals)] * (len(goals) - len(table))
-    ways = itertools.permutations(table, len(goals))
-    best = max(
-        ([row[at] for at, row in enumerate(way)] for way in ways),
-        key=lambda entries: sum(one.reward for one in entries),
-    )
+    best = _best_assignment(table) if table else []
     most = max(len(cart), len(goals))
     parts = ("type", "attributes", "options", "price")
     components = {part: sum(float(getattr(one, part)) for one in best) / most for part in parts}
@@ -124,6 +115,14 @@ def order_reward(
     return Scored(
         value=float(is_right) if all_or_nothing else value, components={**components, "right": float(is_right)}
     )
+
+
+def _best_assignment(table: Sequence[Sequence[GoalMatch]]) -> list[GoalMatch]:
+    """Return the entries of the one-to-one assignment of rows to columns that is worth most."""
+    from scipy.optimize import linear_sum_assignment  # type: ignore[import-untyped]  # heavy; SciPy has no stubs
+
+    rows, columns = linear_sum_assignment([[one.reward for one in row] for row in table], maximize=True)
+    return [table[row][column] for row, column in zip(rows, columns, strict=True)]
 
 
 def cheapest(product: Product, requested: Mapping[str, str]) -> dict[str, str]:
