@@ -144,7 +144,7 @@ LANES = (
     Lane(
         name="java",
         steps=(Step(markers="java", options=(*_PARALLEL, "tests/envs/puzzles", "tests/docs/test_environments.py")),),
-        limit_s=300,
+        limit_s=600,
         constraints="constraints/core.txt",
         packages=("scienceworld==1.2.3", "textworld-express==1.1.0"),
         debian=("java:default-jre-headless",),
