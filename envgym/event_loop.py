@@ -45,6 +45,44 @@ def run_coroutine(work: Coroutine[Any, Any, T]) -> T:
         return runner.run(work)
 
 
+class LoopThread:
+    """An event loop in a daemon thread of its own, for work that goes on beside the threads that began it."""
+
+    def __init__(self, name: str) -> None:
+        """Start it; `name` is the thread's."""
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name=name, daemon=True)
+        self._thread.start()
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it was not closed."""
+        return self._thread.is_alive()
+
+    def begin(self, work: Coroutine[Any, Any, T]) -> "Future[T]":  # of any coroutine
+        """Begin work, and do not wait for it."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:  # of any coroutine
+        """Do work, and wait for it."""
+        return self.begin(work).result()
+
+    def close(self, last: Coroutine[Any, Any, None]) -> None:
+        """Cancel all work that is under way and wait until it has ended, do the last work, and end the thread."""
+
+        async def end() -> None:
+            tasks = asyncio.all_tasks() - {asyncio.current_task()}
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await last
+
+        self.run(end())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
 class _ProgramRunner:
     """A runner for `envgym.interrupts`: while its loop runs, Ctrl-C cancels what runs there."""
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import atexit
+import os
 import threading
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
@@ -13,6 +14,7 @@ from envgym.agents.settings import EndpointSettings
 from envgym.core.json_types import visible
 from envgym.core.messages import Message, Role
 from envgym.errors import InvalidInput, PartyFailure, PolicyFailure
+from envgym.event_loop import LoopThread
 from envgym.party import LanguageModel
 from envgym.seeds import derive_seed
 from envgym.settings import build_settings
@@ -99,12 +101,16 @@ def _request(messages: Sequence[Message], sampling: Sampling, seed: int) -> Mess
 
 
 class _Connections:
-    """The endpoints of all parties of this process, by their settings, used from one event loop in a thread."""
+    """The endpoints of all parties of this process, by their settings, used from one event loop."""
 
     def __init__(self) -> None:
+        self._forget()
+        os.register_at_fork(after_in_child=self._forget)
+
+    def _forget(self) -> None:
+        """Begin without connections in a forked child: they and their thread are the parent's."""
         self._lock = threading.Lock()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread: threading.Thread | None = None
+        self._loop: LoopThread | None = None
         self._policies: dict[str, OpenAIPolicy] = {}
 
     def run(self, settings: EndpointSettings, ask: Callable[[OpenAIPolicy], Awaitable[T]], *, deadline_s: float) -> T:
@@ -117,26 +123,17 @@ class _Connections:
             async with asyncio.timeout(deadline_s):
                 return await ask(self._policies[key])
 
-        return asyncio.run_coroutine_threadsafe(work(), self._running_loop()).result()
+        with self._lock:
+            self._loop = self._loop or LoopThread("endpoint-party")
+            asked = self._loop.begin(work())
+        return asked.result()
 
     def close(self) -> None:
-        """Close all connections and the loop; the next request opens them again."""
+        """Cancel what is asked, and close all connections; the next request opens them again."""
         with self._lock:
-            loop, thread, self._loop, self._thread = self._loop, self._thread, None, None
-            if loop is None or thread is None:
-                return
-            asyncio.run_coroutine_threadsafe(self._close_policies(), loop).result()
-            loop.call_soon_threadsafe(loop.stop)
-            thread.join()
-            loop.close()
-
-    def _running_loop(self) -> asyncio.AbstractEventLoop:
-        with self._lock:
-            if self._loop is None:
-                self._loop = asyncio.new_event_loop()
-                self._thread = threading.Thread(target=self._loop.run_forever, name="endpoint-party", daemon=True)
-                self._thread.start()
-            return self._loop
+            loop, self._loop = self._loop, None
+            if loop is not None:
+                loop.close(self._close_policies())
 
     async def _close_policies(self) -> None:
         while self._policies:

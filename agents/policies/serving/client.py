@@ -1,12 +1,10 @@
 """The policy that samples from policy servers: balanced, retried on another server, with versions by the token."""
 
 import asyncio
-import threading
-from collections.abc import Callable, Coroutine, Iterable, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from envgym.agents.policies._requests import max_sampled_tokens
 from envgym.agents.policies.endpoint import BadResponse, Json
@@ -20,6 +18,7 @@ from envgym.agents.policies.serving.routing import block_hashes
 from envgym.agents.policies.serving.transport import WeightTransport
 from envgym.agents.protocols import FinishReason, GenerateRequest, Generation, Policy
 from envgym.errors import PolicyFailure
+from envgym.event_loop import LoopThread
 from envgym.restarts import RETRIED, count_failure
 from envgym.server_list import WatchedServers
 
@@ -86,9 +85,7 @@ class ServedPolicy(Policy):
         self._transport = transport
         self._num_clears = 0
         self._make_link = partial(ServerLink, token=token, ceiling=self._limits.max_concurrency)
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="served-policy", daemon=True)
-        self._thread.start()
+        self._loop = LoopThread("served-policy")
         links = [self._make_link(number, url) for number, url in enumerate(urls)]
         self._fleet = ServerFleet(
             links,
@@ -100,12 +97,12 @@ class ServedPolicy(Policy):
             is_elastic=servers is not None,
         )
         try:
-            self._run(self._fleet.connect())
-            self._begin(self._fleet.watch(self._limits.watch_s))
+            self._loop.run(self._fleet.connect())
+            self._loop.begin(self._fleet.watch(self._limits.watch_s))
             if servers is not None:
                 membership = FleetMembership(self._fleet, servers, make_link=self._make_link)
-                self._begin(membership.follow(self._limits.follow_s))
-            self._run(self._fleet.wait_for_first())
+                self._loop.begin(membership.follow(self._limits.follow_s))
+            self._loop.run(self._fleet.wait_for_first())
         except BaseException:
             self.close()
             raise
@@ -123,7 +120,7 @@ class ServedPolicy(Policy):
         self.check_sampling(request.sampling)
         limit = max_sampled_tokens(request, positions=self._fleet.max_context, where=_WHERE)
         work = self._generate(request, limit)
-        return await asyncio.wrap_future(self._begin(work))
+        return await asyncio.wrap_future(self._loop.begin(work))
 
     async def compute_logprobs(self, token_ids: Sequence[tuple[int, ...]]) -> list[tuple[float, ...]]:
         """Return for each sequence the raw log-prob of every token given those before it; 0.0 for the first.
@@ -131,7 +128,7 @@ class ServedPolicy(Policy):
         Raises: PolicyFailure: as `generate`.
         """
         work = self._compute_logprobs(list(token_ids))
-        return await asyncio.wrap_future(self._begin(work))
+        return await asyncio.wrap_future(self._loop.begin(work))
 
     def update_weights(self, named_tensors: "Iterable[tuple[str, Tensor]]", version: int) -> None:
         """Bring new weights to all servers; requests under way go on with them after what they have sampled.
@@ -141,13 +138,13 @@ class ServedPolicy(Policy):
         Raises: PolicyFailure: no server has the new weights.
         """
         update = self._transport.publish(named_tensors, version)
-        self._run(self._fleet.update(update))
+        self._loop.run(self._fleet.update(update))
         self._version = version
         self._transport.finish(tuple(self._fleet.taking))
 
     def set_version(self, version: int) -> None:
         """Name the weights that the servers have, and find nothing again that was computed before."""
-        self._run(self._fleet.rename(version))
+        self._loop.run(self._fleet.rename(version))
         self._version = version
 
     def clear_prefix_cache(self) -> None:
@@ -156,32 +153,15 @@ class ServedPolicy(Policy):
 
     def close(self) -> None:
         """Let go of the servers, which go on; requests under way are cancelled. May be called twice."""
-        if self._thread.is_alive():
-            self._run(self._end())
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join()
-            self._loop.close()
+        if self._loop.is_running:
+            self._loop.close(self._fleet.close())
             self._transport.close()
 
     def describe_servers(self) -> str:
         """Say of each server how it is."""
         return self._fleet.describe()
 
-    def _begin(self, work: Coroutine[Any, Any, T]) -> "Future[T]":  # of any coroutine
-        return asyncio.run_coroutine_threadsafe(work, self._loop)
-
-    def _run(self, work: Coroutine[Any, Any, T]) -> T:  # of any coroutine
-        return self._begin(work).result()
-
     # ---- on the client's loop ------------------------------------------------------------------------------------
-
-    async def _end(self) -> None:
-        """Cancel all that is under way, and close every connection."""
-        tasks = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        await self._fleet.close()
 
     @property
     def _salt(self) -> str:

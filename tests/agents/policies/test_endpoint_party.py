@@ -1,6 +1,7 @@
 """A party behind an endpoint: what is sent and read, failures, and verifiers that ask it."""
 
 import math
+import os
 import pickle
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,6 +22,7 @@ from envgym.party import LanguageModel
 from envgym.plugins import Choice
 from envgym.verifiers import GenerativeVerifier, LlmJudge, red_team_judge
 from tests.agents.policies.fake_server import HANG, Server, running
+from tests.support.env_server import WAIT_S
 
 TASK = Task(id="train/0", prompt="Capital of Peru?", payload={"answer": "Lima"}, split=Split.TRAIN)
 HELLO = [Message(role=Role.USER, content="Hello?")]
@@ -121,9 +123,18 @@ def test_parties_of_equal_settings_share_their_limits_and_may_be_pickled(server:
 def test_connections_may_be_closed_twice_and_are_opened_again(server: Server) -> None:
     server.script = [said("So.")]
     for _ in range(2):
-        party(server).reply(HELLO)
+        assert party(server).reply(HELLO).content == "So."
         close_connections()
     close_connections()
+
+
+def test_forked_child_has_connections_of_its_own(server: Server) -> None:
+    server.script = [said("So.")]
+    party(server).reply(HELLO)
+    child = os.fork()
+    if not child:
+        os._exit(party(server, deadline_s=WAIT_S).reply(HELLO).content != "So.")
+    assert os.waitpid(child, 0)[1] == 0
 
 
 @pytest.mark.parametrize(

@@ -102,7 +102,7 @@ def test_new_weights_sample_at_once_and_are_proved_by_their_checksums(tmp_path: 
         item = request((5, 6, 7))
         found = ask(policy, [item])[0]
         link = policy._fleet.links[0]
-        checked: Any = policy._run(link.ask("POST", "/weight_checker", {"action": "checksum"}))
+        checked: Any = policy._loop.run(link.ask("POST", "/weight_checker", {"action": "checksum"}))
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.mul_(1.25)
@@ -227,7 +227,7 @@ def test_a_server_that_returns_is_used_again_with_the_newest_weights(tmp_path: P
             ask(policy, [request((1, 2))])
         state.update(is_up=True, version="3", digests={})  # started anew, with the weights of its model
         link = policy._fleet.links[0]
-        policy._run(policy._fleet.look_at(link))
+        policy._loop.run(policy._fleet.look_at(link))
         assert (link.state, link.version, state["version"]) == ("up", 4, "4")
         assert ask(policy, [request((1, 2))])[0].policy_version == 4
 
@@ -291,7 +291,7 @@ def test_preemptions_lower_the_limit_of_their_server(tmp_path: Path) -> None:
         link = policy._fleet.links[0]
         assert link.limit.limit == 8.0
         for _ in range(2):
-            policy._run(policy._fleet.look_at(link))
+            policy._loop.run(policy._fleet.look_at(link))
         assert link.limit.limit == 6.0
 
 

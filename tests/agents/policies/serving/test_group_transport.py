@@ -115,7 +115,7 @@ def test_a_server_that_returns_is_met_again_and_sent_the_newest() -> None:
             None,
         )  # as after another start, with the weights of its model
         served._policy.set_version(0)
-        policy._run(policy._fleet.look_at(link))
+        policy._loop.run(policy._fleet.look_at(link))
         assert (link.state, link.version, served._policy.version) == ("up", 4, 4)
         assert sorted(key.split()[1] == "another" for key in transport.groups) == [False, True]
 
@@ -198,5 +198,5 @@ def test_a_group_that_nobody_opens_is_told_and_leaves_the_server_sound() -> None
         info = {"host": "127.0.0.1", "port": 9, "backend": "gloo", "timeout_s": 1}
         for wrong, told in (({"init_info": info}, "500 "), ({"init_info": {}}, "400 init_info must say where")):
             with pytest.raises(Exception, match=told):
-                policy._run(link.ask("POST", "/init_weight_transfer_engine", wrong))
+                policy._loop.run(link.ask("POST", "/init_weight_transfer_engine", wrong))
         assert asyncio.run(policy.compute_logprobs([(5,)])) == [(0.0,)]

@@ -92,9 +92,9 @@ def test_updates_do_not_wait_for_a_server_that_hangs_while_it_returns(tmp_path: 
         holding_at(second, "/update_weights") as held,
     ):
         returning = policy._fleet.links[1]
-        policy._run(fail(policy, 1))
+        policy._loop.run(fail(policy, 1))
         policy.update_weights(changed(llama(), 1.1), 1)
-        looking = asyncio.run_coroutine_threadsafe(policy._fleet.look_at(returning), policy._loop)
+        looking = policy._loop.begin(policy._fleet.look_at(returning))
         wait_until(lambda: held.count == 1)
         policy.update_weights(changed(llama(), 1.2), 2)
         assert not returning.is_usable
@@ -239,15 +239,15 @@ def test_a_server_that_returns_as_less_than_it_was_is_not_used(
         client(tmp_path, server.url, limits=replace(QUICK, watch_s=1000)) as policy,
     ):
         link = policy._fleet.links[0]
-        policy._run(fail(policy, 0))
+        policy._loop.run(fail(policy, 0))
         changes.update(info, instance=instance)
         for _ in range(2):
-            policy._run(policy._fleet.look_at(link))
+            policy._loop.run(policy._fleet.look_at(link))
         assert (link.is_usable, told in link.reason) == (False, True)
         (record,) = caplog.records
         assert record.getMessage().startswith(f"{server.url} cannot be used: server that joins must ")
         changes.clear()
-        policy._run(policy._fleet.look_at(link))
+        policy._loop.run(policy._fleet.look_at(link))
         assert link.is_usable
 
 
@@ -256,7 +256,7 @@ def test_an_update_waits_for_the_only_server_to_return(tmp_path: Path) -> None:
         serving(llama()) as server,
         client(tmp_path, server.http.url, limits=replace(QUICK, watch_s=0.5, wait_s=WAIT_S)) as policy,
     ):
-        policy._run(fail(policy, 0))
+        policy._loop.run(fail(policy, 0))
         policy.update_weights(changed(llama(), 1.1), 1)
         assert (server._policy.version, policy._fleet.links[0].version) == (1, 1)
 
@@ -268,9 +268,9 @@ def test_a_server_that_missed_a_change_of_name_is_called_what_the_others_are(tmp
         client(tmp_path, first.http.url, second.http.url, limits=replace(QUICK, watch_s=1000)) as policy,
     ):
         policy.update_weights(changed(llama(), 1.1), 1)
-        policy._run(fail(policy, 1))
+        policy._loop.run(fail(policy, 1))
         policy.set_version(7)
         link = policy._fleet.links[1]
-        policy._run(policy._fleet.look_at(link))
+        policy._loop.run(policy._fleet.look_at(link))
         assert link.is_usable
         assert (first._policy.version, second._policy.version, link.version) == (7, 7, 7)

@@ -45,7 +45,7 @@ def test_a_server_that_returns_as_something_else_stays_down_and_says_why(
             ask(policy, [request((1, 2))])
         changes.update(info)
         link = policy._fleet.links[0]
-        policy._run(policy._fleet.look_at(link))
+        policy._loop.run(policy._fleet.look_at(link))
         assert (link.state, reason in link.reason) == ("down", True)
 
 
@@ -66,11 +66,11 @@ def test_temporary_weights_are_removed_with_the_policy_and_where_there_is_none(
 def test_a_server_that_a_client_has_left_paused_goes_on(tmp_path: Path) -> None:
     with serving(llama()) as served:
         with client(tmp_path, served.http.url) as first:
-            first._run(first._fleet.links[0].ask("POST", "/pause?mode=keep"))
+            first._loop.run(first._fleet.links[0].ask("POST", "/pause?mode=keep"))
         with client(tmp_path, served.http.url) as second:
             assert served.weights.hold is None
-            second._run(second._fleet.links[0].ask("POST", "/pause?mode=keep"))
-            second._run(second._fleet.links[0].ask("POST", "/start_weight_update"))
+            second._loop.run(second._fleet.links[0].ask("POST", "/pause?mode=keep"))
+            second._loop.run(second._fleet.links[0].ask("POST", "/start_weight_update"))
         with pytest.raises(InvalidInput, match=r"server must go on sampling, got 503 .*start it again"):
             ServedPolicy([served.http.url], transport=FileTransport(tmp_path))
 

@@ -97,7 +97,7 @@ def test_two_servers_sample_from_what_is_held_and_old_versions_are_freed() -> No
             policy._fleet.fail(link, link.state.DOWN, "gone")
             one._instance = "another"
             one._policy.set_version(0)
-            policy._run(policy._fleet.look_at(link))
+            policy._loop.run(policy._fleet.look_at(link))
             assert (link.state, one._policy.version) == ("up", 3)
         finally:
             policy.close()

@@ -65,7 +65,7 @@ def generate(policy: ServedPolicy, item: GenerateRequest) -> Generation:
 
 
 def live_digests(policy: ServedPolicy) -> dict[str, str]:
-    answer: Any = policy._run(policy._fleet.links[0].ask("POST", "/weight_checker", {"action": "checksum"}))
+    answer: Any = policy._loop.run(policy._fleet.links[0].ask("POST", "/weight_checker", {"action": "checksum"}))
     digests: dict[str, str] = answer["checksums"]
     return digests
 
@@ -128,7 +128,7 @@ def _update_while_sampling(policy: ServedPolicy, model: LlamaForCausalLM, *, ver
     sampling.start()
     link = policy._fleet.links[0]
     while True:
-        lines = str(policy._run(link.ask("GET", "/metrics"))).splitlines()
+        lines = str(policy._loop.run(link.ask("GET", "/metrics"))).splitlines()
         running = [line for line in lines if line.startswith("vllm:num_requests_running{")]
         if running and running[0].endswith(" 1.0"):
             break
@@ -154,7 +154,7 @@ def test_in_bfloat16_fused_layers_are_read_back_bit_for_bit_and_a_failed_update_
             link = policy._fleet.links[0]
             for path in ("/resume", "/inference/v1/generate"):
                 with pytest.raises(Exception, match=r"503 the server is broken, as /update_weights failed"):
-                    policy._run(link.ask("POST", path, {}))
+                    policy._loop.run(link.ask("POST", path, {}))
         finally:
             policy.close()
 
