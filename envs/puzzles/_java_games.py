@@ -12,10 +12,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
+from envgym.core.json_types import well_formed
 from envgym.errors import EnvFailure, InvalidInput
 
 PROGRAM = "java"
 MAX_MACHINES = 2
+MAX_ACTION = 200
+"""Longer actions, in characters, are none."""
 _ANSWER_S = 300.0
 _OPTIONS = ("-XX:+UnlockExperimentalVMOptions", "-XX:hashCode=2", "-XX:+UseSerialGC", "-Xmx1g")
 """Constant hash codes of objects, by which sets are ordered, and a bounded memory."""
@@ -31,6 +34,21 @@ def check_installed(package: str, extra: str, where: str) -> None:
     InvalidInput.unless(find_spec(package) is not None, package, "be installed", "no such package", where=where, do=do)
     do = "install it (Debian: apt install default-jre-headless)"
     InvalidInput.unless(shutil.which(PROGRAM), "Java", "be installed", "no program java", where=where, do=do)
+
+
+def action_in(content: str) -> str | None:
+    """Return the action that a message says: its last line, with or without `>`; None: none, or a longer one."""
+    lines = [line.strip() for line in well_formed(content).splitlines() if line.strip()]
+    text = lines[-1].removeprefix(">").strip() if lines else ""
+    return text if text and len(text) <= MAX_ACTION else None
+
+
+def next_action(solution: Sequence[str], steps: Sequence["GameStep"], *, otherwise: str) -> str:
+    """Return the action of a solution after those of it that were done in order; at its end, another one."""
+    done = 0
+    for step in steps:
+        done += done < len(solution) and step.action == solution[done]
+    return solution[done] if done < len(solution) else otherwise
 
 
 class JavaMachine:

@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from envgym.authoring.sources import check_index
-from envgym.core.json_types import well_formed
 from envgym.core.messages import Action
 from envgym.core.tasks import Split, Task
 from envgym.core.turns import Scored
 from envgym.env import Env
-from envgym.envs.puzzles._java_games import check_installed
+from envgym.envs.puzzles._java_games import action_in, check_installed, next_action
 from envgym.envs.puzzles._science_simulator import (
     FIRST,
     ScienceStep,
@@ -31,8 +30,6 @@ VARIATIONS: Mapping[str, Sequence[int]] = tomllib.loads((DATA / "science.toml").
 KINDS = tuple(VARIATIONS)
 SIMPLIFICATIONS = ("teleportAction", "selfWateringFlowerPots", "openContainers", "openDoors", "noElectricalAction")
 REWARDS = ("score", "solved")
-MAX_ACTION = 200
-"""Longer actions, in characters, are none."""
 _WHERE = "puzzles/science-v0"
 _HINT = "Say one action, such as open door to kitchen, go to kitchen, look around or pick up thermometer."
 
@@ -148,9 +145,8 @@ class Science(Env[ScienceState]):
 
     def respond(self, action: Action) -> Reply:
         """Do the action, and pay what the score has gained; a task that has failed pays nothing in all."""
-        lines = [line.strip() for line in well_formed(action.content).splitlines() if line.strip()]
-        text = lines[-1].removeprefix(">").strip() if lines else ""
-        if not text or len(text) > MAX_ACTION:
+        text = action_in(action.content)
+        if text is None:
             return Reply(observation=_HINT)
         before = max(self.state.steps[-1].score, 0) if len(self.state.steps) > 1 else 0  # the first room may score
         done = shared_games().step(self.state.variation, self.state.steps, text)
@@ -173,11 +169,7 @@ class Science(Env[ScienceState]):
 
     def oracle(self) -> str:
         """Say the next action of the simulator's own solution, after those of it that were done in order."""
-        gold = gold_actions(self.state.variation)
-        done = 0
-        for step in self.state.steps[1:]:
-            done += done < len(gold) and step.action == gold[done]
-        return gold[done] if done < len(gold) else FIRST
+        return next_action(gold_actions(self.state.variation), self.state.steps[1:], otherwise=FIRST)
 
     def fork_state(self) -> ScienceState:
         """Share the state, which is immutable: a simulator plays it again, and what differs is a failure."""

@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from envgym.authoring.sources import check_index
-from envgym.core.json_types import well_formed
 from envgym.core.messages import Action
 from envgym.core.tasks import Split, Task
 from envgym.core.turns import Scored
 from envgym.env import Env
-from envgym.envs.puzzles._java_games import check_installed
+from envgym.envs.puzzles._java_games import action_in, check_installed, next_action
 from envgym.envs.puzzles._textworld_simulator import (
     TextWorldStep,
     TextWorldVariation,
@@ -36,8 +35,6 @@ FIRST_SEED: Mapping[str, int] = {"train": 0, "dev": 10_000, "test": 20_000}
 NUM_SEEDS = 1000
 """Seeds of a game in each of the package's sets."""
 REWARDS = ("score", "solved")
-MAX_ACTION = 200
-"""Longer actions, in characters, are none."""
 _WHERE = "puzzles/textworld-v0"
 _HINT = "Say one action, such as look around, inventory, move north, open fridge or take coin."
 
@@ -174,9 +171,8 @@ class TextWorld(Env[TextWorldState]):
 
     def respond(self, action: Action) -> Reply:
         """Do the action, and pay what the score has gained; a score below 0 counts as 0."""
-        lines = [line.strip() for line in well_formed(action.content).splitlines() if line.strip()]
-        text = lines[-1].removeprefix(">").strip() if lines else ""
-        if not text or len(text) > MAX_ACTION:
+        text = action_in(action.content)
+        if text is None:
             return Reply(observation=_HINT)
         before = max(self.state.steps[-1].score, 0.0) if self.state.steps else 0.0
         done = shared_games().step(self.state.variation, self.state.steps, text)
@@ -198,11 +194,7 @@ class TextWorld(Env[TextWorldState]):
 
     def oracle(self) -> str:
         """Say the next action of the package's solution, after those of it that were done in order."""
-        gold = gold_actions(self.state.variation)
-        done = 0
-        for step in self.state.steps:
-            done += done < len(gold) and step.action == gold[done]
-        return gold[done] if done < len(gold) else "look around"
+        return next_action(gold_actions(self.state.variation), self.state.steps, otherwise="look around")
 
     def fork_state(self) -> TextWorldState:
         """Share the state, which is immutable: a simulator plays it again, and what differs is a failure."""
