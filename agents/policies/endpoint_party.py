@@ -8,21 +8,20 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
 from envgym.agents.policies.openai import OpenAIPolicy
+from envgym.agents.policies.sampling_party import SamplingParty
 from envgym.agents.protocols import Sampling
 from envgym.agents.rollout.messages import MessageRequest
 from envgym.agents.settings import EndpointSettings
 from envgym.core.json_types import visible
-from envgym.core.messages import Message, Role
+from envgym.core.messages import Message
 from envgym.errors import InvalidInput, PartyFailure, PolicyFailure
 from envgym.event_loop import LoopThread
-from envgym.party import LanguageModel
-from envgym.seeds import derive_seed
 from envgym.settings import build_settings
 
 T = TypeVar("T")
 
 
-class EndpointParty(LanguageModel):
+class EndpointParty(SamplingParty):
     """Answers conversations through an OpenAI-compatible service; also takes the keys of `engine.endpoint`.
 
     It may be shared between environments and threads. Parties of equal endpoint settings share connections and limits.
@@ -53,22 +52,18 @@ class EndpointParty(LanguageModel):
         self.settings = build_settings(EndpointSettings, endpoint, where="party endpoint")
         where, do = "party endpoint", "give the seconds that one answer may take"
         InvalidInput.unless(deadline_s > 0, "deadline_s", "be above 0", deadline_s, where=where, do=do)
-        got, do = sampling_temperature, "pass e.g. 1; only replies may take the most probable tokens"
-        InvalidInput.unless(got > 0, "sampling_temperature", "be above 0", got, where=where, do=do)
-        self._replies = Sampling(temperature=temperature, max_new_tokens=max_new_tokens)
-        self._samples = Sampling(temperature=sampling_temperature, max_new_tokens=max_new_tokens)
-        for sampling in (self._replies, self._samples):
-            sampling.check(where)
-        self._deadline_s, self._seed = deadline_s, seed
+        super().__init__(
+            f"{self.settings.model} at {self.settings.base_url}",
+            temperature=temperature,
+            sampling_temperature=sampling_temperature,
+            max_new_tokens=max_new_tokens,
+            seed=seed,
+        )
+        self._deadline_s = deadline_s
 
-    def reply(self, messages: Sequence[Message]) -> Message:
-        """Return the next message. Raises: PartyFailure: no answer came in time, or one that is cut or empty."""
-        texts = [text for message in messages for text in (message.role.value, message.content)]
-        return self._say(messages, self._replies, derive_seed("endpoint party", self._seed, *texts))
-
-    def sample(self, messages: Sequence[Message], *, seed: int) -> Message:
-        """Return a message that is sampled by `seed`, where the service takes one. Raises: as `reply`."""
-        return self._say(messages, self._samples, seed)
+    def say(self, messages: Sequence[Message], sampling: Sampling, seed: int) -> str:
+        """Return the next message. Raises: PartyFailure: no answer came in time, or one that is cut."""
+        return str(self._ask(lambda policy: policy.reply(_request(messages, sampling, seed))).action.content)
 
     def compute_probabilities(self, messages: Sequence[Message], words: Sequence[str]) -> list[float]:
         """Return how probable it is that the reply begins with each word, in any letter case, as one token.
@@ -79,13 +74,6 @@ class EndpointParty(LanguageModel):
         found = self._ask(lambda policy: policy.first_token_probabilities(request))
         plain = [word.casefold() for word in words]
         return [sum(value for token, value in found.items() if token.strip().casefold() == word) for word in plain]
-
-    def _say(self, messages: Sequence[Message], sampling: Sampling, seed: int) -> Message:
-        answer = self._ask(lambda policy: policy.reply(_request(messages, sampling, seed)))
-        content = str(answer.action.content)
-        if not content.strip():
-            raise PartyFailure(f"{self.settings.model} at {self.settings.base_url} said nothing")
-        return Message(role=Role.ASSISTANT, content=content)
 
     def _ask(self, ask: Callable[[OpenAIPolicy], Awaitable[T]]) -> T:
         try:

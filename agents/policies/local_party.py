@@ -8,17 +8,16 @@ from functools import cache
 
 from envgym.agents.loop.agent import Agent, AgentSettings, make_agent
 from envgym.agents.models.loading import check_model, load
+from envgym.agents.policies.sampling_party import SamplingParty
 from envgym.agents.policies.transformers import TransformersPolicy
 from envgym.agents.protocols import GenerateRequest, Sampling
 from envgym.core.json_types import visible
-from envgym.core.messages import Action, Message, Role
-from envgym.errors import InvalidInput, PartyFailure, PolicyFailure
+from envgym.core.messages import Action, Message
+from envgym.errors import PartyFailure, PolicyFailure
 from envgym.event_loop import run_coroutine
-from envgym.party import LanguageModel
-from envgym.seeds import derive_seed
 
 
-class LocalParty(LanguageModel):
+class LocalParty(SamplingParty):
     """Answers conversations by a model in this process, in the chat template of its tokenizer.
 
     It may be shared between environments and threads, which wait for each other. Parties of one model share weights.
@@ -51,26 +50,18 @@ class LocalParty(LanguageModel):
         Raises: UnknownName, InvalidInput: there is no such model, or a setting is out of range.
         """
         check_model(path)
-        where, got, do = (
-            "party local",
-            sampling_temperature,
-            "pass e.g. 1; only replies may take the most probable tokens",
+        super().__init__(
+            path,
+            temperature=temperature,
+            sampling_temperature=sampling_temperature,
+            max_new_tokens=max_new_tokens,
+            seed=seed,
         )
-        InvalidInput.unless(got > 0, "sampling_temperature", "be above 0", got, where=where, do=do)
-        self._replies = Sampling(temperature=temperature, max_new_tokens=max_new_tokens)
-        self._samples = Sampling(temperature=sampling_temperature, max_new_tokens=max_new_tokens)
-        for sampling in (self._replies, self._samples):
-            sampling.check(where)
-        self.path, self._device, self._dtype, self._thinking, self._seed = path, device, dtype, thinking, seed
+        self.path, self._device, self._dtype, self._thinking = path, device, dtype, thinking
 
-    def reply(self, messages: Sequence[Message]) -> Message:
-        """Return the next message. Raises: PartyFailure: the model failed, or said nothing."""
-        texts = [text for message in messages for text in (message.role.value, message.content)]
-        return self._say(messages, self._replies, derive_seed("local party", self._seed, *texts))
-
-    def sample(self, messages: Sequence[Message], *, seed: int) -> Message:
-        """Return a message that is sampled by `seed`. Raises: as `reply`."""
-        return self._say(messages, self._samples, seed)
+    def say(self, messages: Sequence[Message], sampling: Sampling, seed: int) -> str:
+        """Return the next message. Raises: PartyFailure: the model failed."""
+        return str(self._model().generate(messages, sampling, seed).content)
 
     def compute_probabilities(self, messages: Sequence[Message], words: Sequence[str]) -> list[float]:
         """Return how probable it is that the reply begins with each word, as given or in lower, upper or title case.
@@ -84,12 +75,6 @@ class LocalParty(LanguageModel):
         sequences = [(*context, *token_ids) for forms in spelled for token_ids in forms]
         rows = iter(model.compute_logprobs(sequences))
         return [math.fsum(math.exp(math.fsum(next(rows)[len(context) :])) for _ in forms) for forms in spelled]
-
-    def _say(self, messages: Sequence[Message], sampling: Sampling, seed: int) -> Message:
-        content = self._model().generate(messages, sampling, seed).content
-        if not content.strip():
-            raise PartyFailure(f"{self.path} said nothing in {sampling.max_new_tokens} tokens")
-        return Message(role=Role.ASSISTANT, content=content)
 
     def _model(self) -> "_LocalModel":
         with _loading:
