@@ -5,6 +5,9 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from typing import TYPE_CHECKING
+
+import torch
 
 from envgym.agents.loop.agent import Agent, AgentSettings, make_agent
 from envgym.agents.models.loading import check_model, load
@@ -15,6 +18,9 @@ from envgym.core.json_types import visible
 from envgym.core.messages import Action, Message
 from envgym.errors import PartyFailure, PolicyFailure
 from envgym.event_loop import run_coroutine
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 
 class LocalParty(SamplingParty):
@@ -72,9 +78,8 @@ class LocalParty(SamplingParty):
         model = self._model()
         context = model.context(messages)
         spelled = [sorted({model.spell(form) for form in _forms(word)}) for word in words]
-        sequences = [(*context, *token_ids) for forms in spelled for token_ids in forms]
-        rows = iter(model.compute_logprobs(sequences))
-        return [math.fsum(math.exp(math.fsum(next(rows)[len(context) :])) for _ in forms) for forms in spelled]
+        logprobs = iter(model.compute_logprobs(context, [token_ids for forms in spelled for token_ids in forms]))
+        return [math.fsum(math.exp(next(logprobs)) for _ in forms) for forms in spelled]
 
     def _model(self) -> "_LocalModel":
         with _loading:
@@ -90,6 +95,7 @@ def _forms(word: str) -> list[str]:
 class _LocalModel:
     """A model that is used by one thread at a time."""
 
+    module: "PreTrainedModel"
     policy: TransformersPolicy
     agent: Agent
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -122,13 +128,28 @@ class _LocalModel:
         except PolicyFailure as error:
             raise PartyFailure(visible(str(error))) from error
 
-    def compute_logprobs(self, token_ids: Sequence[tuple[int, ...]]) -> list[tuple[float, ...]]:
-        """Return the log-prob of every token given those before it, nats. Raises: PartyFailure."""
-        try:
-            with self.lock:
-                return run_coroutine(self.policy.compute_logprobs(token_ids))
-        except PolicyFailure as error:
-            raise PartyFailure(visible(str(error))) from error
+    def compute_logprobs(self, context: tuple[int, ...], continuations: Sequence[tuple[int, ...]]) -> list[float]:
+        """Return the log-prob of each continuation of a context, nats; the context is computed once."""
+        rests = [token_ids[:-1] for token_ids in continuations if len(token_ids) > 1]
+        with self.lock, torch.no_grad():
+            output = self.module(self._tensor([context]), use_cache=True, logits_to_keep=1)
+            rows = [output.logits.expand(max(1, len(rests)), -1, -1)]
+            if rests:
+                output.past_key_values.batch_repeat_interleave(len(rests))
+                width = max(map(len, rests))  # what follows a row's end changes nothing before it
+                padded = [rest + (0,) * (width - len(rest)) for rest in rests]
+                rows.append(self.module(self._tensor(padded), past_key_values=output.past_key_values).logits)
+            logprobs_NSV = torch.cat(rows, dim=1).float().log_softmax(-1).cpu()
+        number = iter(range(len(rests)))
+        return [
+            math.fsum(
+                logprobs_NSV[next(number) if len(token_ids) > 1 else 0, range(len(token_ids)), token_ids].tolist()
+            )
+            for token_ids in continuations
+        ]
+
+    def _tensor(self, rows: Sequence[tuple[int, ...]]) -> torch.Tensor:
+        return torch.tensor(rows, device=self.module.device)
 
 
 _loading = threading.Lock()
@@ -138,4 +159,4 @@ _loading = threading.Lock()
 def _load(path: str, device: str, dtype: str, thinking: bool | None) -> _LocalModel:
     loaded = load(path, device=device, dtype=dtype)
     agent = make_agent(AgentSettings(thinking=thinking), loaded.tokenizer)
-    return _LocalModel(policy=TransformersPolicy(loaded.model), agent=agent)
+    return _LocalModel(module=loaded.model, policy=TransformersPolicy(loaded.model), agent=agent)
