@@ -1,0 +1,170 @@
+"""The page of benchmarks/environments.py: what training and search gave, and how it was run."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from benchmarks._tables import table
+from envgym import make
+from envgym.files import write_atomic
+from envgym.runs import RunDirectory
+from envgym.stats import PairedComparison
+from envgym.wall_time import read_wall_time
+
+if TYPE_CHECKING:
+    from benchmarks.environments import Study
+
+TEXT = """\
+# Training on proofs, function calls and NP-hard problems
+
+**Question.** Do small models learn these environments, that is, do they solve more held-out tasks after training than
+before; and does search over proofs beat single episodes at an equal budget?
+
+**Answer.** {answer}
+
+{trained}
+Success is the share of held-out tasks solved, in percent; changes and differences are in points, paired by task, with
+95 % intervals. *Before* is after the warm start on oracle episodes, and *after* is after all train steps, so the
+change is what reinforcement learning added. *Chance* is the most that the environment declares for answers that do not
+look at the task. p is that of a two-sided sign-flip test. *Detectable* is the minimum detectable effect (80 % power),
+declared from a pilot with another seed.
+
+## Search over proofs
+
+{searched}
+{search_answer} Each search spent {budget} generated tokens per theorem on the same {tasks} held-out theorems, with the
+policy trained above. `chain` plays as many single episodes as fit, and reports their mean success. The searches use
+what Coq accepts: `best_of` plays episodes until one is proved, and `mcts` goes back to states of unfinished proofs. A
+proof that Coq has accepted is a proof, so that choosing it by its reward is no advantage over an honest solver here.
+
+## A few steps on the others
+
+{few}
+Two train steps of SmolLM2-135M, without a warm start, of 8 episodes each. They show that messages, rewards and updates
+meet; they are no result about learning. Invalid: share of invalid episodes in training.
+
+## How it was run
+
+```bash
+python -m benchmarks.environments pilot
+python -m benchmarks.environments run
+python -m benchmarks.environments report
+```
+
+The searches:
+
+```bash
+{commands}
+```
+
+- **Declared in advance.** Settings, seeds, tasks, budgets, searches and minimum detectable effects were committed in
+  `examples/environments/` before the declared runs. The pilots had another seed; the pilot's searches were on train
+  tasks. The settings were found by pilots with that other seed.
+- **Seed.** {seed}: one run for each environment. The intervals cover other tasks of the same source, not other seeds.
+- **Success** is a proved theorem, an optimal packing, and the right call.
+- **Cost.** {cost}
+
+## Limits
+
+Small models and the easiest tasks of each environment. One seed. The comparison of searches is at one budget and with
+one policy.
+"""
+
+
+def write_page(study: "Study", path: Path) -> None:
+    """Write the page."""
+    declared = study.declared
+    changes = {name: change for name in declared.trained if (change := study.change(name)) is not None}
+    arms = list(declared.search.arms)
+    gains = {arm: gain for arm in arms[1:] if (gain := study.gain(arm)) is not None}
+    text = TEXT.format(
+        answer=" ".join([*(_sentence(name, change) for name, change in changes.items())]),
+        trained="".join(table(TRAINED_HEAD, [_trained_row(study, name, change) for name, change in changes.items()])),
+        searched="".join(table(SEARCH_HEAD, [_search_row(study, arm, gains.get(arm)) for arm in arms])),
+        search_answer=" ".join(_search_sentence(arms[0], arm, gain) for arm, gain in gains.items()),
+        budget=f"{declared.search.budget:,}",
+        tasks=declared.search.tasks,
+        few="".join(table(FEW_HEAD, [_few_row(study, env_id) for env_id in declared.few_steps])),
+        commands="\n".join(_command(study, arm) for arm in arms),
+        seed=declared.seed,
+        cost=", ".join(f"{name}: {_minutes(study, name)} minutes" for name in changes) + ", on a shared machine.",
+    )
+    write_atomic(path, text)
+
+
+TRAINED_HEAD = ["settings", "environment", "tasks", "chance", "before", "after", "change", "p", "detectable"]
+SEARCH_HEAD = ["search", "success", "difference to `chain`", "p", "tokens", "turns"]
+FEW_HEAD = ["environment", "episodes", "mean reward in training", "invalid", "held-out, before", "after"]
+
+
+def _trained_row(study: "Study", name: str, change: PairedComparison) -> list[str]:
+    (record, *_) = study.records(name)
+    effect = study.declared.trained[name].minimum_detectable_effect
+    return [
+        f"`{name}.yaml`",
+        f"`{record.env_id}`",
+        str(change.num_tasks),
+        f"{100 * _chance(study, name):.0f}",
+        f"{100 * change.mean_before:.1f}",
+        f"{100 * change.mean_after:.1f}",
+        _points(change),
+        f"{change.p_value:.2g}",
+        f"{100 * (effect or 0):.1f}",
+    ]
+
+
+def _chance(study: "Study", name: str) -> float:
+    (env,) = RunDirectory.open(study.directory(name)).config["envs"]
+    return float(make(env["id"], **env["settings"]).chance_score)
+
+
+def _search_row(study: "Study", arm: str, gain: PairedComparison | None) -> list[str]:
+    (record, *_) = study.records(f"search-{arm}")
+    shares = [
+        sum(reward is not None and reward >= record.success_at for reward in of) / len(of)
+        for of in record.rewards.values()
+    ]
+    compared = [_points(gain), f"{gain.p_value:.2g}"] if gain else ["", ""]
+    costs = [f"{record.costs[name]:,.0f}" for name in ("tokens_generated", "env_steps")]
+    return [f"`{arm}`", f"{100 * sum(shares) / len(shares):.1f}", *compared, *costs]
+
+
+def _few_row(study: "Study", env_id: str) -> list[str]:
+    run = RunDirectory.open(study.directory(env_id))
+    steps = [row for row in run.metrics() if row["step"]]
+    before, after = study.records(env_id)[0], study.records(env_id)[-1]
+    return [
+        f"`{env_id}`",
+        f"{sum(row['rollout/episodes'] for row in steps):.0f}",
+        ", ".join(f"{row['reward/mean']:.3f}" for row in steps),
+        ", ".join(f"{row['rollout/invalid']:.2f}" for row in steps),
+        *(
+            f"{sum(filter(None, (r for of in record.rewards.values() for r in of))) / len(record.rewards):.3f}"
+            for record in (before, after)
+        ),
+    ]
+
+
+def _sentence(name: str, change: PairedComparison) -> str:
+    interval = change.difference.interval
+    verdict = "learned" if interval.low > 0 else "got worse" if interval.high < 0 else "shows no clear change"
+    before, after = (f"{100 * value:.1f} %" for value in (change.mean_before, change.mean_after))
+    return f"`{name}.yaml` {verdict}: {before} to {after} of {change.num_tasks} held-out tasks."
+
+
+def _search_sentence(first: str, arm: str, gain: PairedComparison) -> str:
+    interval = gain.difference.interval
+    verdict = "beats" if interval.low > 0 else "is worse than" if interval.high < 0 else "cannot be told from"
+    return f"`{arm}` {verdict} `{first}`."
+
+
+def _points(paired: PairedComparison) -> str:
+    value, interval = paired.difference.value, paired.difference.interval
+    return f"{100 * value:+.1f} [{100 * interval.low:+.1f}, {100 * interval.high:+.1f}]"
+
+
+def _command(study: "Study", arm: str) -> str:
+    return " ".join(study.search_command(arm)).replace(f"{study.root}", "runs/environments")
+
+
+def _minutes(study: "Study", name: str) -> int:
+    return round(sum(process.seconds for process in read_wall_time(study.directory(name))) / 60)
