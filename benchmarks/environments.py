@@ -180,7 +180,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     study = Study(declared, args.out.resolve(), is_pilot=args.action == "pilot")
     if args.action == "run":
         effects = {name: of.minimum_detectable_effect for name, of in declared.trained.items()}
-        check_declared(effects | {"search": declared.search.minimum_detectable_effect})
+        effects["search"] = declared.search.minimum_detectable_effect
+        check_declared({name: effect for name, effect in effects.items() if name in args.only})
     if args.action in {"pilot", "run"}:
         study.make(args.only)
     if args.action == "report":
