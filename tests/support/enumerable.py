@@ -266,16 +266,29 @@ def objective(aggregation: Aggregation | None = None, correction: Correction | N
 
 
 def expected_gradient(
-    world: Enumerable, credit: Credit, sampled: Iterable[SampledGroup], minimised: Objective | None = None
+    world: Enumerable,
+    credit: Credit,
+    sampled: Iterable[SampledGroup],
+    minimised: Objective | None = None,
+    *,
+    once: bool = False,
 ) -> Array:
-    """Return the mean over all groups that can be sampled of the gradient that the learner ascends, in float64."""
+    """Return the mean over all groups that can be sampled of the gradient that the learner ascends, in float64.
+
+    Args:
+        world: the env under the policy that is trained.
+        credit: of one group.
+        sampled: the groups.
+        minimised: by default the policy gradient.
+        once: a token that k rows share weighs 1/k in each.
+    """
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     try:
         logits = torch.tensor(world.logits, requires_grad=True)
         logprobs_V = torch.cat([torch.zeros(1), logits.log_softmax(dim=1).flatten()])  # by `Visit.token_id`
         losses = [
-            item.probability * _loss(logprobs_V, train_rows(credit(item.group), once=False), minimised or objective())
+            item.probability * _loss(logprobs_V, train_rows(credit(item.group), once=once), minimised or objective())
             for item in sampled
         ]
         (gradient,) = torch.autograd.grad(-torch.stack(losses).sum(), logits)
