@@ -76,9 +76,7 @@ def turn_sums(group: Sequence[BaselineCredit]) -> Sums:
     seen: set[tuple[str, int]] = set()
     for compared, returns in group:
         episode = compared.trajectory
-        entries = zip(
-            episode.path, turn_of_nodes(episode), compared.advantages, returns.advantages, strict=True
-        )
+        entries = zip(episode.path, turn_of_nodes(episode), compared.advantages, returns.advantages, strict=True)
         for node, turn, advantage, value in entries:
             if turn < 0 or (episode.tree.id, node) in seen:
                 continue
@@ -115,6 +113,4 @@ def _scaled(item: BaselineCredit, scales: Sums) -> TrajectoryCredit:
         else:
             assert isinstance(value, float), "both credits have one shape"
             advantages.append((1 - beta) * value + beta * advantage)
-    return TrajectoryCredit(
-        trajectory=compared.trajectory, advantages=tuple(advantages), targets=compared.targets
-    )
+    return TrajectoryCredit(trajectory=compared.trajectory, advantages=tuple(advantages), targets=compared.targets)

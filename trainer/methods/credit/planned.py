@@ -14,7 +14,7 @@ from envgym.trainer.methods.credit.return_variances import ReturnVariance, varia
 from envgym.trainer.methods.protocols import CreditContext, TrajectoryCredit
 
 
-class Planned(Settings):
+class PlannedCredit(Settings):
     """Every node once: A(n) = w(n) (Q(n) - beta_t b(n)), w = Π 1 / #children along the path, the trees' 1/M included.
 
     Q is what is paid from the node's turn t on, averaged over the branches below; episodes that have ended count 0. b
@@ -69,14 +69,14 @@ def baseline_credits(returns: NodeReturns, variance: ReturnVariance, *, scale: f
     return [BaselineCredit(*pair) for pair in pairs]
 
 
-class Estimate(NamedTuple):
+class FilteredMean(NamedTuple):
     """A baseline, and the variance of its error."""
 
     mean: float
     variance: float
 
 
-def combine(prior: Estimate | None, drift: float, observed: Estimate) -> Estimate:
+def combine(prior: FilteredMean | None, drift: float, observed: FilteredMean) -> FilteredMean:
     """Return one step of a Kalman filter: P += drift, K = P / (P + N), b += K (observed - b), P *= 1 - K.
 
     Args:
@@ -89,7 +89,7 @@ def combine(prior: Estimate | None, drift: float, observed: Estimate) -> Estimat
     variance = prior.variance + max(drift, 0.0)
     total = variance + observed.variance
     gain = variance / total if total > 0 else 0.5
-    return Estimate(prior.mean + gain * (observed.mean - prior.mean), (1 - gain) * variance)
+    return FilteredMean(prior.mean + gain * (observed.mean - prior.mean), (1 - gain) * variance)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,7 +104,7 @@ class KalmanBaselines:
 
     returns: NodeReturns
     variance: ReturnVariance
-    _known: dict[tuple[NodeKey, int], Estimate | None] = field(default_factory=dict)
+    _known: dict[tuple[NodeKey, int], FilteredMean | None] = field(default_factory=dict)
     _spreads: dict[tuple[NodeKey, int], float] = field(default_factory=dict)
 
     def baseline(self, node: NodeKey) -> float | None:
@@ -112,7 +112,7 @@ class KalmanBaselines:
         estimate = self._filtered(self.returns.branches[node], self.returns.turns[node])
         return None if estimate is None else estimate.mean
 
-    def _filtered(self, branch: NodeKey, turn: int) -> Estimate | None:
+    def _filtered(self, branch: NodeKey, turn: int) -> FilteredMean | None:
         """Return the estimate of what is paid from `turn` on below a node with siblings."""
         if branch == ROOT:
             return None
@@ -124,7 +124,7 @@ class KalmanBaselines:
             noise = sum(self._spread(sibling, turn) for sibling in siblings) / len(siblings) ** 2
             drift = 0.0 if above == ROOT else self._drift(turn, self._place(above), self._place(branch))
             prior = self._filtered(above, turn)
-            self._known[branch, turn] = combine(prior, drift, Estimate(mean, noise))
+            self._known[branch, turn] = combine(prior, drift, FilteredMean(mean, noise))
         return self._known[branch, turn]
 
     def _place(self, branch: NodeKey) -> int:

@@ -3,9 +3,8 @@
 S_t(u) is the variance of what is paid from turn t on, given all before turn u; it falls with u.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,14 +15,8 @@ from envgym.trainer.methods.credit.node_returns import NodeReturns
 from envgym.trainer.methods.credit.paths import ROOT
 
 Sums = NDArray[np.float64]
-
-
-class ReturnVariance(Protocol):
-    """Anything that gives S_t(u)."""
-
-    def __call__(self, turn: int, given: int) -> float:
-        """Return the variance of what is paid from `turn` on, given all before turn `given` <= `turn`."""
-        ...
+ReturnVariance = Callable[[int, int], float]
+"""(t, u) -> S_t(u), for u <= t."""
 
 
 @dataclass(frozen=True, eq=False)
