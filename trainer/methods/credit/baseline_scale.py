@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from envgym.core.tree import Edge
 from envgym.trainer.methods.credit.paths import turn_of_nodes
 from envgym.trainer.methods.protocols import TrajectoryCredit
 
@@ -82,18 +83,19 @@ def turn_sums(group: Sequence[BaselineCredit]) -> Sums:
                 continue
             seen.add((episode.tree.id, node))
             of_turn = sums.setdefault(turn, [0.0, 0.0])
-            logprobs = [
-                logprob
-                for segment in episode.tree.nodes[node].edge.segments
-                if segment.trains
-                for logprob in segment.behavior_logprobs or ()
-            ]
-            pairs = zip(_per_token(advantage, len(logprobs)), _per_token(value, len(logprobs)), strict=True)
-            for logprob, (difference, q) in zip(logprobs, pairs, strict=True):
-                weight, baseline = math.expm1(logprob) ** 2, q - difference
+            weights = score_weights(episode.tree.nodes[node].edge)
+            pairs = zip(_per_token(advantage, len(weights)), _per_token(value, len(weights)), strict=True)
+            for weight, (difference, q) in zip(weights, pairs, strict=True):
+                baseline = q - difference
                 of_turn[0] += weight * q * baseline
                 of_turn[1] += weight * baseline**2
     return np.array([sums.get(turn, [0.0, 0.0]) for turn in range(max(sums, default=-1) + 1)]).reshape(-1, 2)
+
+
+def score_weights(edge: Edge) -> list[float]:
+    """Return (1 - π)² of every sampled token of an edge; for a softmax |s|² is between that and twice that."""
+    sampled = [segment.behavior_logprobs or () for segment in edge.segments if segment.trains]
+    return [math.expm1(logprob) ** 2 for logprobs in sampled for logprob in logprobs]
 
 
 def _per_token(entry: float | tuple[float, ...], count: int) -> tuple[float, ...]:

@@ -30,11 +30,11 @@ class MeasuredVariance:
     def __call__(self, turn: int, given: int) -> float:
         """Return S_t(u); the constant 1 where nothing, or no variance at all, was measured for t."""
         if turn not in self._fits:
-            self._fits[turn] = self._fit(turn)
+            self._fits[turn] = self.fit(turn)
         fit = self._fits[turn]
         return 1.0 if fit is None else float(np.interp(given, *fit))
 
-    def _fit(self, turn: int) -> tuple[Sums, Sums] | None:
+    def fit(self, turn: int) -> tuple[Sums, Sums] | None:
         """Return the turns u with measurements, and S_t(u) there; None where all is unknown or 0."""
         if turn >= len(self.sums):
             return None
