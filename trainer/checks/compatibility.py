@@ -111,9 +111,10 @@ def sibling_needs_rows_per_path(settings: TrainSettings, credit: AnyCredit) -> F
 def planned_trains_tokens_once(settings: TrainSettings, credit: AnyCredit) -> Fault | None:
     """Its weights are those of nodes; per path a node would train as often as it has leaves."""
     is_tree = settings.search.name not in ("chain", "best_of")
-    if settings.credit.name != "planned" or settings.objective.shared_tokens != "per_path" or not is_tree:
+    is_planned = settings.credit.name in ("planned", "planned_gae")
+    if not is_planned or settings.objective.shared_tokens != "per_path" or not is_tree:
         return None
-    must = "be once with credit planned, whose weights are those of nodes"
+    must = f"be once with credit {settings.credit.name}, whose weights are those of nodes"
     return Fault("objective.shared_tokens", must, "per_path", "set objective.shared_tokens=once")
 
 

@@ -15,6 +15,7 @@ from envgym.trainer.methods.credit.node_returns import NodeReturns
 from envgym.trainer.methods.credit.outcome import Rloo
 from envgym.trainer.methods.credit.paths import GroupTree
 from envgym.trainer.methods.credit.planned import FilteredMean, PlannedCredit, baseline_credits, combine
+from envgym.trainer.methods.credit.planned_gae import PlannedGae
 from envgym.trainer.methods.credit.return_variances import (
     MeasuredVariance,
     ReturnVariance,
@@ -323,3 +324,45 @@ def test_fitted_scale_by_hand() -> None:
 def test_a_group_without_others_keeps_its_baseline() -> None:
     group = chains([0.0], [4.0])
     assert per_node(Rloo(beta="fitted")(group)) == per_node(Rloo()(group)) == [[-4.0], [4.0]]
+
+
+# ---- with a critic -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("children", [ONE_LEVEL, (1, 3, 1), TWO_LEVELS])
+@pytest.mark.parametrize("beta", [1.0, 0.6])
+def test_planned_gae_without_decay_is_unbiased_for_any_critic(children: Sequence[int], beta: float) -> None:
+    credit = WithValues(PlannedGae(decay=1.0, beta=beta), 0.3)
+    sampled = groups(plan(children), 1)  # a critic needs no other tree
+    found = mean_estimate(lambda group: credit.assign([group], CreditContext()), sampled)
+    assert found == pytest.approx(TRUTH, abs=1e-10)
+
+
+def test_planned_gae_with_a_fitted_scale_and_groups_of_other_sizes_is_unbiased() -> None:
+    steps = pairs(groups(plan(ONE_LEVEL), 1, name="a"), groups(WORLD.chains(), 2, name="b"))
+    credit = WithValues(PlannedGae(decay=1.0, beta="fitted"), 0.3)
+    assert mean_of_steps(credit, steps, once=True) == pytest.approx(TRUTH, abs=1e-10)
+
+
+def test_planned_gae_by_hand_and_on_chains() -> None:
+    group = group_of(branched("A", (0, 0.0), (1, 4.0), (1, 0.0)), chain("B", [0.0, 6.0]))
+    found = WithValues(PlannedGae(decay=1.0), 1.0).assign([group], CreditContext())
+    # 3 episodes; w(A) = 1/2: 3/2 (2 - 1); below 1/4: 3/4 (4 - 1), 3/4 (0 - 1); B: 3/2 (6 - 1) twice
+    assert [per_token(credit) for credit in found] == [
+        pytest.approx([1.5, 2.25]),
+        pytest.approx([1.5, -0.75]),
+        pytest.approx([7.5, 7.5]),
+    ]
+    episodes = chains([1.0, 2.0], [0.0])
+    for same, wanted in zip(
+        WithValues(PlannedGae(), 0.5).assign([episodes], CreditContext()),
+        WithValues(GaeTurn(), 0.5).assign([episodes], CreditContext()),
+        strict=True,
+    ):
+        assert same.targets == wanted.targets
+        assert per_token(same) == pytest.approx(per_token(wanted))
+
+
+def per_token(credit: TrajectoryCredit) -> list[float]:
+    """Return the advantages of all sampled tokens."""
+    return [value for entry in credit.advantages if isinstance(entry, tuple) for value in entry]
