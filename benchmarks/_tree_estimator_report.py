@@ -9,33 +9,35 @@ from benchmarks._tables import table
 PAGE: Final = Path(__file__).resolve().parent.parent / "docs" / "results" / "tree_estimator.md"
 HEAD: Final = """# An unbiased tree estimator
 
-**Question.** How much signal does the gradient have, per counted turn, on [planned trees](../credit.md#planned-trees) and on
-chains, with a critic and without?
+**Question.** How much signal does the gradient have, per counted turn, on [planned trees](../credit.md#planned-trees)
+and on chains, with a critic and without?
 
 **Answer.** {answer}
 
-No language model is trained here. The task has ten turns and one reward at the end. At every turn a policy with a logit of 0.5
-chooses +1 or -1, which is added to the reward. Each of the first two turns also adds noise, +14 c or -14 c, of which nothing can
-be learned. The history shows all of it.
+No language model is trained here. The task has ten turns and one reward at the end. At every turn a policy with a
+logit of 0.5 chooses +1 or -1, which is added to the reward. Each of the first two turns also adds noise, +14 c or -14
+c, of which nothing can be learned. The history shows all of it.
 
-A figure is the square of the mean gradient's part along the true gradient, divided by the variance of a group's gradient and by
-the mean number of its turns, relative to six chains with `rloo`; in brackets over the eight turns after the noise only. The
-credits are those that train, in steps of 8 groups, from which the scale β and the variances S are measured, each group by the
-others. {groups:,} groups for each figure, four times as many for the first row. In the last column a turn of the first two costs
-ten.
+A figure is the square of the mean gradient's part along the true gradient, divided by the variance of a group's
+gradient and by the mean number of its turns, relative to six chains with `rloo`; in brackets over the eight turns
+after the noise only. The credits are those that train, in steps of 8 groups, from which the scale β and the variances
+S are measured, each group by the others. {groups:,} groups for each figure, four times as many for the first row. In
+the last column a turn of the first two costs ten.
 
 ## Signal to noise
 
 """
 FOOT: Final = """
 Rows with `grpo`, `tree_grpo` and `random_expand` are biased here or nearly so; all others are unbiased, as
-[enumeration](../credit.md#bias) shows. A high ratio of a biased estimator says that it repeats itself, not that it is right.
+[enumeration](../credit.md#bias) shows. A high ratio of a biased estimator says that it repeats itself, not that it is
+right.
 
-- Without a critic, planned trees beat chains with and without noise. Where the noise is large, β repairs what leave-one-out adds
-  to the variance of chains, and trees gain more.
-- A good critic on chains beats trees without one. Trees with the critic beat it where nothing is noise, and on the turns after
-  the noise; over all turns, chains with a critic are better where there is noise.
-- Where the trees branch decides most: before the noise has ended (`sibling` with `random_expand`) they are worse than chains.
+- Without a critic, planned trees beat chains with and without noise. Where the noise is large, β repairs what
+  leave-one-out adds to the variance of chains, and trees gain more.
+- A good critic on chains beats trees without one. Trees with the critic beat it where nothing is noise, and on the
+  turns after the noise; over all turns, chains with a critic are better where there is noise.
+- Where the trees branch decides most: before the noise has ended (`sibling` with `random_expand`) they are worse than
+  chains.
 
 ## Where to branch
 
@@ -45,11 +47,12 @@ Rows with `grpo`, `tree_grpo` and `random_expand` are biased here or nearly so; 
 python scripts/plan_trees.py runs/pilot --leaves 8
 ```
 
-With a perfect baseline the variance of the gradient is Σ_d A_d / n_d, where n_d is the number of nodes at turn d,
-A_d = Σ_{t ≤ d} Φ_t (S_t(d) - S_t(d + 1)), Φ_t the mean squared score of turn t, and S_t(u) the variance of the return from turn t
-on, given all before turn u. With the cost c_d of a turn, n_d is proportional to √(A_d / c_d), made nondecreasing. Trees have whole
-numbers of children and an imperfect baseline, so the rule goes through all plans of at most two levels and takes the one with the
-least predicted variance times cost. It predicts the baseline's error from the same filter as the credit.
+With a perfect baseline the variance of the gradient is Σ_d A_d / n_d, where n_d is the number of nodes at turn d, A_d
+= Σ_{t ≤ d} Φ_t (S_t(d) - S_t(d + 1)), Φ_t the mean squared score of turn t, and S_t(u) the variance of the return
+from turn t on, given all before turn u. With the cost c_d of a turn, n_d is proportional to √(A_d / c_d), made
+nondecreasing. Trees have whole numbers of children and an imperfect baseline, so the rule goes through all plans of
+at most two levels and takes the one with the least predicted variance times cost. It predicts the baseline's error
+from the same filter as the credit.
 
 From 36 pilot groups of three trees, whose turns of branching are drawn, it chose:
 
@@ -88,8 +91,8 @@ def answer(rows: Mapping[str, Any]) -> str:  # a JSON object
     )
     best, critic, scaled = ([rows[name][c]["all"] for c in ("0.0", "0.5", "1.5")] for name in names)
     return (
-        f"Planned trees have {_series(best)} times the signal of chains with leave-one-out, from no noise to much; chains with "
-        f"an exact critic {_series(critic)}; the scale β alone {_series(scaled)}."
+        f"Planned trees have {_series(best)} times the signal of chains with leave-one-out, from no noise to much; "
+        f"chains with an exact critic {_series(critic)}; the scale β alone {_series(scaled)}."
     )
 
 

@@ -30,8 +30,8 @@ from envgym.trainer.methods.protocols import (
 )
 from tests.support.enumerable import LOGITS, Array, Enumerable, SampledGroup, expected_gradient, groups
 
-NODE_CREDITS = ("planned",)
-"""Those that train every node once, `objective.shared_tokens: once`; they see all groups of a step, here one."""
+NODE_CREDITS = ("planned", "planned_gae, decay 1", "planned_gae, decay 0.95")
+"""Those that train every node once, `objective.shared_tokens: once`. A credit of a whole step sees one group here."""
 WORLD = Enumerable(logits=LOGITS)
 TRUTH = WORLD.true_gradient()
 

@@ -31,6 +31,8 @@ STATED: dict[tuple[str, str], str] = {
     ("gae_turn, decay 1", "planned"): "0.207",
     ("sibling", "planned"): EXACT,
     ("planned", "planned"): EXACT,
+    ("planned_gae, decay 1", "planned"): EXACT,
+    ("planned_gae, decay 0.95", "planned"): "0.031 (1.000)",
     ("grpo", "random_expand"): "0.800 (0.868)",
     ("tree_grpo", "random_expand"): "1.486 (0.844)",
     ("sibling", "random_expand"): "0.062 (0.999)",
