@@ -7,6 +7,8 @@ from typing import Any, Final
 from benchmarks._tables import table
 
 PAGE: Final = Path(__file__).resolve().parent.parent / "docs" / "results" / "tree_estimator.md"
+CLEARLY_BIASED: Final = 5.0
+"""Standard errors."""
 HEAD: Final = """# An unbiased tree estimator
 
 **Question.** How much signal does the gradient have, per counted turn, on [planned trees](../credit.md#planned-trees)
@@ -97,8 +99,9 @@ def answer(rows: Mapping[str, Any]) -> str:  # a JSON object
 
 
 def cell(figures: Mapping[str, float], label: str) -> str:
-    """Return a figure of all turns, and that of the late ones."""
-    return f"{_number(figures['all' + label])} ({_number(figures['late' + label])})"
+    """Return a figure of all turns, that of the late ones, and the cosine of what is clearly biased."""
+    bias = f", cosine {figures['cosine']:.2f}" if figures.get("largest_z", 0.0) > CLEARLY_BIASED else ""
+    return f"{_number(figures['all' + label])} ({_number(figures['late' + label])}){bias}"
 
 
 def _series(values: list[float]) -> str:
