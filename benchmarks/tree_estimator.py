@@ -59,7 +59,7 @@ NUM_GROUPS: Final = 8
 NUM_PILOTS: Final = 36
 NOISES: Final = (0.0, 0.5, 1.5)
 EARLY_COST: Final = 10.0
-MOST_LEAVES: Final = 12
+MOST_LEAVES: Final = 8
 Values = Callable[[Sequence[SampledGroup]], Callable[[float, int, int], float]]
 """Fits a critic: (total before the turn, turn, number of the group) -> value."""
 

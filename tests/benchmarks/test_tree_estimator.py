@@ -39,5 +39,5 @@ def test_page_has_a_line_for_every_row() -> None:
     rows = {name: {str(c): figures for c in NOISES} for name in (*arms(), RULE)}
     plan = {"trees": 4, "turns": [2], "children": [2]}
     page = "".join(lines({"rows": rows, "groups": 800, "plans": {"c=1.5_early10": plan}}))
-    assert all(f"| {name} | 1.20 (30), cosine 0.50 |" in page for name in rows)
+    assert all(f"| {name} | 1.20 (30), biased |" in page for name in rows)
     assert "| c = 1.5, early turns cost 10 | 4 | 2 | 2 |" in page
