@@ -32,13 +32,13 @@ the last column a turn of the first two costs ten.
 FOOT: Final = """
 *Biased*: the mean gradient differs from the true one by more than five standard errors. Those without the word are
 unbiased, as [enumeration](../credit.md#bias) shows, but `sibling` with `random_expand`, whose bias is small. A high
-ratio of a biased estimator says that it repeats itself, not that it is right: a division by the standard deviation gives
-the groups with little noise the most weight.
+ratio of a biased estimator says that it repeats itself, not that it is right: a division by the standard deviation
+gives the groups with little noise the most weight. Sampling errors of the figures are about 5 %.
 
-- Without a critic, planned trees beat chains with and without noise, and a fitted scale β adds a fifth to them.
+- Without a critic, planned trees beat chains with and without noise, and a fitted scale β adds a fifth or more.
 - The variances S, measured on the other groups of a step, are as good as known ones.
-- A good critic on chains beats trees without one. Trees with the critic beat it where nothing is noise, and on the turns
-  after the noise; over all turns, chains with a critic are better where there is noise.
+- A good critic on chains beats trees without one. Trees with the critic beat it where nothing is noise, and on the
+  turns after the noise; over all turns, chains with a critic are better where there is noise.
 - Where trees branch decides most: `sibling` with `random_expand`, which branches anywhere, is worse than chains.
 
 ## Where to branch
@@ -103,7 +103,7 @@ def answer(rows: Mapping[str, Any]) -> str:  # a JSON object
 
 
 def cell(figures: Mapping[str, float], label: str) -> str:
-    """Return a figure of all turns, that of the late ones, and whether the mean gradient is clearly not the true one."""
+    """Return a figure of all turns, that of the late ones, and whether the estimator is clearly biased."""
     bias = ", biased" if figures.get("largest_z", 0.0) > CLEARLY_BIASED else ""
     return f"{_number(figures['all' + label])} ({_number(figures['late' + label])}){bias}"
 
