@@ -21,6 +21,7 @@ from envgym.trainer.methods.credit.outcome import episode_credits, episode_rewar
 from envgym.trainer.methods.credit.tree_rl import TreeRl
 from envgym.trainer.methods.protocols import (
     CRITIC_VALUES,
+    BatchCredit,
     Credit,
     CreditContext,
     CriticCredit,
@@ -29,6 +30,8 @@ from envgym.trainer.methods.protocols import (
 )
 from tests.support.enumerable import LOGITS, Array, Enumerable, SampledGroup, expected_gradient, groups
 
+NODE_CREDITS = ("planned", "planned_gae, decay 1", "planned_gae, decay 0.95")
+"""Those that train every node once, `objective.shared_tokens: once`. A credit of a whole step sees one group here."""
 WORLD = Enumerable(logits=LOGITS)
 TRUTH = WORLD.true_gradient()
 
@@ -51,6 +54,11 @@ def with_values(credit: CriticCredit, value: float) -> Credit:
     return estimate
 
 
+def of_one_group(credit: BatchCredit) -> Credit:
+    """Let a credit of a whole step see one group."""
+    return lambda group: tuple(credit.assign([group], CreditContext()))
+
+
 def methods() -> dict[str, Credit]:
     """Return every method with its default settings, and what a discount of 1 or an exponent changes."""
     without_critic: dict[str, Credit] = {"reinforce": reinforce}
@@ -62,6 +70,8 @@ def methods() -> dict[str, Credit]:
                 with_critic[f"{name}, decay {decay:g}"] = with_values(CREDIT.load(name)(decay=decay), 0.3)
         elif isinstance(credit, Credit):
             without_critic[name] = credit
+        elif name in NODE_CREDITS:
+            without_critic[name] = of_one_group(credit)
     without_critic["gigpo, discount 1"] = Gigpo(discount=1.0)
     without_critic["tree_rl, shared 1"] = TreeRl(shared=1.0)
     return without_critic | with_critic
@@ -73,6 +83,7 @@ def searches() -> dict[str, Callable[[], list[SampledGroup]]]:
         "chains, G=2": lambda: groups(WORLD.chains(), 2),
         "chains, G=3": lambda: groups(WORLD.chains(), 3),
         "every turn twice": lambda: groups(WORLD.grown(lambda depth: 2), 1),
+        "planned": lambda: groups(WORLD.grown(lambda depth: 2 if depth == 1 else 1), 2),
         "random_expand": lambda: groups(WORLD.expanded_at_random(), 2),
         "surprisal_fork": lambda: groups(WORLD.forked_at_surprise(), 2),
     }
@@ -92,7 +103,7 @@ def measure(only: Sequence[str]) -> dict[str, dict[str, dict[str, float]]]:
     for search, sample in searches().items():
         sampled = sample()
         for name, credit in chosen.items():
-            table[name][search] = distance(expected_gradient(WORLD, credit, sampled))
+            table[name][search] = distance(expected_gradient(WORLD, credit, sampled, once=name in NODE_CREDITS))
     return table
 
 

@@ -4,6 +4,7 @@ from envgym.agents.search.best_of import BestOf
 from envgym.agents.search.chain import Chain
 from envgym.agents.search.engine import RolloutContext
 from envgym.agents.search.mcts import Mcts
+from envgym.agents.search.planned import PlannedTrees
 from envgym.agents.search.protocol import Selection, Strategy
 from envgym.agents.search.random_expand import RandomExpand
 from envgym.agents.search.surprisal_fork import SurprisalFork
@@ -13,6 +14,7 @@ __all__ = [
     "BestOf",
     "Chain",
     "Mcts",
+    "PlannedTrees",
     "RandomExpand",
     "RolloutContext",
     "Selection",

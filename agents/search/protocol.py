@@ -183,7 +183,8 @@ class TreeStrategy(Settings, ABC):
         )
         await self._grow(tree, leaves=num_leaves)
         if len(tree.kept_branches) < num_leaves:
-            tree.shortfall = tree.stop_reason or (NO_FURTHER_EPISODE if tree.root is not None else NO_FIRST_TURN)
+            no_more = tree.shortfall or NO_FURTHER_EPISODE
+            tree.shortfall = tree.stop_reason or (no_more if tree.root is not None else NO_FIRST_TURN)
         return tree.record()
 
     async def answer(self, job: EpisodeJob, context: RolloutContext) -> Tree:

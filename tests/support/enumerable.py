@@ -147,10 +147,14 @@ class Enumerable:
             above: place of the turn before.
             place: of the first turn sampled here.
         """
-        return self._siblings(children, state, above, place, 0, children(0))
+        return self._siblings(lambda depth, _: children(depth), state, above, place, 0, children(0))
+
+    def grown_by_history(self, children: Callable[[int, int], int]) -> list[Sampled]:
+        """Return every tree in which a turn at depth d, in a state s, is sampled `children(d, s)` times."""
+        return self._siblings(children, 0, -1, 0, 0, children(0, 0))
 
     def _siblings(
-        self, children: Callable[[int], int], state: int, above: int, place: int, depth: int, count: int
+        self, children: Callable[[int, int], int], state: int, above: int, place: int, depth: int, count: int
     ) -> list[Sampled]:
         if count == 0:
             return [(1.0, ())]
@@ -158,7 +162,7 @@ class Enumerable:
         for chance, visit in self.turns(state, above):
             below: list[Sampled] = [(1.0, ())]
             if visit.following != END:
-                inner = children(depth + 1)
+                inner = children(depth + 1, visit.following)
                 below = self._siblings(children, visit.following, place, place + 1, depth + 1, inner)
             for chance_below, visits in below:
                 rest = self._siblings(children, state, above, place + 1 + len(visits), depth, count - 1)
@@ -225,11 +229,21 @@ class Enumerable:
             scores[state, action, state, action] += 1.0
         return scores
 
-    def estimate(self, credits: Sequence[TrajectoryCredit]) -> Array:
-        """Return Σ over episodes and turns of A ∇ log π, divided by the episodes: the formula, of one group."""
+    def estimate(self, credits: Sequence[TrajectoryCredit], *, once: bool = False) -> Array:
+        """Return Σ over episodes and turns of A ∇ log π, divided by the episodes: the formula.
+
+        Args:
+            credits: of one or more groups, whose trees differ in their ids.
+            once: a turn that several episodes share counts once.
+        """
         total = np.zeros_like(self.logits)
+        seen: set[tuple[str, int]] = set()
         for credit in credits:
-            for turn, entry in zip(credit.trajectory.turns, credit.advantages[1:], strict=True):
+            episode = credit.trajectory
+            for turn, entry in zip(episode.turns, credit.advantages[1:], strict=True):
+                if once and (episode.tree.id, turn.nodes[-1]) in seen:
+                    continue
+                seen.add((episode.tree.id, turn.nodes[-1]))
                 (advantage,) = entry if isinstance(entry, tuple) else (entry,)
                 (token_id,) = next(part for part in turn.segments if part.origin is Origin.POLICY).token_ids
                 total += advantage * self._scores[divmod(token_id - 1, 2)]
@@ -243,9 +257,16 @@ class SampledGroup(NamedTuple):
     group: Group
 
 
-def groups(samples: Sequence[Sampled], size: int, *, rewritten: bool = False) -> list[SampledGroup]:
-    """Return every group of `size` independent trees; `rewritten`: each turn after the first has a new context."""
-    trees = [[tree_of(f"t{member}", visits, rewritten=rewritten) for member in range(size)] for _, visits in samples]
+def groups(samples: Sequence[Sampled], size: int, *, rewritten: bool = False, name: str = "t") -> list[SampledGroup]:
+    """Return every group of `size` independent trees.
+
+    Args:
+        samples: every tree with its probability.
+        size: trees of a group.
+        rewritten: each turn after the first has a new context.
+        name: how the ids of the trees begin.
+    """
+    trees = [[tree_of(f"{name}{m}", visits, rewritten=rewritten) for m in range(size)] for _, visits in samples]
     found: list[SampledGroup] = []
     for chosen in product(range(len(samples)), repeat=size):
         chance = math.prod(samples[number][0] for number in chosen)
@@ -266,16 +287,29 @@ def objective(aggregation: Aggregation | None = None, correction: Correction | N
 
 
 def expected_gradient(
-    world: Enumerable, credit: Credit, sampled: Iterable[SampledGroup], minimised: Objective | None = None
+    world: Enumerable,
+    credit: Credit,
+    sampled: Iterable[SampledGroup],
+    minimised: Objective | None = None,
+    *,
+    once: bool = False,
 ) -> Array:
-    """Return the mean over all groups that can be sampled of the gradient that the learner ascends, in float64."""
+    """Return the mean over all groups that can be sampled of the gradient that the learner ascends, in float64.
+
+    Args:
+        world: the env under the policy that is trained.
+        credit: of one group.
+        sampled: the groups.
+        minimised: by default the policy gradient.
+        once: a token that k rows share weighs 1/k in each.
+    """
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     try:
         logits = torch.tensor(world.logits, requires_grad=True)
         logprobs_V = torch.cat([torch.zeros(1), logits.log_softmax(dim=1).flatten()])  # by `Visit.token_id`
         losses = [
-            item.probability * _loss(logprobs_V, train_rows(credit(item.group), once=False), minimised or objective())
+            item.probability * _loss(logprobs_V, train_rows(credit(item.group), once=once), minimised or objective())
             for item in sampled
         ]
         (gradient,) = torch.autograd.grad(-torch.stack(losses).sum(), logits)

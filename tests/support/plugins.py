@@ -18,9 +18,9 @@ CREDITS: Mapping[str, Callable[..., Credit]] = {
 BATCH_CREDITS: Mapping[str, Callable[..., BatchCredit]] = {
     name: CREDIT.load(name)
     for name, credit in _CREDITS.items()
-    if isinstance(credit, BatchCredit) and not isinstance(credit, CriticCredit)
+    if isinstance(credit, BatchCredit) and not isinstance(credit, CriticCredit | Credit)
 }
-"""Name -> class, of the credits that see all groups of a step."""
+"""Name -> class, of the credits that need all groups of a step."""
 CRITIC_CREDITS: Mapping[str, Callable[..., CriticCredit]] = {
     name: CREDIT.load(name) for name, credit in _CREDITS.items() if isinstance(credit, CriticCredit)
 }

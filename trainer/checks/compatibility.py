@@ -93,7 +93,7 @@ def tree_credit_needs_branches(settings: TrainSettings, credit: AnyCredit) -> Fa
 
 def deep_search_needs_mcts(settings: TrainSettings, credit: AnyCredit) -> Fault | None:
     """Its advantages are what the Monte Carlo search backed up on the nodes; other searches back up nothing."""
-    others = ("chain", "best_of", "random_expand", "surprisal_fork", "turn_uncertainty")
+    others = ("chain", "best_of", "random_expand", "surprisal_fork", "turn_uncertainty", "planned")
     if settings.credit.name != "deep_search" or settings.search.name not in others:
         return None
     must = "be used with search mcts, which backs up the values that it uses"
@@ -106,6 +106,24 @@ def sibling_needs_rows_per_path(settings: TrainSettings, credit: AnyCredit) -> F
         return None
     must = "be per_path with credit sibling, whose weights already account for shared tokens"
     return Fault("objective.shared_tokens", must, "once", "set objective.shared_tokens=per_path")
+
+
+def planned_trains_tokens_once(settings: TrainSettings, credit: AnyCredit) -> Fault | None:
+    """Its weights are those of nodes; per path a node would train as often as it has leaves."""
+    is_tree = settings.search.name not in ("chain", "best_of")
+    is_planned = settings.credit.name in ("planned", "planned_gae")
+    if not is_planned or settings.objective.shared_tokens != "per_path" or not is_tree:
+        return None
+    must = f"be once with credit {settings.credit.name}, whose weights are those of nodes"
+    return Fault("objective.shared_tokens", must, "per_path", "set objective.shared_tokens=once")
+
+
+def fitted_scale_needs_other_groups(settings: TrainSettings, credit: AnyCredit) -> Fault | None:
+    """What it is fitted to are the other groups of a step."""
+    if getattr(credit, "beta", None) != "fitted" or settings.rollout.groups > 1:
+        return None
+    must = f"be at least 2 for {settings.credit.name} with beta=fitted, which is measured on the other groups"
+    return Fault("rollout.groups", must, "1", "raise it, or set credit.beta=1")
 
 
 def old_samples_need_a_correction(settings: TrainSettings, credit: AnyCredit) -> Fault | None:
@@ -246,6 +264,8 @@ RULES: Final[tuple[Rule, ...]] = (
     guide_needs_its_ratio,
     deep_search_needs_mcts,
     sibling_needs_rows_per_path,
+    planned_trains_tokens_once,
+    fitted_scale_needs_other_groups,
     old_samples_need_a_correction,
     critic_needs_all_groups,
     variance_needs_two_episodes,

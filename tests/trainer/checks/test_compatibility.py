@@ -40,6 +40,16 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
         {"credit": "sibling", "search": "random_expand", "objective": {"shared_tokens": "once"}},
         "objective.shared_tokens must be per_path with credit sibling",
     ),
+    (
+        "planned_trains_tokens_once",
+        {"credit": "planned", "search": "planned"},
+        "objective.shared_tokens must be once with credit planned",
+    ),
+    (
+        "fitted_scale_needs_other_groups",
+        {"credit": {"name": "rloo", "beta": "fitted"}, "rollout": {"groups": 1}},
+        "rollout.groups must be at least 2 for rloo with beta=fitted, .* got 1",
+    ),
     ("old_samples_need_a_correction", {"rollout": {"staleness": 4}}, "rollout.staleness must be at most 1"),
     ("critic_needs_all_groups", {"credit": "gae_turn"}, "filter must keep groups with zero reward variance"),
     (
@@ -95,6 +105,9 @@ WORKING: list[dict[str, Any]] = [
     {"credit": "tree_grpo", "search": "random_expand"},
     {"credit": "sibling"},  # of chains it is turn_grpo
     {"credit": "sibling", "search": "random_expand"},
+    {"credit": "planned"},  # of chains it is turn_grpo with a fitted scale
+    {"credit": "planned", "search": "planned", "objective": {"shared_tokens": "once"}},
+    {"credit": {"name": "planned", "beta": 1.0}, "rollout": {"groups": 1}},
     {"rollout": {"staleness": 1}},
     {"rollout": {"staleness": 4}, "correction": "tis"},
     {"rollout": {"staleness": 4}, "objective": {"old_policy": "rollout"}},

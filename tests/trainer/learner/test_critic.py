@@ -254,6 +254,6 @@ def test_explained_variance_by_hand() -> None:
 
 
 def test_only_methods_of_a_critic_need_one() -> None:
-    assert set(CRITIC_CREDITS) == {"rest_mcts", "agent_prm", "gae_turn", "gae_token", "gae_bilevel"}
+    assert set(CRITIC_CREDITS) == {"rest_mcts", "agent_prm", "gae_turn", "gae_token", "gae_bilevel", "planned_gae"}
     assert not any(isinstance(build(), CriticCredit) for build in CREDITS.values())
     assert not any(isinstance(build(), Credit) for build in CRITIC_CREDITS.values())

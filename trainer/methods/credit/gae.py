@@ -7,6 +7,7 @@ nothing is carried across them by mistake. Behind the last turn the value is 0, 
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import chain, islice
 from typing import ClassVar, NamedTuple
 
@@ -15,6 +16,7 @@ from pydantic import Field
 from envgym.core.trajectory import Group, Trajectory
 from envgym.errors import InvalidInput, sentence
 from envgym.settings import Settings
+from envgym.trainer.methods.credit.baseline_scale import BaselineCredit, Beta, scale_baselines
 from envgym.trainer.methods.credit.kl_reward import KL_SCORES, TokenCosts, kl_costs
 from envgym.trainer.methods.credit.paths import turn_rewards
 from envgym.trainer.methods.credit.reinforce_pp import whitened
@@ -57,6 +59,9 @@ class GaeCredit(Settings, ABC):
     """The paper's lambda: 1 trusts returns alone, 0 the critic alone."""
     whiten: bool = False
     """Standardise the advantages over all sampled tokens of the step, as `reinforce_pp` does; targets stay."""
+    beta: Beta = 1.0
+    """Scale of the critic's values in the advantages, not in the targets: a number, or `fitted` per turn to the other
+    groups of the step."""
     kl_coef: float = Field(default=0.0, ge=0)
     """Every sampled token is also paid -kl_coef (log π - log π_ref), of policy and reference as the step begins: on the
     token in `gae_token`, else on its turn. 0 computes none."""
@@ -74,10 +79,23 @@ class GaeCredit(Settings, ABC):
         values = [of_episode for of_group in context.scores_of(CRITIC_VALUES, groups) for of_episode in of_group]
         costs = kl_costs(groups, context, self.kl_coef) if self.kl_coef else [None] * len(values)
         episodes = [episode for group in groups for episode in group.valid]
-        credits = [
+        credits = self._credits(episodes, values, costs)
+        if self.beta != 1:
+            zeros = [replace(item, values=tuple((0.0,) * len(entry) for entry in item.values)) for item in values]
+            returns = self._credits(episodes, zeros, costs)
+            pairs = iter([BaselineCredit(*pair) for pair in zip(credits, returns, strict=True)])
+            credits = scale_baselines([list(islice(pairs, len(group.valid))) for group in groups], self.beta)
+        return whitened(credits, is_unbiased=True) if self.whiten else credits
+
+    def _credits(
+        self,
+        episodes: Sequence[Trajectory],
+        values: Sequence[TrajectoryValues],
+        costs: Sequence[TokenCosts | None],
+    ) -> list[TrajectoryCredit]:
+        return [
             _estimate_episode(*of_episode, self.estimate) for of_episode in zip(episodes, values, costs, strict=True)
         ]
-        return whitened(credits, is_unbiased=True) if self.whiten else credits
 
     @abstractmethod
     def estimate(self, turns: Sequence[CriticTurn]) -> Sequence[TurnEstimate]:

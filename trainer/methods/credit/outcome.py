@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from envgym.core.trajectory import Group, Trajectory
 from envgym.core.turns import Scored
 from envgym.settings import Settings
-from envgym.trainer.methods.protocols import TrajectoryCredit
+from envgym.trainer.methods.credit.baseline_scale import BaselineCredit, Beta, scale_baselines
+from envgym.trainer.methods.protocols import CreditContext, TrajectoryCredit
 
 EPSILON = 1e-6
 """Keeps equal rewards at advantage 0; small beside any spread of rewards worth training on."""
@@ -73,14 +74,30 @@ class DrGrpo(Settings):
 
 
 class Rloo(Settings):
-    """Leave one out: A_i = r_i - mean_{j != i} r_j = G/(G-1) (r_i - mean r). Source: 2402.14740.
+    """Leave one out: A_i = r_i - beta mean_{j != i} r_j, with beta = 1 G/(G-1) (r_i - mean r). Source: 2402.14740.
 
     The baseline does not depend on the episode's own actions, so the gradient is unbiased. A group of one gets 0.
+    beta is ours; `fitted`, it differs from turn to turn, and a group without others has 1.
     """
 
+    beta: Beta = 1.0
+    """Scale of the baseline: a number, or `fitted` per turn to the other groups of the step."""
+
     def __call__(self, group: Group) -> tuple[TrajectoryCredit, ...]:
+        """Return one credit per valid episode of a group without others."""
+        return tuple(self.assign([group], CreditContext()))
+
+    def assign(self, groups: Sequence[Group], context: CreditContext) -> list[TrajectoryCredit]:
         """Return one credit per valid episode."""
-        return episode_credits(group.valid, leave_one_out(episode_rewards(group)))
+        del context
+        return scale_baselines([self._pairs(group) for group in groups], self.beta)
+
+    @staticmethod
+    def _pairs(group: Group) -> list[BaselineCredit]:
+        rewards = episode_rewards(group)
+        compared = episode_credits(group.valid, leave_one_out(rewards))
+        returns = episode_credits(group.valid, rewards if len(rewards) > 1 else [0.0] * len(rewards))
+        return [BaselineCredit(*pair) for pair in zip(compared, returns, strict=True)]
 
 
 class Opo(Settings):
