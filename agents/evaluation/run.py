@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from envgym.agents.catalog import METRIC, SEARCH
+from envgym.agents.catalog import SEARCH
+from envgym.agents.evaluation.metrics.base import build_metrics
 from envgym.agents.evaluation.play import (
     SPLIT_LABELS,
     EvalPlan,
@@ -236,7 +237,7 @@ def _plan(settings: EvalSettings, env: EnvSettings, search: Strategy) -> EvalPla
         seed=derive_seed(settings.run.seed, "evaluation"),
         label=label if len(settings.envs) == 1 else f"{label} {env.label}",
         selection=search.selection,
-        metrics=tuple(METRIC.build(choice) for choice in evaluation.metrics),
+        metrics=build_metrics(evaluation.metrics, success_at=evaluation.success_at),
     )
 
 

@@ -48,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--top-p", type=float, metavar="P", help="probability mass to sample from (default: 1)")
     help_top_k = "number of most probable tokens to sample from; 0: all (default: 0)"
     what.add_argument("--top-k", type=int, metavar="K", help=help_top_k)
-    help_metric = "endings, lengths, or your own, such as my_metric.py:MyMetric; repeatable"
+    help_metric = "maj_at_k, iqm, cost ... (envgym list --kind metric), or your own, my_metric.py:MyMetric; repeatable"
     what.add_argument("--metric", metavar="NAME", action="append", default=[], help=help_metric)
     what.add_argument(
         "--success-at", type=float, metavar="R", help="an episode succeeds from this reward on (default: 1)"

@@ -4,6 +4,7 @@ The unit of evidence is the task: every task counts the same, however many sampl
 whole tasks. This package knows nothing of runs, files or models.
 """
 
+from envgym.stats.aggregates import best_of_n, estimate_interquartile_mean, majority_success
 from envgym.stats.intervals import (
     DEFAULT_LEVEL,
     Estimate,
@@ -38,13 +39,16 @@ __all__ = [
     "PairedComparison",
     "Samples",
     "adjusted_wald_interval",
+    "best_of_n",
     "bootstrap_interval",
     "bound_invalid",
     "compare_paired",
+    "estimate_interquartile_mean",
     "estimate_mean",
     "estimate_pass_rate",
     "estimate_share",
     "estimate_success",
+    "majority_success",
     "minimum_detectable_effect",
     "paired_variance",
     "pass_at_k",
