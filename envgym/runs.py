@@ -288,6 +288,12 @@ class RunDirectory:
                 rows.extend(_read_table(file, filters=only).to_pylist())
         return rows
 
+    def task_keys(self, step: int, label: str) -> dict[str, str]:
+        """Return task id -> content hash of the saved episodes of an evaluation; their trees are not read."""
+        path = self.path / "episodes" / f"step-{step:06d}-{file_label(label)}.parquet"
+        rows = _read_table(path, columns=["task_id", "task_key"]).to_pylist() if path.exists() else []
+        return {row["task_id"]: row["task_key"] for row in rows}
+
     def tree_ids(self) -> list[tuple[str, int, str]]:
         """Return (label, step, tree id) of every saved tree, in order; the trees themselves are not read."""
         return [

@@ -19,11 +19,14 @@ from envgym.stats.intervals import (
     task_means,
     wilson_interval,
 )
+from envgym.stats.multiple import HolmStep, correct_by_holm
 from envgym.stats.paired import (
     PairedComparison,
     PValueMethod,
+    adjusted_variance,
     adjusted_wald_interval,
     compare_paired,
+    paired_differences,
     sign_flip_p_value,
 )
 from envgym.stats.power import minimum_detectable_effect, paired_variance, required_tasks, task_mean_variance
@@ -32,17 +35,20 @@ from envgym.stats.rates import InvalidBounds, bound_invalid, estimate_pass_rate,
 __all__ = [
     "DEFAULT_LEVEL",
     "Estimate",
+    "HolmStep",
     "Interval",
     "IntervalMethod",
     "InvalidBounds",
     "PValueMethod",
     "PairedComparison",
     "Samples",
+    "adjusted_variance",
     "adjusted_wald_interval",
     "best_of_n",
     "bootstrap_interval",
     "bound_invalid",
     "compare_paired",
+    "correct_by_holm",
     "estimate_interquartile_mean",
     "estimate_mean",
     "estimate_pass_rate",
@@ -50,6 +56,7 @@ __all__ = [
     "estimate_success",
     "majority_success",
     "minimum_detectable_effect",
+    "paired_differences",
     "paired_variance",
     "pass_at_k",
     "pass_hat_k",
