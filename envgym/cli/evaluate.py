@@ -20,11 +20,25 @@ _ENGINE = ("device", "threads", "concurrency", "max_batch", "cache_gib")
 """Options of the section `engine`; they may change when an evaluation is resumed."""
 _SIZE = ("tasks", "samples")
 """Options that may be raised then."""
-_NO_SETTINGS = ("command", "run_command", "started", "traceback", "model", "out", "resume", "trust", "json")
+_NO_SETTINGS = (
+    "command",
+    "run_command",
+    "started",
+    "traceback",
+    "suite",
+    "limit",
+    "model",
+    "out",
+    "resume",
+    "trust",
+    "json",
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
+    help_suite = "suite: a YAML file, or one of code, math, puzzles, search, tools, web; its cells are evaluated"
+    parser.add_argument("suite", metavar="SUITE", nargs="?", help=help_suite)
     who = parser.add_argument_group("model and agent")
     help_model = "tiny, smollm2, a model directory, a hub name, a run, or one of its checkpoints"
     who.add_argument("--model", metavar="NAME|DIR|RUN", help=help_model)
@@ -74,6 +88,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="write here (default: runs/eval-MODEL-ENV, with split, search, samples ... where given)",
     )
+    how.add_argument("--limit", type=int, metavar="N", help="with a suite: the first N tasks of every cell")
     help_resume = "continue the evaluation in --out with its own settings; --tasks and --samples may be raised"
     how.add_argument("--resume", action="store_true", help=help_resume)
     add_trust_argument(how)
@@ -89,6 +104,13 @@ def run(args: argparse.Namespace) -> int:
     from envgym.agents.evaluation.run import run_evaluation
     from envgym.cli.results import print_end, print_evaluations, run_json
 
+    if args.suite is not None:
+        from envgym.cli.suites import run_suite_command
+
+        names = [name for name in vars(args) if name not in ("suite", "command", "run_command", "started", "traceback")]
+        return run_suite_command(args, {k: v for k, v in _given_values(args, *names).items() if v not in ([], False)})
+    if args.limit is not None:
+        raise SettingsError.of("--limit", "be used with a suite", args.limit, where=_WHERE, do="use --tasks")
     settings = _settings(args)
     import_from_here(settings.model_dump(mode="json"))
     command = f"envgym eval --out {shlex.quote(str(settings.run.path))} --resume"
