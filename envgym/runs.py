@@ -13,6 +13,7 @@
     logs/           a log per process, where there are several (see `envgym.process_log`)
     wall_time.json  device and seconds of every process that worked on the run (see `envgym.wall_time`)
     finished.jsonl  episodes of an evaluation that is not over yet (see `envgym.journal`)
+    rescored/       what evaluations held before `envgym eval --rescore`
     report.html
     trees/          pages that `envgym view RUN --tree ID` wrote
 

@@ -86,7 +86,7 @@ def run_evaluation(
     run = _open(settings, resume=resume)
     check_labels((env.label for env in settings.envs), where="envs")
     search = SEARCH.build(settings.evaluation.search)
-    plans = [_plan(settings, env, search) for env in settings.envs]
+    plans = [make_plan(settings, env, search) for env in settings.envs]
     with ExitStack() as held:
         if run is not None:
             held.enter_context(sole_writer(run.path))
@@ -212,7 +212,7 @@ def _config(settings: EvalSettings) -> dict[str, Any]:
     return settings.model_dump(mode="json")
 
 
-def _plan(settings: EvalSettings, env: EnvSettings, search: Strategy) -> EvalPlan:
+def make_plan(settings: EvalSettings, env: EnvSettings, search: Strategy) -> EvalPlan:
     """Make the env once, to see that its settings hold, and choose its tasks.
 
     Raises: SettingsError: the search does not suit the env or the agent, or the split is empty.

@@ -27,6 +27,7 @@ _NO_SETTINGS = (
     "traceback",
     "suite",
     "limit",
+    "rescore",
     "model",
     "out",
     "resume",
@@ -91,6 +92,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     how.add_argument("--limit", type=int, metavar="N", help="with a suite: the first N tasks of every cell")
     help_resume = "continue the evaluation in --out with its own settings; --tasks and --samples may be raised"
     how.add_argument("--resume", action="store_true", help=help_resume)
+    help_rescore = "score the recorded episodes of --out (a run or a suite) again, by replaying their actions"
+    how.add_argument(
+        "--rescore", action="store_true", help=f"{help_rescore}; --metric and --success-at replace its own"
+    )
     add_trust_argument(how)
     add_json_argument(parser)
 
@@ -104,11 +109,14 @@ def run(args: argparse.Namespace) -> int:
     from envgym.agents.evaluation.run import run_evaluation
     from envgym.cli.results import print_end, print_evaluations, run_json
 
+    if args.rescore:
+        from envgym.cli.suites import rescore_command
+
+        return rescore_command(args, _given_options(args))
     if args.suite is not None:
         from envgym.cli.suites import run_suite_command
 
-        names = [name for name in vars(args) if name not in ("suite", "command", "run_command", "started", "traceback")]
-        return run_suite_command(args, {k: v for k, v in _given_values(args, *names).items() if v not in ([], False)})
+        return run_suite_command(args, _given_options(args))
     if args.limit is not None:
         raise SettingsError.of("--limit", "be used with a suite", args.limit, where=_WHERE, do="use --tasks")
     settings = _settings(args)
@@ -123,6 +131,12 @@ def run(args: argparse.Namespace) -> int:
     print_evaluations(result.directory)
     print_end(result.directory, result.report)
     return 0
+
+
+def _given_options(args: argparse.Namespace) -> dict[str, Any]:
+    """Return the options that were given, without the suite."""
+    names = [name for name in vars(args) if name not in ("suite", "command", "run_command", "started", "traceback")]
+    return {name: value for name, value in _given_values(args, *names).items() if value is not False and value != []}
 
 
 def _settings(args: argparse.Namespace) -> "EvalSettings":

@@ -2,7 +2,7 @@
 
 import argparse
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 _WHERE: Final = "envgym eval"
 OPTIONS: Final = ("model", "out", "resume", "trust", "json", "limit", "device", "threads", "concurrency", "max_batch")
 """Options that may be given with a suite; everything else is in its file."""
+RESCORE_OPTIONS: Final = ("out", "rescore", "metric", "success_at", "trust", "json")
+"""Options that may be given with --rescore."""
+_SHOWN: Final = 5
 _ENGINE: Final = ("device", "threads", "concurrency", "max_batch")
 
 
@@ -27,15 +30,12 @@ def run_suite_command(args: argparse.Namespace, given: Mapping[str, Any]) -> int
         args: of `envgym eval`.
         given: name -> value of the options that were given.
 
-    Raises: SettingsError: one of them does not go with a suite.
+    Raises: SettingsError: one of them cannot be given with a suite.
     """
     from envgym.agents.evaluation.suite import read_suite, run_suite
     from envgym.api import eval_settings
 
-    if others := [_option(name) for name in given if name not in OPTIONS]:
-        must = f"be among {', '.join(map(_option, OPTIONS))} with a suite"
-        do = "write the others into its file"
-        raise SettingsError.of("options", must, ", ".join(others), where=f"{_WHERE} {args.suite}", do=do)
+    _check_options(given, OPTIONS, where=f"{_WHERE} {args.suite}", do="write the others into the file of the suite")
     suite = read_suite(args.suite, models=[args.model] if args.model else [])
     engine = {name: given[name] for name in _ENGINE if name in given}
     suite = suite.model_copy(update={"engine": {**suite.engine, **engine}})
@@ -61,6 +61,66 @@ def run_suite_command(args: argparse.Namespace, given: Mapping[str, Any]) -> int
             echo(line)
         echo(f"cells: {directory / 'cells'}")
     return 0
+
+
+def rescore_command(args: argparse.Namespace, given: Mapping[str, Any]) -> int:
+    """Score the recorded episodes of a run, or of all cells of a suite, again.
+
+    Args:
+        args: of `envgym eval`.
+        given: name -> value of the options that were given.
+
+    Raises: SettingsError: one of them is of no use here, or no run is named.
+    """
+    from envgym.agents.evaluation.rescore import rescore_run
+    from envgym.agents.evaluation.suite import cells_of
+    from envgym.report.data import to_json
+    from envgym.runs import RunDirectory
+
+    _check_options(given, RESCORE_OPTIONS, where=f"{_WHERE} --rescore", do="leave out the others")
+    if args.out is None or args.suite is not None:
+        do = "name the directory of a run or a suite with --out"
+        raise SettingsError.of("--out", "alone say what is scored again", args.suite or "nothing", where=_WHERE, do=do)
+    directories = cells_of(Path(args.out)) or [Path(args.out)]
+    runs = [RunDirectory.open(directory, trusted=args.trust) for directory in directories]
+    import_from_here([args.metric, *(run.trusted_config() for run in runs)])
+    with ProgressDisplay() as progress:
+        found = {
+            str(directory): rescore_run(
+                directory,
+                metrics=args.metric or None,
+                success_at=args.success_at,
+                trusted=args.trust,
+                on_progress=progress,
+            )
+            for directory in directories
+        }
+    if args.json:
+        print_json(to_json(found))
+        return 0
+    for directory, evaluations in found.items():
+        for item in evaluations:
+            sizes = (
+                f"{item.num_episodes} episodes, {len(item.changed)} of another reward, {len(item.not_repeated)} kept"
+            )
+            echo(styled(f"{directory}, {item.label}: {sizes} as their replay differs", "bold"))
+            for episode in item.changed[:_SHOWN]:
+                echo(f"  {episode.tree_id}: {_reward(episode.before)} -> {_reward(episode.after)}")
+            for tree_id, reason in list(item.not_repeated.items())[:_SHOWN]:
+                echo(f"  {tree_id}: {reason}")
+            echo(f"  as it was: {item.saved}")
+    return 0
+
+
+def _reward(value: float | None) -> str:
+    return "invalid" if value is None else f"{value:g}"
+
+
+def _check_options(given: Mapping[str, Any], known: Sequence[str], *, where: str, do: str) -> None:
+    """Refuse options that mean nothing here. Raises: SettingsError."""
+    if others := [_option(name) for name in given if name not in known]:
+        must = f"be among {', '.join(map(_option, known))}"
+        raise SettingsError.of("options", must, ", ".join(others), where=where, do=do)
 
 
 def _option(name: str) -> str:
