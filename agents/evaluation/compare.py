@@ -190,7 +190,7 @@ def compare_evaluations(
         do = "evaluate the models on the same environment and split"
         raise InvalidInput.of("runs", "share an environment and split", got, where=_WHERE, do=do)
     pairs = [(title, runs[0][title], run[title]) for title in titles for run in runs[1:]]
-    paired = [_paired(baseline, other) for _, baseline, other in pairs]
+    paired = [pair_evaluations(baseline, other) for _, baseline, other in pairs]
     steps = correct_by_holm([result.p_value for result, _ in paired])
     found: dict[str, list[ModelComparison]] = {title: [] for title in titles}
     for (title, baseline, other), (result, differences), step in zip(pairs, paired, steps, strict=True):
@@ -198,7 +198,7 @@ def compare_evaluations(
     return found
 
 
-def _paired(baseline: ModelEvaluation, other: ModelEvaluation) -> tuple[PairedComparison, FloatArray]:
+def pair_evaluations(baseline: ModelEvaluation, other: ModelEvaluation) -> tuple[PairedComparison, FloatArray]:
     """Pair two evaluations over the tasks with a valid sample in both. Raises: InvalidInput: they do not fit."""
     where = f"{baseline.name} and {other.name}, {baseline.env_id}"
     for what, value in (("success_at", "success_at"), ("samples per task", "samples")):

@@ -237,6 +237,11 @@ def cells_of(directory: Path) -> list[Path]:
     return sorted(place.parent for place in (directory / _CELLS).glob("*/run.json"))
 
 
+def read_recorded_suite(directory: Path) -> SuiteSettings:
+    """Return the suite that a directory was begun with. Raises: RunError, SettingsError: there is none."""
+    return build_settings(SuiteSettings, read_object(directory / _FILE), where=str(directory / _FILE))
+
+
 def _begin(suite: SuiteSettings, directory: Path, *, resume: bool) -> None:
     """See that a suite can begin, or go on, in a directory, and write its settings there. Raises: RunError."""
     path, ours = directory / _FILE, suite.model_dump(mode="json")
