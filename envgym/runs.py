@@ -295,6 +295,11 @@ class RunDirectory:
         rows = _read_table(path, columns=["task_id", "task_key"]).to_pylist() if path.exists() else []
         return {row["task_id"]: row["task_key"] for row in rows}
 
+    def trained_task_keys(self) -> set[str]:
+        """Return the content hashes of the tasks of all saved training episodes; their trees are not read."""
+        files = [file for file in self._files("episodes", ".parquet") if _label_of(file) == "train"]
+        return {key for file in files for key in _read_table(file, columns=["task_key"])["task_key"].to_pylist()}
+
     def tree_ids(self) -> list[tuple[str, int, str]]:
         """Return (label, step, tree id) of every saved tree, in order; the trees themselves are not read."""
         return [

@@ -28,6 +28,8 @@ _NO_SETTINGS = (
     "suite",
     "limit",
     "rescore",
+    "overlap",
+    "against",
     "model",
     "out",
     "resume",
@@ -96,6 +98,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     how.add_argument(
         "--rescore", action="store_true", help=f"{help_rescore}; --metric and --success-at replace its own"
     )
+    help_overlap = "with a suite: count the evaluated tasks that are known from training, instead of evaluating"
+    how.add_argument("--overlap", action="store_true", help=help_overlap)
+    help_against = "with --overlap: a training run whose episodes are searched for the tasks; repeatable"
+    how.add_argument("--against", metavar="RUN", action="append", default=[], help=help_against)
     add_trust_argument(how)
     add_json_argument(parser)
 
@@ -113,6 +119,13 @@ def run(args: argparse.Namespace) -> int:
         from envgym.cli.suites import rescore_command
 
         return rescore_command(args, _given_options(args))
+    if args.overlap:
+        from envgym.cli.suites import check_overlap_options
+
+        check_overlap_options(args.suite, _given_options(args))
+        from envgym.cli.contamination import overlap_command
+
+        return overlap_command(args)
     if args.suite is not None:
         from envgym.cli.suites import run_suite_command
 

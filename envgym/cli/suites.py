@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 _WHERE: Final = "envgym eval"
 OPTIONS: Final = ("model", "out", "resume", "trust", "json", "limit", "device", "threads", "concurrency", "max_batch")
 """Options that may be given with a suite; everything else is in its file."""
+OVERLAP_OPTIONS: Final = ("overlap", "against", "limit", "json")
+"""Options that may be given with --overlap."""
 RESCORE_OPTIONS: Final = ("out", "rescore", "metric", "success_at", "trust", "json")
 """Options that may be given with --rescore."""
 _SHOWN: Final = 5
@@ -110,6 +112,14 @@ def rescore_command(args: argparse.Namespace, given: Mapping[str, Any]) -> int:
                 echo(f"  {tree_id}: {reason}")
             echo(f"  as it was: {item.saved}")
     return 0
+
+
+def check_overlap_options(suite: str | None, given: Mapping[str, Any]) -> None:
+    """See that a suite is named, and nothing that means nothing for its overlap. Raises: SettingsError."""
+    _check_options(given, OVERLAP_OPTIONS, where=f"{_WHERE} --overlap", do="leave out the others")
+    if suite is None:
+        do = "name a suite, such as `envgym eval math --overlap`"
+        raise SettingsError.of("--overlap", "be used with a suite", "none", where=_WHERE, do=do)
 
 
 def _reward(value: float | None) -> str:
