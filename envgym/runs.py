@@ -289,16 +289,12 @@ class RunDirectory:
                 rows.extend(_read_table(file, filters=only).to_pylist())
         return rows
 
-    def task_keys(self, step: int, label: str) -> dict[str, str]:
-        """Return task id -> content hash of the saved episodes of an evaluation; their trees are not read."""
-        path = self.path / "episodes" / f"step-{step:06d}-{file_label(label)}.parquet"
-        rows = _read_table(path, columns=["task_id", "task_key"]).to_pylist() if path.exists() else []
-        return {row["task_id"]: row["task_key"] for row in rows}
-
-    def trained_task_keys(self) -> set[str]:
-        """Return the content hashes of the tasks of all saved training episodes; their trees are not read."""
-        files = [file for file in self._files("episodes", ".parquet") if _label_of(file) == "train"]
-        return {key for file in files for key in _read_table(file, columns=["task_key"])["task_key"].to_pylist()}
+    def task_keys(self, label: str, step: int | None = None) -> list[tuple[str, str]]:
+        """Return (task id, content hash) of every saved episode of a label, of all steps or of one; no tree is read."""
+        files = (file for file in self._files("episodes", ".parquet") if _label_of(file) == file_label(label))
+        columns = ["task_id", "task_key"]
+        tables = [_read_table(file, columns=columns) for file in files if step in (None, file_step(file))]
+        return [(row["task_id"], row["task_key"]) for table in tables for row in table.to_pylist()]
 
     def tree_ids(self) -> list[tuple[str, int, str]]:
         """Return (label, step, tree id) of every saved tree, in order; the trees themselves are not read."""

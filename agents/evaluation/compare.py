@@ -148,7 +148,7 @@ def _title(evaluation: ModelEvaluation) -> str:
 
 
 def _evaluation(run: RunDirectory, data: Mapping[str, Any], *, name: str) -> ModelEvaluation:
-    keys = run.task_keys(data["step"], data["label"])
+    keys = dict(run.task_keys(data["label"], data["step"]))
     if missing := [task_id for task_id in data["rewards"] if task_id not in keys]:
         do = "restore the run's folder `episodes`: tasks are compared by their content, which is there"
         got = f"{len(missing)} of {len(data['rewards'])} tasks without one, such as {missing[0]}"

@@ -51,7 +51,7 @@ def overlap_of_suite(suite: "SuiteSettings", runs: Sequence[Path], *, limit: int
     from envgym.runs import RunDirectory
 
     count = suite.tasks if limit is None else min(limit, suite.tasks)
-    trained = {str(path): RunDirectory.open(path).trained_task_keys() for path in runs}
+    trained = {str(path): {key for _, key in RunDirectory.open(path).task_keys("train")} for path in runs}
     sources: dict[str, TaskSource] = {}
     for env in suite.envs:
         made = env.make()
