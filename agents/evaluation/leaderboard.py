@@ -64,7 +64,7 @@ def read_entries(paths: Iterable[Path]) -> list[LeaderboardEntry]:
 
 
 def _entries_of_run(path: Path) -> list[LeaderboardEntry]:
-    run = RunDirectory.open(path if path.is_dir() else path.parent.parent)
+    run = RunDirectory.open(path.parent.parent if path.is_file() else path)
     config = run.config
     model = run.name if "optim" in config else _model(config["model"])
     return [LeaderboardEntry(_with_step(model, item), title, item) for title, item in read_evaluations(path).items()]
