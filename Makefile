@@ -104,6 +104,7 @@ nightly: $(STAMP)  ## fuzz for an hour, soak, collect for long in every mode, ki
 	ENVGYM_SOAK_RUNS=10000 $(BIN)/python -m pytest -q tests/envgym/sandbox/test_soak.py
 	ENVGYM_ASYNC_STEPS=30 $(BIN)/python -m pytest -q tests/trainer/rollout/test_asynchronous_modes.py
 	ENVGYM_BFCL_ALL=1 $(BIN)/python -m pytest -q tests/envs/tools/test_bfcl_answers.py tests/envs/tools/test_bfcl_talks.py
+	ENVGYM_COVERAGE_RUNS=20000 $(BIN)/python -m pytest -q --timeout 3600 tests/envgym/stats/test_coverage.py
 	$(BIN)/python scripts/chaos.py
 	$(BIN)/python scripts/soak.py
 	rm -f runs/mutation.jsonl

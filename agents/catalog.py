@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 from envgym.plugins import PluginKind, read_kinds
 
 if TYPE_CHECKING:
-    from envgym.agents.evaluation.metrics import Metric
+    from envgym.agents.evaluation.metrics.base import Metric
     from envgym.agents.loop.agent import AgentKind
     from envgym.agents.loop.context import ContextStrategy
     from envgym.agents.policies.backends import PolicyBackend

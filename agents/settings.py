@@ -231,7 +231,7 @@ class EvaluationSettings(SamplingSettings):
     search: Choice = Choice(name="chain")
     """How an episode is found: `chain` plays it, other searches choose it among several."""
     metrics: tuple[Choice, ...] = ()
-    """What is measured of the episodes beside success: `endings`, `lengths`, or metrics of your own."""
+    """What is measured of the episodes: `maj_at_k`, `iqm`, `cost` and others, or metrics of your own."""
     every: int = Field(default=0, ge=0)
     """In training: steps between evaluations; 0 evaluates only before and after."""
     tasks_during: int = Field(default=100, ge=1)

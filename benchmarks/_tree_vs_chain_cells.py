@@ -14,7 +14,7 @@ from typing import Any
 from pydantic import Field
 
 from benchmarks._studies import ROOT, Game
-from envgym.agents.catalog import METRIC
+from envgym.agents.evaluation.metrics.base import build_metrics
 from envgym.agents.evaluation.play import EvalPlan, evaluate, token_player
 from envgym.errors import RunError, sentence
 from envgym.files import write_json
@@ -195,7 +195,7 @@ def _evaluated(runner: asyncio.Runner, bench: RunContext, settings: TrainSetting
         settings=evaluation,
         seed=derive_seed(settings.run.seed, "evaluation"),
         selection=search.selection,
-        metrics=tuple(METRIC.build(choice) for choice in evaluation.metrics),
+        metrics=build_metrics(evaluation.metrics, success_at=evaluation.success_at),
     )
     play = token_player(bench.agent, bench.policy, search, evaluation, concurrency=settings.engine.concurrency)
     record = runner.run(evaluate(plan, play, step=step)).record

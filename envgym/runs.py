@@ -13,6 +13,7 @@
     logs/           a log per process, where there are several (see `envgym.process_log`)
     wall_time.json  device and seconds of every process that worked on the run (see `envgym.wall_time`)
     finished.jsonl  episodes of an evaluation that is not over yet (see `envgym.journal`)
+    rescored/       what evaluations held before `envgym eval --rescore`
     report.html
     trees/          pages that `envgym view RUN --tree ID` wrote
 
@@ -287,6 +288,13 @@ class RunDirectory:
             if (wanted is None or file_step(file) in wanted) and named in (None, _label_of(file)):
                 rows.extend(_read_table(file, filters=only).to_pylist())
         return rows
+
+    def task_keys(self, label: str, step: int | None = None) -> list[tuple[str, str]]:
+        """Return (task id, content hash) of every saved episode of a label, of all steps or of one; no tree is read."""
+        files = (file for file in self._files("episodes", ".parquet") if _label_of(file) == file_label(label))
+        columns = ["task_id", "task_key"]
+        tables = [_read_table(file, columns=columns) for file in files if step in (None, file_step(file))]
+        return [(row["task_id"], row["task_key"]) for table in tables for row in table.to_pylist()]
 
     def tree_ids(self) -> list[tuple[str, int, str]]:
         """Return (label, step, tree id) of every saved tree, in order; the trees themselves are not read."""

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 
-from envgym.agents.catalog import METRIC, SEARCH
-from envgym.agents.evaluation.metrics import Metric
+from envgym.agents.catalog import SEARCH
+from envgym.agents.evaluation.metrics.base import Metric, build_metrics
 from envgym.agents.search import Strategy
 from envgym.errors import SettingsError, sentence
 from envgym.plugins import Choice
@@ -108,7 +108,7 @@ def build_method(settings: TrainSettings) -> Method:
             further=tuple(build_term(term, settings.objective) for term in settings.objective.terms),
         ),
         replay=None if settings.replay is None else REPLAY.build(settings.replay),
-        metrics=tuple(METRIC.build(choice) for choice in settings.rollout.metrics),
+        metrics=build_metrics(settings.rollout.metrics, success_at=settings.evaluation.success_at),
         allocator=None if settings.allocator is None else ALLOCATOR.build(settings.allocator),
         annotators=_build_annotators(settings),
         weights=tuple(WEIGHTS.build(choice) for choice in settings.weights),

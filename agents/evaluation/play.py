@@ -10,7 +10,8 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
-from envgym.agents.evaluation.metrics import Metric, compute_metrics, count_tool_failures
+from envgym.agents.evaluation.metrics.base import Metric, compute_metrics
+from envgym.agents.evaluation.metrics.tool_failures import count_tool_failures
 from envgym.agents.loop.agent import Agent, AgentSettings, resolve_text_format
 from envgym.agents.protocols import Policy
 from envgym.agents.rollout.episode import EpisodeJob
@@ -129,7 +130,7 @@ class EvalRecord:
     uses_ending: bool = False
     """True where how an episode ended came before the scorer."""
     metrics: Mapping[str, float] = field(default_factory=dict)
-    """Numbers of the metrics that the settings choose, called `metric/<name>`."""
+    """Numbers of the metrics that the settings choose, called `metric/<name>`; `_low` and `_high` are the interval."""
     tool_failures: tuple[ToolFailure, ...] = ()
     """Failed calls of tools by tool and answer."""
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from envgym.agents.catalog import METRIC, SEARCH
+from envgym.agents.catalog import SEARCH
+from envgym.agents.evaluation.metrics.base import build_metrics
 from envgym.agents.evaluation.play import (
     SPLIT_LABELS,
     EvalPlan,
@@ -85,7 +86,7 @@ def run_evaluation(
     run = _open(settings, resume=resume)
     check_labels((env.label for env in settings.envs), where="envs")
     search = SEARCH.build(settings.evaluation.search)
-    plans = [_plan(settings, env, search) for env in settings.envs]
+    plans = [make_plan(settings, env, search) for env in settings.envs]
     with ExitStack() as held:
         if run is not None:
             held.enter_context(sole_writer(run.path))
@@ -211,7 +212,7 @@ def _config(settings: EvalSettings) -> dict[str, Any]:
     return settings.model_dump(mode="json")
 
 
-def _plan(settings: EvalSettings, env: EnvSettings, search: Strategy) -> EvalPlan:
+def make_plan(settings: EvalSettings, env: EnvSettings, search: Strategy) -> EvalPlan:
     """Make the env once, to see that its settings hold, and choose its tasks.
 
     Raises: SettingsError: the search does not suit the env or the agent, or the split is empty.
@@ -236,7 +237,7 @@ def _plan(settings: EvalSettings, env: EnvSettings, search: Strategy) -> EvalPla
         seed=derive_seed(settings.run.seed, "evaluation"),
         label=label if len(settings.envs) == 1 else f"{label} {env.label}",
         selection=search.selection,
-        metrics=tuple(METRIC.build(choice) for choice in evaluation.metrics),
+        metrics=build_metrics(evaluation.metrics, success_at=evaluation.success_at),
     )
 
 

@@ -111,7 +111,7 @@ def _complete(
         action.choices = [key.key for section in read_settings_file_sections() for key in section.keys]
     elif action.metavar in ("ENV", "ID"):
         action.choices = list_ids()
-    elif action.metavar == "CONFIG":
+    elif action.metavar in ("CONFIG", "SUITE"):
         action.complete = shtab.glob("*.yaml", "*.yml")
     elif action.metavar in ("DIR", "RUN", "NAME|DIR", "NAME|DIR|RUN"):
         action.complete = shtab.DIRECTORY

@@ -20,11 +20,28 @@ _ENGINE = ("device", "threads", "concurrency", "max_batch", "cache_gib")
 """Options of the section `engine`; they may change when an evaluation is resumed."""
 _SIZE = ("tasks", "samples")
 """Options that may be raised then."""
-_NO_SETTINGS = ("command", "run_command", "started", "traceback", "model", "out", "resume", "trust", "json")
+_NO_SETTINGS = (
+    "command",
+    "run_command",
+    "started",
+    "traceback",
+    "suite",
+    "limit",
+    "rescore",
+    "overlap",
+    "against",
+    "model",
+    "out",
+    "resume",
+    "trust",
+    "json",
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
+    help_suite = "suite: a YAML file, or one of code, math, puzzles, search, tools, web; its cells are evaluated"
+    parser.add_argument("suite", metavar="SUITE", nargs="?", help=help_suite)
     who = parser.add_argument_group("model and agent")
     help_model = "tiny, smollm2, a model directory, a hub name, a run, or one of its checkpoints"
     who.add_argument("--model", metavar="NAME|DIR|RUN", help=help_model)
@@ -48,7 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--top-p", type=float, metavar="P", help="probability mass to sample from (default: 1)")
     help_top_k = "number of most probable tokens to sample from; 0: all (default: 0)"
     what.add_argument("--top-k", type=int, metavar="K", help=help_top_k)
-    help_metric = "endings, lengths, or your own, such as my_metric.py:MyMetric; repeatable"
+    help_metric = "maj_at_k, iqm, cost ... (envgym list --kind metric), or your own, my_metric.py:MyMetric; repeatable"
     what.add_argument("--metric", metavar="NAME", action="append", default=[], help=help_metric)
     what.add_argument(
         "--success-at", type=float, metavar="R", help="an episode succeeds from this reward on (default: 1)"
@@ -74,8 +91,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="write here (default: runs/eval-MODEL-ENV, with split, search, samples ... where given)",
     )
+    how.add_argument("--limit", type=int, metavar="N", help="with a suite: the first N tasks of every cell")
     help_resume = "continue the evaluation in --out with its own settings; --tasks and --samples may be raised"
     how.add_argument("--resume", action="store_true", help=help_resume)
+    help_rescore = "score the recorded episodes of --out (a run or a suite) again, by replaying their actions"
+    how.add_argument(
+        "--rescore", action="store_true", help=f"{help_rescore}; --metric and --success-at replace its own"
+    )
+    help_overlap = "with a suite: count the evaluated tasks that are known from training, instead of evaluating"
+    how.add_argument("--overlap", action="store_true", help=help_overlap)
+    help_against = "with --overlap: a training run whose episodes are searched for the tasks; repeatable"
+    how.add_argument("--against", metavar="RUN", action="append", default=[], help=help_against)
     add_trust_argument(how)
     add_json_argument(parser)
 
@@ -89,6 +115,23 @@ def run(args: argparse.Namespace) -> int:
     from envgym.agents.evaluation.run import run_evaluation
     from envgym.cli.results import print_end, print_evaluations, run_json
 
+    if args.rescore:
+        from envgym.cli.suites import rescore_command
+
+        return rescore_command(args, _given_options(args))
+    if args.overlap:
+        from envgym.cli.suites import check_overlap_options
+
+        check_overlap_options(args.suite, _given_options(args))
+        from envgym.cli.contamination import overlap_command
+
+        return overlap_command(args)
+    if args.suite is not None:
+        from envgym.cli.suites import run_suite_command
+
+        return run_suite_command(args, _given_options(args))
+    if args.limit is not None:
+        raise SettingsError.of("--limit", "be used with a suite", args.limit, where=_WHERE, do="use --tasks")
     settings = _settings(args)
     import_from_here(settings.model_dump(mode="json"))
     command = f"envgym eval --out {shlex.quote(str(settings.run.path))} --resume"
@@ -101,6 +144,12 @@ def run(args: argparse.Namespace) -> int:
     print_evaluations(result.directory)
     print_end(result.directory, result.report)
     return 0
+
+
+def _given_options(args: argparse.Namespace) -> dict[str, Any]:
+    """Return the options that were given, without the suite."""
+    names = [name for name in vars(args) if name not in ("suite", "command", "run_command", "started", "traceback")]
+    return {name: value for name, value in _given_values(args, *names).items() if value is not False and value != []}
 
 
 def _settings(args: argparse.Namespace) -> "EvalSettings":

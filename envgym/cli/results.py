@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from envgym.agents.evaluation.metrics.base import read_metrics
 from envgym.agents.evaluation.play import SPLIT_LABELS
 from envgym.cli.common import echo, styled
 from envgym.core.json_types import JsonValue
@@ -54,6 +55,8 @@ def _evaluation_json(evaluation: EvaluationData, record: Mapping[str, Any]) -> J
         "env_id": record["env_id"],
         "temperature": record["temperature"],
         "episodes_s": record["seconds"],
+        "metrics": dict(record.get("metrics", {})),
+        "invalid_rate": invalid_rate(record),
         "num_tasks": tasks,
         "samples_per_task": samples,
         "minimum_detectable_effect": declare(tasks, samples).minimum_detectable_effect,
@@ -74,7 +77,7 @@ def print_evaluations(directory: Path) -> None:
         if record.get("selected_by") is not None:
             how += f", {record['search']} by {record['selected_by']}"
         echo(styled(f"{record['env_id']}, {evaluation.label}: {tasks} tasks, {samples} sample(s) each, {how}", "bold"))
-        for line in (*_tasks_lines(run, record), *evaluation_lines(evaluation)):
+        for line in (*_tasks_lines(run, record), *evaluation_lines(evaluation), *metric_lines(record)):
             echo(line)
         echo(_line("detectable", _detectable(declare(tasks, samples).minimum_detectable_effect)))
 
@@ -109,6 +112,23 @@ def evaluation_lines(evaluation: EvaluationData) -> list[str]:
     costs = ", ".join(f"{name.replace('_', ' ')} {value:.3g}" for name, value in evaluation.costs.items())
     lines.append(_line("per episode", costs))
     return lines + _tool_lines(evaluation.tool_failures)
+
+
+def metric_lines(record: Mapping[str, Any]) -> list[str]:
+    """Return the metrics of an evaluation's record, a line each, with the invalid rate beside them."""
+    metrics = read_metrics(record.get("metrics", {}))
+    if not metrics:
+        return []
+    width = max(map(len, metrics)) + 2
+    rate = f"invalid {invalid_rate(record):.1%}"
+    lines = [f"{name:<{width}}{metric.words:<30}{rate}" for name, metric in metrics.items()]
+    return [_line("" if number else "metrics", line) for number, line in enumerate(lines)]
+
+
+def invalid_rate(record: Mapping[str, Any]) -> float:
+    """Return the share of an evaluation's episodes that are invalid."""
+    rewards = [reward for of_task in record["rewards"].values() for reward in of_task]
+    return rewards.count(None) / max(len(rewards), 1)
 
 
 def _tool_lines(failures: Sequence[ToolFailure]) -> list[str]:

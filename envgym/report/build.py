@@ -39,7 +39,7 @@ from envgym.stats import (
     pass_at_k,
     pass_hat_k,
 )
-from envgym.stats.rates import valid_samples
+from envgym.stats.rates import powers_of_2, tasks_with, valid_samples
 
 Successes = Mapping[str, Sequence[bool | None]]
 """Task id -> whether each of its samples succeeded; None where the sample is invalid."""
@@ -73,7 +73,7 @@ def build_evaluation(
     """
     valid = valid_samples(successes)
     most = max(map(len, successes.values()), default=0)
-    ks = [k for k in (2**i for i in range(most.bit_length())) if any(len(v) >= k for v in valid.values())]
+    ks = [k for k in powers_of_2(most) if tasks_with(valid, k)]
     return EvaluationData(
         step=step,
         label=label,
@@ -234,7 +234,7 @@ def _rounded(values: Iterable[float]) -> tuple[float, ...]:
 
 
 def _pass_rates(valid: Samples, k: int) -> PassRates:
-    enough = {task_id: values for task_id, values in valid.items() if len(values) >= k}
+    enough = tasks_with(valid, k)
     at_k, hat_k = (estimate_pass_rate(formula, enough, k) for formula in (pass_at_k, pass_hat_k))
     return PassRates(k=k, at_k=at_k, hat_k=hat_k)
 

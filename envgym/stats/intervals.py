@@ -73,7 +73,7 @@ class IntervalMethod(StrEnum):
     ADJUSTED_WALD_BY_TASK = "adjusted Wald, paired by task"
     """Of the difference of two runs; see `compare_paired`."""
     BOOTSTRAP_BY_TASK = "bootstrap by task"
-    """Of means of other values; see `bootstrap_interval`."""
+    """Of means of other values; see `bootstrap_interval`, and `estimate_interquartile_mean` for strata."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

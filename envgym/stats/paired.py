@@ -90,9 +90,7 @@ def compare_paired(
     pair_before = {task_id: before[task_id] for task_id in task_ids}
     pair_after = {task_id: after[task_id] for task_id in task_ids}
     means_before, means_after = task_means(pair_before), task_means(pair_after)
-    # Sorted by size, so that the order of the tasks does not matter.
-    differences = np.sort(np.array([means_after[task_id] - means_before[task_id] for task_id in task_ids]))
-    differences[np.abs(differences) < _TIE] = 0.0
+    differences = paired_differences(pair_before, pair_after)
     difference = Estimate(
         value=float(differences.mean()),
         interval=adjusted_wald_interval(differences, max_change=max_change),
@@ -111,6 +109,25 @@ def compare_paired(
         ties=int((differences == 0).sum()),
         num_left_out=len(before.keys() ^ after.keys()),
     )
+
+
+def paired_differences(before: Samples, after: Samples) -> FloatArray:
+    """Return the differences of the means of tasks, [N], sorted by size: the order of the tasks does not matter.
+
+    Raises: InvalidInput: the tasks are not the same.
+    """
+    task_ids = _common_tasks(before, after, intersect=False)
+    means_before, means_after = task_means(before), task_means(after)
+    differences = np.sort(np.array([means_after[task_id] - means_before[task_id] for task_id in task_ids]))
+    differences[np.abs(differences) < _TIE] = 0.0
+    return differences
+
+
+def adjusted_variance(differences: FloatArray, *, max_change: float = 1.0) -> float:
+    """Return the variance of the differences with the two tasks of `adjusted_wald_interval`, which is never 0."""
+    num_tasks = len(differences) + 2
+    mean = float(differences.sum()) / num_tasks
+    return (float((differences**2).sum()) + max_change**2) / num_tasks - mean**2
 
 
 def adjusted_wald_interval(
@@ -135,7 +152,7 @@ def adjusted_wald_interval(
         raise InvalidInput.of("differences", must, got, where="adjusted_wald_interval", do="pass their max_change")
     num_tasks = len(differences) + 2
     mean = float(differences.sum()) / num_tasks
-    variance = (float((differences**2).sum()) + max_change**2) / num_tasks - mean**2
+    variance = adjusted_variance(differences, max_change=max_change)
     half = NormalDist().inv_cdf((1 + level) / 2) * math.sqrt(variance / num_tasks)
     estimate = float(differences.mean())
     low, high = max(min(mean - half, estimate), -max_change), min(max(mean + half, estimate), max_change)

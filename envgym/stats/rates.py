@@ -16,6 +16,7 @@ from envgym.stats.intervals import (
 )
 
 ValueT = TypeVar("ValueT", bound=float)
+SampleT = TypeVar("SampleT")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +55,16 @@ def valid_samples(samples: Mapping[str, Sequence[ValueT | None]]) -> dict[str, l
     """Return the valid samples of the tasks that have one."""
     kept = {task_id: [value for value in values if value is not None] for task_id, values in samples.items()}
     return {task_id: values for task_id, values in kept.items() if values}
+
+
+def tasks_with(samples: Mapping[str, Sequence[SampleT]], count: int) -> dict[str, Sequence[SampleT]]:
+    """Return the tasks that have at least `count` samples."""
+    return {task_id: values for task_id, values in samples.items() if len(values) >= count}
+
+
+def powers_of_2(most: int) -> list[int]:
+    """Return 1, 2, 4 ... up to `most`: the k of pass@k by default."""
+    return [2**exponent for exponent in range(most.bit_length())]
 
 
 def _filled(samples: Mapping[str, Sequence[float | None]], value: float) -> dict[str, list[float]]:

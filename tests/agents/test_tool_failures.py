@@ -4,7 +4,7 @@ import json
 from collections.abc import Sequence
 
 import envgym
-from envgym.agents.evaluation.metrics import MAX_TOOL_FAILURES, count_tool_failures
+from envgym.agents.evaluation.metrics.tool_failures import MAX_TOOL_FAILURES, count_tool_failures
 from envgym.authoring import TaskDraft, from_rubric
 from envgym.cli.results import evaluation_lines
 from envgym.core.messages import Message

@@ -8,11 +8,13 @@ import pytest
 import yaml
 from pydantic import BaseModel, ValidationError
 
+from envgym.agents.evaluation.suite import SuiteSettings
 from envgym.cli.pipelines import PHASES, SELF_TRAINING
 from envgym.cli.settings import kinds_by_key
 from envgym.errors import EnvgymError
 from envgym.plugins import Choice, PluginKind
 from envgym.registry import creator_of, parameters
+from envgym.settings import build_settings
 from envgym.trainer.catalog import SELF_TRAINING as PLAN
 from envgym.trainer.sections import SelfTrainingSettings
 from envgym.trainer.settings import train_settings
@@ -88,6 +90,9 @@ SHOWN = [
 def test_settings_of_a_block_are_those_of_the_run(block: Block) -> None:
     """A block that is a part of a settings file gets an environment."""
     data = yaml.safe_load(block.text)
+    if "searches" in data:
+        build_settings(SuiteSettings, data, where=block.where)
+        return
     for part in parts_of(data):
         check_settings(part)
     if SELF_TRAINING in data:

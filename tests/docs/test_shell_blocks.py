@@ -24,7 +24,8 @@ from tests.support.retrievers import serve_retriever, served_url
 
 SMALLER: Final = (
     (r"--model (smollm2|Qwen/\S+)", "--model tiny"),
-    (r"^(envgym eval (?!.*--tasks|.*--resume).*)$", r"\1 --tasks 3"),
+    (r"^(envgym eval (?!.*--tasks|.*--resume|.*--limit|.*--rescore).*)$", r"\1 --tasks 3"),
+    (r"--limit \d+", "--limit 2"),
     (r"--tasks \d+", "--tasks 3"),
     (r"--samples \d+", "--samples 2"),
     (r"--episodes \d+", "--episodes 16"),

@@ -8,7 +8,9 @@ from collections import Counter
 from collections.abc import Sequence
 from itertools import chain
 
-from envgym.agents.evaluation.metrics import Metric, compute_metrics, endings, lengths
+from envgym.agents.evaluation.metrics.base import Metric, compute_metrics
+from envgym.agents.evaluation.metrics.endings import endings
+from envgym.agents.evaluation.metrics.lengths import lengths
 from envgym.core.trajectory import Group, Trajectory, Turn
 from envgym.core.tree import Rewrite, Source
 from envgym.core.turns import Cost, Invalid, Scored

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from envgym.agents.catalog import METRIC
+from envgym.agents.evaluation.metrics.base import build_metrics
 from envgym.agents.evaluation.play import SPLIT_LABELS, EvalPlan, EvalRecord, evaluate, token_player
 from envgym.agents.evaluation.run import write_evaluation
 from envgym.event_loop import Runner
@@ -25,7 +25,7 @@ class Evaluations:
     def __init__(self, settings: TrainSettings, run: RunDirectory, context: RunContext, callbacks: Callback) -> None:
         """Join the parts; nothing runs yet."""
         self._settings, self._run, self._context, self._callbacks = settings, run, context, callbacks
-        self._metrics = tuple(METRIC.build(choice) for choice in settings.evaluation.metrics)
+        self._metrics = build_metrics(settings.evaluation.metrics, success_at=settings.evaluation.success_at)
         self._summaries: list[EvaluationSummary] | None = None
         self._player = token_player(
             context.agent,
