@@ -47,6 +47,22 @@ EPISODES: Mapping[str, tuple[str, dict[str, JsonValue], tuple[str, ...] | None]]
             "Restart.",
         ),
     ),
+    "metamath_oracle": ("math/metamath-v0", {"families": "inferences", "levels": 2}, None),
+    "metamath_bad_agent": (
+        "math/metamath-v0",
+        {"families": "theorems", "max_turns": 9},
+        (
+            "I would use syl here.",
+            "syl",
+            "syl with ps := (ph -> ps)",
+            "syl with ps := ( ph -> ps )",
+            "h1",
+            "? syl",
+            "undo",
+            "?",
+            "restart",
+        ),
+    ),
     "instructions_oracle": ("math/instructions-v0", {"constraints": 4}, None),
     "instructions_bad_agent": (
         "math/instructions-v0",
