@@ -30,6 +30,7 @@ LINES: Mapping[str, list[str]] = {
         "math/metamath-v0",
         "math/problems-v0",
         "math/proofs-v0",
+        "math/z3-v0",
     ],
     "envgym check math/arithmetic-v0 puz": PUZZLES,
     "envgym recipes dr": ["dr_grpo"],
