@@ -5,6 +5,7 @@ import os
 import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from envgym.authoring import TaskDraft
@@ -23,7 +24,7 @@ from envgym.seeds import generator
 from envgym.verifiers.processes import Worker, WorkerDied, WorkerHung, WorkerPool
 
 LIMIT = 20_000
-"""Resource units of Z3 for one fact: a layer takes 2,000 to 7,000, a whole statement above 100,000."""
+"""Resource units of Z3 for one fact: two layers take at most 11,000, a whole statement above 75,000."""
 CPU_S, WAIT_S = 10, 300.0
 """Seconds of processor time, and of waiting, for one fact."""
 _WHERE = "math/z3-v0"
@@ -68,7 +69,7 @@ class SolverFacts(Env[FactState]):
             families: sums, bounds, or both.
             levels: 1, 2, 3 or several.
             held_out: Families that make up the test split, and are not in the train split.
-            limit: Resource units of Z3 for one fact, 10,000 to 50,000.
+            limit: Resource units of Z3 for one fact, 15,000 to 40,000.
             max_turns: Turns until the episode is cut, which pays nothing.
             **options: As in `Env`.
 
@@ -78,7 +79,7 @@ class SolverFacts(Env[FactState]):
             must, do = "be installed", "run `pip install 'envgym[proofs]'`"
             raise InvalidInput.of("package z3-solver", must, "no such package", where=_WHERE, do=do)
         super().__init__(max_turns=max_turns, **options)
-        check_range("limit", limit, 10_000, 50_000, where=_WHERE)
+        check_range("limit", limit, 15_000, 40_000, where=_WHERE)
         chosen, apart = _names(families), _names(held_out)
         for name in (*chosen, *apart):
             check_known("family", name, FAMILIES, where=_WHERE)
@@ -133,7 +134,8 @@ def _paid(value: float, *, facts: float = 0.0, failed: float = 0.0) -> Scored:
     return Scored(value=value, components={"proved": value, "facts": facts, "failed_facts": failed})
 
 
-def _check(state: FactState, fact: Formula, limit: int) -> str:
+@lru_cache(maxsize=4096)
+def _check(state: FactState, fact: Formula, limit: int) -> str:  # the same for equal arguments, so it is kept
     """Return why a fact is not accepted, or nothing. Raises: EnvFailure: Z3 died, and by no limit."""
     lines = [f"(declare-const {name} Int)" for name in state.variables]
     lines += [f"(assert {write_smt(known)})" for known in (*state.premises, *state.facts)]

@@ -67,7 +67,7 @@ EPISODES: Mapping[str, tuple[str, dict[str, JsonValue], tuple[str, ...] | None]]
     "z3_bad_agent": (
         "math/z3-v0",
         {"families": "bounds", "levels": 1, "max_turns": 6},
-        ("I do not know.", "x1 + y1 >= 1000", "x10 + 3*y10 >= -50", "x1 * y1 = 3", "x0 < y0 < 3", "0 = 0"),
+        ("I do not know.", "0 = 1", "x10 + y10 >= 20", "x1 * y1 = 3", "x0 < y0 < 3", "0 = 0"),
     ),
     "instructions_oracle": ("math/instructions-v0", {"constraints": 4}, None),
     "instructions_bad_agent": (

@@ -21,7 +21,8 @@ NAMES = ("x0", "y0")
 @needs_z3
 class TestSolverFacts(EnvConformance):
     env_id = "math/z3-v0"
-    num_tasks = 4
+    env_kwargs = {"levels": 1}  # noqa: RUF012  # read only
+    num_tasks = 2
 
 
 def started(*premises: str, goal: str, **options: object) -> SolverFacts:
@@ -40,7 +41,7 @@ def started(*premises: str, goal: str, **options: object) -> SolverFacts:
 def test_drawn_facts_lead_to_goals_that_are_not_proved_at_once(family: str, level: int) -> None:
     env = envgym.make("math/z3-v0", families=family, levels=level)
     for split in Split:
-        for index in range(4):
+        for index in range(2):
             task = env.unwrapped.tasks.task(split, index)
             env.reset(options={"task": task})
             at_once = env.step(str(task.payload["goal"]))
@@ -53,7 +54,10 @@ def test_drawn_facts_lead_to_goals_that_are_not_proved_at_once(family: str, leve
 @needs_z3
 def test_facts_are_kept_and_what_does_not_follow_is_told_with_an_example() -> None:
     env = started("x0 >= 3", "y0 = 2*x0", goal="y0 > 5")
-    assert env.step("x0 = 3").observation in ("Not accepted: it does not follow, as with x0 = 4.",)
+    refused = str(env.step("x0 = 3").observation)
+    said, _, value = refused.removesuffix(".").rpartition(" = ")
+    assert said == "Not accepted: it does not follow, as with x0"
+    assert int(value) > 3
     assert env.step("y0 >= 6").observation == "Accepted."
     fork = env.fork()
     assert fork.state is env.state
