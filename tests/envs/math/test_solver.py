@@ -1,10 +1,13 @@
 """`math/z3-v0`: facts that follow are accepted, others are not, and no goal is proved at once."""
 
+import importlib.util
+
 import pytest
 
 import envgym
 from envgym.conformance import EnvConformance
 from envgym.conformance.env_under_test import oracle_of, play
+from envgym.core.json_types import JsonValue
 from envgym.core.tasks import Split, Task
 from envgym.core.turns import Invalid
 from envgym.envs.math import solver
@@ -12,9 +15,9 @@ from envgym.envs.math._solver_formulas import MAX_NUMBER, FormulaRefused, read_f
 from envgym.envs.math._solver_statements import FAMILIES
 from envgym.envs.math.solver import SolverFacts
 from envgym.errors import InvalidInput
-from envgym.verifiers.processes import Worker, WorkerPool
+from envgym.verifiers.processes import Worker, WorkerHung, WorkerPool
 
-needs_z3 = pytest.mark.skipif(solver.importlib.util.find_spec("z3") is None, reason="no z3-solver")
+needs_z3 = pytest.mark.skipif(importlib.util.find_spec("z3") is None, reason="no z3-solver")
 NAMES = ("x0", "y0")
 
 
@@ -29,8 +32,8 @@ def started(*premises: str, goal: str, **options: object) -> SolverFacts:
     """Begin an episode with a statement of one's own."""
     env = envgym.make("math/z3-v0", **options).unwrapped
     assert isinstance(env, SolverFacts)
-    payload = {"premises": [*premises], "goal": goal}
-    task = Task(id="own", prompt=goal, payload=payload, split=Split.TRAIN, metadata={"variables": [*NAMES]})  # type: ignore[dict-item]  # lists of texts are JSON
+    payload: dict[str, JsonValue] = {"premises": [*premises], "goal": goal}
+    task = Task(id="own", prompt=goal, payload=payload, split=Split.TRAIN, metadata={"variables": [*NAMES]})
     env.reset(options={"task": task})
     return env
 
@@ -71,7 +74,7 @@ def test_facts_are_kept_and_what_does_not_follow_is_told_with_an_example() -> No
 def test_a_solver_that_dies_makes_the_reward_invalid(monkeypatch: pytest.MonkeyPatch) -> None:
     def die(self: Worker, timeout_s: float) -> None:
         self.close()
-        raise solver.WorkerHung("no answer")
+        raise WorkerHung("no answer")
 
     env = started("x0 >= 3", goal="x0 > 1")
     monkeypatch.setattr(solver, "_POOL", WorkerPool("envgym.envs.math._solver_worker", 1))
@@ -115,6 +118,6 @@ def test_other_texts_are_refused(text: str, message: str) -> None:
 
 
 def test_a_missing_wheel_is_named_with_its_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(solver.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(InvalidInput, match=r"z3-solver must be installed.*pip install 'envgym\[proofs\]'"):
         SolverFacts()
