@@ -20,6 +20,7 @@ LIMIT_FORK_US = 200.0
 DEFAULT = (
     "math/arithmetic-v0",
     "math/instructions-v0",
+    "math/metamath-v0",
     "puzzles/frozen_lake-v0",
     "puzzles/guess_number-v0",
     "puzzles/household-v0",

@@ -47,6 +47,28 @@ EPISODES: Mapping[str, tuple[str, dict[str, JsonValue], tuple[str, ...] | None]]
             "Restart.",
         ),
     ),
+    "metamath_oracle": ("math/metamath-v0", {"families": "inferences", "levels": 2}, None),
+    "metamath_bad_agent": (
+        "math/metamath-v0",
+        {"families": "theorems", "max_turns": 9},
+        (
+            "I would use syl here.",
+            "syl",
+            "syl with ps := (ph -> ps)",
+            "syl with ps := ( ph -> ps )",
+            "h1",
+            "? syl",
+            "undo",
+            "?",
+            "restart",
+        ),
+    ),
+    "z3_oracle": ("math/z3-v0", {"levels": 2}, None),
+    "z3_bad_agent": (
+        "math/z3-v0",
+        {"families": "bounds", "levels": 1, "max_turns": 6},
+        ("I do not know.", "0 = 1", "x10 + y10 >= 20", "x1 * y1 = 3", "x0 < y0 < 3", "0 = 0"),
+    ),
     "instructions_oracle": ("math/instructions-v0", {"constraints": 4}, None),
     "instructions_bad_agent": (
         "math/instructions-v0",
@@ -256,6 +278,8 @@ def test_episode_equals_its_golden_transcript(name: str) -> None:
         pytest.importorskip("bfcl_eval")
     if env_id == "puzzles/science-v0":
         pytest.importorskip("scienceworld")
+    if env_id == "math/z3-v0":
+        pytest.importorskip("z3")
     if env_id == "puzzles/textworld-v0":
         pytest.importorskip("textworld_express")
     if env_id in ("puzzles/science-v0", "puzzles/textworld-v0") and shutil.which("java") is None:

@@ -1,0 +1,1 @@
+"""Metamath: databases, proofs, terms, and the statements that `math/metamath-v0` asks for."""

@@ -1,0 +1,143 @@
+"""Where statements come from: families that are drawn without end, and the theorems of a `.mm` file."""
+
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from envgym.authoring import ListTasks, TaskDraft
+from envgym.authoring.sampler import Sampler, Unsuitable
+from envgym.authoring.sources import MAX_DRAWS, check_index, task_from_draft
+from envgym.core.json_types import JsonValue
+from envgym.core.tasks import Split, Task, split_of
+from envgym.envs.math._metamath.database import Assertion, read_database
+from envgym.envs.math._metamath.statements import FAMILIES, DrawnStatement, draw_statement
+from envgym.envs.math._metamath.theory import AXIOMS, Theory
+from envgym.envs.math._metamath.verifier import ProofRefused, read_proof, verify
+from envgym.errors import InvalidInput
+from envgym.seeds import generator
+
+_WHERE = "math/metamath-v0"
+_ONLY = {AXIOMS: "\nOnly the axioms may be used: ax-mp, ax-1, ax-2 and ax-3."}
+
+
+@dataclass(frozen=True, slots=True)
+class StatementTasks:
+    """Statements of some families without end; one that differs in names or order alone is on the same side."""
+
+    families: tuple[str, ...]
+    levels: tuple[int, ...]
+    held_out: tuple[str, ...]
+    """Families of the test split alone."""
+
+    def size(self, split: Split) -> None:
+        """Return None: the supply does not end."""
+        return
+
+    def task(self, split: Split, index: int) -> Task:
+        """Draw until a statement falls into `split`. Raises: InvalidInput: a negative index."""
+        check_index(index, None, f"{split} of {_WHERE}")
+        names = [name for name in self.families if name not in self.held_out]
+        if self.held_out and split is Split.TEST:
+            names = [*self.held_out]
+        draws = Sampler(generator(_WHERE, split.value, index))
+        name, level = names[index % len(names)], self.levels[index // len(names) % len(self.levels)]
+        for _ in range(MAX_DRAWS):
+            try:
+                drawn = draw_statement(draws, FAMILIES[name], level)
+            except Unsuitable:
+                continue
+            if split_of({"hypotheses": [*drawn.hypotheses], "goal": drawn.goal}) is split:
+                return task_from_draft(_draft(drawn, name, level), split, f"{split}/{index}")
+        raise AssertionError("a fifth of the statements are held out")
+
+
+def _draft(drawn: DrawnStatement, family: str, level: int) -> TaskDraft:
+    uses = FAMILIES[family].uses
+    hypotheses = {f"h{number}": text for number, text in enumerate(drawn.hypotheses, start=1)}
+    proof: list[JsonValue] = [*drawn.proof]
+    return TaskDraft(
+        prompt=prompt_of(hypotheses, drawn.goal) + _ONLY.get(uses, ""),
+        payload={"hypotheses": [*drawn.hypotheses], "goal": drawn.goal, "uses": uses},
+        metadata={"family": family, "level": level, "proof": proof},
+    )
+
+
+def prompt_of(hypotheses: dict[str, str], goal: str) -> str:
+    """Return what the agent reads: the statement with its hypotheses."""
+    lines = [f"{label}: {text}" for label, text in hypotheses.items()]
+    return "\n".join([f"Prove {goal}", *(["from"] if lines else []), *lines])
+
+
+class FileTheorems:
+    """The theorems of a `.mm` file; each is proved from what is before it."""
+
+    def __init__(self, path: str, *, verify_file: bool) -> None:
+        """Prepare to read; `verify_file` verifies every proof of the file first."""
+        self.path, self._verify_file = path, verify_file
+
+    def theory(self) -> Theory:
+        """Return what the file declares. Raises: InvalidInput: it cannot be read, or a proof of it is wrong."""
+        return _theory(self.path, self._verify_file, _version(self.path))
+
+    def size(self, split: Split) -> int:
+        """Return the number of theorems in `split`."""
+        return self._tasks().size(split)
+
+    def task(self, split: Split, index: int) -> Task:
+        """Return a theorem. Raises: InvalidInput: beyond the end, or the file cannot be read."""
+        return self._tasks().task(split, index)
+
+    def _tasks(self) -> ListTasks:
+        return _file_tasks(self.path, self._verify_file, _version(self.path))
+
+
+def _version(path: str) -> tuple[int, int]:
+    """Return time of change and size of a file; zeros where there is none."""
+    file = Path(path)
+    return (file.stat().st_mtime_ns, file.stat().st_size) if file.is_file() else (0, 0)
+
+
+@lru_cache(maxsize=4)
+def _theory(path: str, verify_file: bool, version: tuple[int, int]) -> Theory:
+    theory = Theory(read_database(path))
+    for theorem in theory.database.assertions.values() if verify_file else ():
+        if theorem.proof is None:
+            continue
+        try:
+            verify(theorem, read_proof(theory.database, theorem, theorem.proof))
+        except ProofRefused as refusal:
+            must, do = "be proved by the file", "correct the proof, or pass verify_file=False"
+            raise InvalidInput.of(f"theorem {theorem.label}", must, str(refusal), where=path, do=do) from None
+    return theory
+
+
+@lru_cache(maxsize=4)
+def _file_tasks(path: str, verify_file: bool, version: tuple[int, int]) -> ListTasks:
+    theory = _theory(path, verify_file, version)
+    sides: dict[Split, list[Task]] = {split: [] for split in Split}
+    for item in theory.provable:
+        if item.proof is None:
+            continue
+        hypotheses = {one.label: " ".join(one.statement[1:]) for one in item.essential}
+        goal = " ".join(item.statement[1:])
+        split = split_of({"shape": shape_of(item)})
+        payload: dict[str, JsonValue] = {"label": item.label, "hypotheses": {**hypotheses}, "goal": goal}
+        draft = TaskDraft(prompt=prompt_of(hypotheses, goal), payload=payload, metadata={"label": item.label})
+        sides[split].append(task_from_draft(draft, split, item.label))
+    do = "name a file with theorems ($p) about |-"
+    InvalidInput.unless(any(sides.values()), "Metamath file", "hold theorems", "none", where=path, do=do)
+    return ListTasks([task for side in sides.values() for task in side])
+
+
+def shape_of(theorem: Assertion) -> list[JsonValue]:
+    """Return the statements of a theorem with variables numbered in the order in which they appear."""
+    names: dict[str, str] = {}
+    floating = theorem.scope.floating
+
+    def rename(symbol: str) -> str:
+        return (
+            names.setdefault(symbol, f"{floating[symbol].statement[0]} {len(names)}") if symbol in floating else symbol
+        )
+
+    statements = [theorem.statement, *(item.statement for item in theorem.essential)]
+    return [" ".join(map(rename, statement)) for statement in statements]
