@@ -31,10 +31,11 @@ declared from a pilot with another seed.
 ## Search over proofs
 
 {searched}
-{search_answer} Each search spent {budget} generated tokens per theorem on the same {tasks} held-out theorems, with the
-policy trained above. `chain` plays as many single episodes as fit, and reports their mean success. The searches use
-what Coq accepts: `best_of` plays episodes until one is proved, and `mcts` goes back to states of unfinished proofs. A
-proof that Coq has accepted is a proof, so that choosing it by its reward is no advantage over an honest solver here.
+{search_answer} With the policy trained above, on the same {tasks} held-out theorems: `chain` plays {samples} single
+episodes and reports their mean success; each search may spend {budget} generated tokens, about as many. The searches
+use what Coq accepts: `best_of` plays episodes until one is proved, and `mcts` goes back to the states of unfinished
+proofs. A proof that Coq has accepted is a proof, so choosing it by its reward is what a solver may do here. Tokens and
+tactics are means per theorem.
 
 ## A few steps on the others
 
@@ -74,14 +75,15 @@ def write_page(study: "Study", path: Path) -> None:
     """Write the page."""
     declared = study.declared
     changes = {name: change for name in declared.trained if (change := study.change(name)) is not None}
-    arms = list(declared.search.arms)
-    gains = {arm: gain for arm in arms[1:] if (gain := study.gain(arm)) is not None}
+    arms = ["chain", *declared.search.arms]
+    gains = {arm: gain for arm in declared.search.arms if (gain := study.gain(arm)) is not None}
     text = TEXT.format(
         answer=" ".join([*(_sentence(name, change) for name, change in changes.items())]),
         trained="".join(table(TRAINED_HEAD, [_trained_row(study, name, change) for name, change in changes.items()])),
         searched="".join(table(SEARCH_HEAD, [_search_row(study, arm, gains.get(arm)) for arm in arms])),
-        search_answer=" ".join(_search_sentence(arms[0], arm, gain) for arm, gain in gains.items()),
+        search_answer=" ".join(_search_sentence(arm, gain) for arm, gain in gains.items()),
         budget=f"{declared.search.budget:,}",
+        samples=declared.search.samples,
         tasks=declared.search.tasks,
         few="".join(table(FEW_HEAD, [_few_row(study, env_id) for env_id in declared.few_steps])),
         commands="\n".join(_command(study, arm) for arm in arms),
@@ -92,7 +94,7 @@ def write_page(study: "Study", path: Path) -> None:
 
 
 TRAINED_HEAD = ["settings", "environment", "tasks", "chance", "before", "after", "change", "p", "detectable"]
-SEARCH_HEAD = ["search", "success", "difference to `chain`", "p", "tokens", "turns"]
+SEARCH_HEAD = ["search", "success", "difference to `chain`", "p", "tokens", "tactics"]
 FEW_HEAD = ["environment", "episodes", "mean reward in training", "invalid", "held-out, before", "after"]
 
 
@@ -124,7 +126,8 @@ def _search_row(study: "Study", arm: str, gain: PairedComparison | None) -> list
         for of in record.rewards.values()
     ]
     compared = [_points(gain), f"{gain.p_value:.2g}"] if gain else ["", ""]
-    costs = [f"{record.costs[name]:,.0f}" for name in ("tokens_generated", "env_steps")]
+    samples = len(next(iter(record.rewards.values())))
+    costs = [f"{samples * record.costs[name]:,.0f}" for name in ("tokens_generated", "env_steps")]
     return [f"`{arm}`", f"{100 * sum(shares) / len(shares):.1f}", *compared, *costs]
 
 
@@ -151,10 +154,10 @@ def _sentence(name: str, change: PairedComparison) -> str:
     return f"`{name}.yaml` {verdict}: {before} to {after} of {change.num_tasks} held-out tasks."
 
 
-def _search_sentence(first: str, arm: str, gain: PairedComparison) -> str:
+def _search_sentence(arm: str, gain: PairedComparison) -> str:
     interval = gain.difference.interval
     verdict = "beats" if interval.low > 0 else "is worse than" if interval.high < 0 else "cannot be told from"
-    return f"`{arm}` {verdict} `{first}`."
+    return f"`{arm}` {verdict} single episodes."
 
 
 def _points(paired: PairedComparison) -> str:

@@ -29,6 +29,7 @@ from envgym.stats import PairedComparison, compare_paired
 from envgym.trainer.settings import load_train_settings
 
 EXAMPLES = ROOT / "examples" / "environments"
+CHAIN = "chain"
 PAGE = ROOT / "docs" / "results" / "environments.md"
 
 
@@ -48,9 +49,11 @@ class Search(Settings):
     tasks: int = Field(ge=1)
     pilot_tasks: int = Field(ge=2)
     budget: int = Field(ge=1)
-    """Generated tokens on one task."""
+    """Generated tokens of a search on one task."""
+    samples: int = Field(ge=1)
+    """Single episodes on one task, which generate about as many tokens on average."""
     arms: dict[str, tuple[str, ...]]
-    """Name of a search -> its settings; the first is what the others are compared with."""
+    """Name of a search that is compared with single episodes -> its settings."""
     minimum_detectable_effect: float | None = Field(default=None, gt=0, le=1)
 
 
@@ -86,7 +89,7 @@ class Study:
         """Make what is missing of `parts`: environments that are trained on, `search`, `few_steps`."""
         for name in parts:
             if name == "search":
-                for arm in self.declared.search.arms:
+                for arm in (CHAIN, *self.declared.search.arms):
                     self._search(arm)
             elif name == "few_steps":
                 for env_id, settings in self.declared.few_steps.items():
@@ -115,9 +118,12 @@ class Study:
     def search_command(self, arm: str) -> list[str]:
         """Return the command that evaluates a search."""
         declared = self.declared.search
-        budgeted = f"budget.tokens_generated={declared.budget}"
-        command = ["envgym", "eval", "--model", str(self.directory(declared.policy)), "--search", arm.partition("-")[0]]
-        command += [word for item in (*declared.arms[arm], budgeted) for word in ("--search-set", item)]
+        command = ["envgym", "eval", "--model", str(self.directory(declared.policy))]
+        if arm == CHAIN:
+            command += ["--samples", str(declared.samples)]
+        else:
+            settings = (*declared.arms[arm], f"budget.tokens_generated={declared.budget}")
+            command += ["--search", arm, *(word for item in settings for word in ("--search-set", item))]
         # A pilot's tasks are train tasks, so that nobody has seen the held-out ones before.
         command += ["--split", "train"] if self.is_pilot else []
         count = declared.pilot_tasks if self.is_pilot else declared.tasks
@@ -135,14 +141,14 @@ class Study:
         return _compared(records[0], records[-1], name) if len(records) > 1 else None
 
     def gain(self, arm: str) -> PairedComparison | None:
-        """Compare a search with the first one, task by task; None: one of them is missing."""
-        first, ours = (self.records(f"search-{which}") for which in (next(iter(self.declared.search.arms)), arm))
+        """Compare a search with single episodes, task by task; None: one of them is missing."""
+        first, ours = (self.records(f"search-{which}") for which in (CHAIN, arm))
         return _compared(first[0], ours[0], arm) if first and ours else None
 
     def differences(self) -> dict[str, PairedComparison]:
         """Return what was compared, by environment and by search."""
         found = {name: self.change(name) for name in self.declared.trained}
-        found |= {f"search-{arm}": self.gain(arm) for arm in list(self.declared.search.arms)[1:]}
+        found |= {f"search-{arm}": self.gain(arm) for arm in self.declared.search.arms}
         return {name: paired for name, paired in found.items() if paired is not None}
 
 
