@@ -1,6 +1,5 @@
 """The JSON routes of the viewer, and its static files."""
 
-import json
 from collections.abc import Mapping, Sequence
 from functools import cache
 from http import HTTPStatus
@@ -12,7 +11,6 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse
 from starlette.exceptions import HTTPException
 
-from envgym.core.json_types import well_formed
 from envgym.error_log import log_error
 from envgym.errors import EnvgymError, UnknownName, sentence
 from envgym.report.bundle import script_of, style_text
@@ -20,6 +18,7 @@ from envgym.viewer.clip import clip_episode, clip_turn, part_of, slice_segment
 from envgym.viewer.compare import compare_runs, task_at_steps
 from envgym.viewer.play import add_play_routes
 from envgym.viewer.query import EpisodeQuery, GroupQuery, episode_row, find_episodes, find_groups
+from envgym.viewer.replies import WellFormedJson
 from envgym.viewer.viewed_run import ViewedRun
 
 _SHARED_SCRIPTS: Final = (
@@ -27,16 +26,6 @@ _SHARED_SCRIPTS: Final = (
 )  # fmt: skip
 """Scripts of the report that the app uses as they are; `data` of the app stands in for the report's own."""
 _TYPES: Final = {"js": "text/javascript", "css": "text/css", "html": "text/html", "svg": "image/svg+xml"}
-
-
-class WellFormedJson(Response):
-    """JSON whose text may come from a model: lone surrogates are replaced."""
-
-    media_type = "application/json"
-
-    def render(self, content: Any) -> bytes:  # any JSON
-        """Write it."""
-        return well_formed(json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":"))).encode()
 
 
 def create_app(runs: Sequence[ViewedRun], *, problems: Sequence[str] = ()) -> FastAPI:

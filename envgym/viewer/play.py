@@ -12,7 +12,7 @@ from concurrent.futures import TimeoutError as CallTimeout
 from time import monotonic
 from typing import Final, TypeVar
 
-from fastapi import APIRouter, FastAPI, Request
+from fastapi import APIRouter, FastAPI, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from envgym.core.json_types import JsonObject, JsonValue
@@ -23,6 +23,7 @@ from envgym.records import ResetRecord, StepRecord
 from envgym.registry import creator_of, find, make
 from envgym.signatures import usage
 from envgym.typed_actions import as_action, how_to_act
+from envgym.viewer.replies import WellFormedJson
 from envgym.wrappers import AnyEnv
 
 MAX_SESSIONS: Final = 16
@@ -171,7 +172,7 @@ _cards: dict[str, JsonObject] = {}
 
 
 @_router.get("/env")
-def get_env(id: str) -> JsonObject:
+def get_env(id: str) -> Response:
     """The card of a registered environment, with an episode of its oracle. Raises: EnvgymError: it cannot be made."""
     check_registered(id)
     if id not in _cards:
@@ -180,30 +181,30 @@ def get_env(id: str) -> JsonObject:
             _cards[id] = {**describe(env, creator), "example": example_episode(env), "card": card_of(creator)}
         finally:
             env.close()
-    return _cards[id]
+    return WellFormedJson(_cards[id])
 
 
 @_router.post("/play")
-def open_episode(request: Request, asked: OpenRequest) -> JsonObject:
+def open_episode(request: Request, asked: OpenRequest) -> Response:
     """Begin an episode."""
     check_registered(asked.env_id)
     table: PlayTable = request.app.state.plays
     made = table.open(asked.env_id)
     try:
-        return {"session": made.id, **made.begin(asked.seed, asked.split)}
+        return WellFormedJson({"session": made.id, **made.begin(asked.seed, asked.split)})
     except BaseException:
         table.end(made.id)
         raise
 
 
 @_router.post("/play/{session}")
-def play_turn(request: Request, session: str, asked: ActionRequest) -> JsonObject:
+def play_turn(request: Request, session: str, asked: ActionRequest) -> Response:
     """Play a turn; the episode's place is free when it has ended."""
     table: PlayTable = request.app.state.plays
     told = table.get(session).step(asked.text, is_oracle=asked.is_oracle)
     if told["ending"] is not None:
         table.end(session)
-    return told
+    return WellFormedJson(told)
 
 
 def check_registered(env_id: str) -> None:

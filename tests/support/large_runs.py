@@ -88,6 +88,7 @@ def step_rows(rows: list[dict[str, Any]], step: int, size: int) -> Iterator[dict
         row = rows[(number + step) % len(rows)]
         tree_id, task_id = f"step-{step:06d}/{group:03d}/{sample:02d}", f"train/{(group + step) % 500}"
         text = row["tree"].replace('"id": "chain"', f'"id": "{tree_id}"', 1)
+        text = text.replace(f'"task_id": "{row["task_id"]}"', f'"task_id": "{task_id}"', 1)
         advantage = (row["reward"] or 0.0) - 0.5
         given = None if row["reward"] is None else json.dumps([0.0, advantage, advantage])
         yield {**row, "step": step, "tree_id": tree_id, "task_id": task_id, "tree": text, "advantages": given}

@@ -3,7 +3,7 @@ import { get } from "./api.js";
 import { charts, kindOf, renewed } from "./overview.js";
 import { debounced, f, field, h, link, replace, safe } from "./ui.js";
 
-const BASICS = /^(train\/success|reward\/mean|loss\/(entropy|policy)|optim\/grad_norm)$/;
+const BASICS = new Set(["train: success", "reward: mean", "loss: entropy", "loss: policy", "optim: grad norm"]);
 
 function settings({ settings: rows, num_equal }, names) {
   const shown = ({ value }) => (value === undefined ? h("span", { class: "muted" }, "not set") : safe(typeof value === "string" ? value : JSON.stringify(value)));
@@ -41,7 +41,7 @@ export async function show(context) {
     store = renewed(store);
     const all = charts(runs, store, filter).flatMap(([section, list]) => list.map((made) => [section, made]));
     const isFew = !filter && all.length > 12;
-    const basic = (section, made) => section === "evaluation" || BASICS.test(`${section}/${made.querySelector("h3").textContent.replaceAll(" ", "_")}`);
+    const basic = (section, made) => section === "evaluation" || BASICS.has(made.querySelector("h3").textContent);
     const first = isFew ? all.filter(([section, made]) => basic(section, made)) : all;
     const rest = isFew ? all.filter(([section, made]) => !basic(section, made)) : [];
     const grid = (list) => h("div", { class: "grid" }, list.map(([, made]) => made));

@@ -133,6 +133,7 @@ export async function showOne(context) {
     values.length > 1 && Math.max(...values) === Math.min(...values) ? h("p", { class: "why" }, "All valid rewards are equal: no advantage follows from this group.") : null,
     found.total > rows.length ? h("p", { class: "why" }, `The first ${rows.length} of ${f.count(found.total)} members are shown.`) : null,
     list,
+    h("p", { class: "hint" }, "The advantage is as recorded; where it differs from reward minus mean, the method has another baseline or scale. Tick members to see them side by side."),
     episodeControls(drawPanes),
     panes,
   ];

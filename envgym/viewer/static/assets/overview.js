@@ -37,10 +37,16 @@ export function charts(runs, store, filter = "") {
   const sections = new Map([["evaluation", ofLabels]]);
   for (const key of keys) {
     const section = key.includes("/") ? key.split("/")[0] : "other";
-    const series = runs.map(({ name }, i) => ({ name: runs.length > 1 ? name : f.keyName(key), color: EG.palette.series(i), dash: EG.palette.dash(i), points: metrics[i].points(key) }));
-    sections.set(section, [...(sections.get(section) ?? []), chart(f.keyName(key), kindOf(key), series, store)]);
+    const series = runs.map(({ name }, i) => ({ name: runs.length > 1 ? name : "", color: EG.palette.series(i), dash: EG.palette.dash(i), points: metrics[i].points(key) }));
+    sections.set(section, [...(sections.get(section) ?? []), chart(section === "other" ? f.keyName(key) : `${section}: ${f.keyName(key)}`, kindOf(key), series, store)]);
   }
-  const place = (name) => (name === "evaluation" ? -1 : SECTIONS.includes(name) ? SECTIONS.indexOf(name) : SECTIONS.length);
+  // A section of one or two charts is no section.
+  for (const [name, list] of [...sections]) {
+    if (name === "evaluation" || list.length > 2) continue;
+    sections.delete(name);
+    sections.set("main", [...(sections.get("main") ?? []), ...list]);
+  }
+  const place = (name) => (name === "evaluation" ? -2 : name === "main" ? -1 : SECTIONS.includes(name) ? SECTIONS.indexOf(name) : SECTIONS.length);
   return [...sections].map(([name, list]) => [name, list.filter(Boolean)]).filter(([, list]) => list.length).sort(([a], [b]) => place(a) - place(b) || a.localeCompare(b));
 }
 

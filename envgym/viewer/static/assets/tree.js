@@ -87,7 +87,8 @@ export async function show(context) {
   const hasStats = tree.nodes.some(({ stats }) => stats);
   let selected = Math.min(Math.max(0, Number(query.node ?? 0) || 0), tree.nodes.length - 1);
   EG.tokens.watch(pane);
-  const drawing = drawTree(model, select);
+  const room = Math.min(1264, innerWidth - 56) * (innerWidth > 900 ? 0.575 : 1);
+  const drawing = drawTree(model, room, select);
   const replay = replayBar(tree, drawing);
 
   async function select(index) {
@@ -158,7 +159,7 @@ export async function show(context) {
     h(
       "div",
       { class: "controls" },
-      choice("Colour nodes by", colorings, coloring, (value) => drawing.color((coloring = value))),
+      choice("Nodes", colorings, coloring, (value) => drawing.color((coloring = value))),
       drawing.legend,
       h("span", { class: "choice" }, h("button", { type: "button", "aria-label": "Smaller", on: { click: () => drawing.zoom(0.8) } }, "\u2212"), h("button", { type: "button", on: { click: drawing.fit } }, "Fit"), h("button", { type: "button", "aria-label": "Larger", on: { click: () => drawing.zoom(1.25) } }, "+")),
       h("span", { class: "hint" }, hasStats ? "size: visits" : "size: episodes below"),

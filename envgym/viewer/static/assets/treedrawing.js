@@ -2,7 +2,8 @@
 const { h, s, replace } = EG.dom;
 const f = EG.format;
 
-const COLUMN = 76;
+const [LEAST_COLUMN, MOST_COLUMN] = [58, 190];
+const LEAST_SCALE = 0.6;
 const LINE = 24;
 const MARGIN = 26;
 const [LEAST_RADIUS, RADIUS] = [4, 11];
@@ -15,7 +16,7 @@ export const VALUES = {
 };
 
 // Leaves stand under each other in the order of the tree; a node stands in the middle of its children.
-function places(items) {
+function places(items, column) {
   const y = items.map(() => 0);
   let lines = 0;
   const stack = [0];
@@ -31,8 +32,10 @@ function places(items) {
     const { children } = items[index];
     if (children.length) y[index] = (y[children[0]] + y[children[children.length - 1]]) / 2;
   }
-  return { at: items.map((item, index) => [MARGIN + (item.level - 1) * COLUMN, MARGIN + y[index] * LINE]), lines };
+  return items.map((item, index) => [MARGIN + (item.level - 1) * column, MARGIN + y[index] * LINE]);
 }
+
+const heightOf = () => Math.max(300, innerHeight * 0.6);
 
 function colorOf(value, [low, high], name) {
   if (value === null) return "var(--hover)";
@@ -51,11 +54,17 @@ function shape(item, radius) {
 }
 
 // Returns {element, color(name), select(index), reveal(count), zoom(factor), fit(), legend}.
-export function drawTree(model, onSelect) {
+// `room`: the width that the page has for it.
+export function drawTree(model, room, onSelect) {
   const { items } = model;
-  const { at, lines } = places(items);
   const levels = Math.max(...items.map(({ level }) => level));
-  const [width, height] = [2 * MARGIN + (levels - 1) * COLUMN, 2 * MARGIN + (lines - 1) * LINE];
+  const lines = items.filter(({ children }) => !children.length).length;
+  const tall = 2 * MARGIN + (lines - 1) * LINE;
+  // Where the height decides the scale, columns are wider, so that the tree fills its card.
+  const expected = Math.min(1.3, Math.max(LEAST_SCALE, heightOf() / tall));
+  const column = Math.min(MOST_COLUMN, Math.max(LEAST_COLUMN, (room / expected - 2 * MARGIN - 20) / Math.max(1, levels - 1)));
+  const at = places(items, column);
+  const [width, height] = [2 * MARGIN + (levels - 1) * column, tall];
   const most = Math.max(1, ...items.map(visitsOf));
   const radius = items.map((item) => LEAST_RADIUS + (RADIUS - LEAST_RADIUS) * Math.sqrt(visitsOf(item) / most));
   const edges = items.map(({ node, index, kind }) => {
@@ -133,8 +142,8 @@ export function drawTree(model, onSelect) {
 
   function fit() {
     scale = 1;
-    const room = Math.min((element.clientWidth - 4) / width, Math.max(320, innerHeight * 0.62) / height);
-    zoom(Math.min(1.6, Math.max(0.45, room)));
+    const [wide, both] = [(element.clientWidth - 20) / width, heightOf() / height];
+    zoom(Math.min(1.3, Math.max(LEAST_SCALE, both < LEAST_SCALE ? Math.min(1, wide) : Math.min(wide, both))));
   }
 
   // Where an arrow key leads from a node; null: nowhere.
