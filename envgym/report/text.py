@@ -52,8 +52,8 @@ def question_line(messages: Sequence[Message], prompt: Sequence[Segment]) -> str
         "".join(whole_characters(segment.token_strings)) if segment.origin is Origin.PROMPT else "<|template|>"
         for segment in prompt
     )
-    messages = (_line(_ROLE.sub("", message)) for message in reversed(_TEMPLATE_MARK.split(text)))
-    return next(filter(None, messages), "")[:_LINE_LENGTH]
+    parts = (_line(_ROLE.sub("", message)) for message in reversed(_TEMPLATE_MARK.split(text)))
+    return next(filter(None, parts), "")[:_LINE_LENGTH]
 
 
 def _line(text: str) -> str:

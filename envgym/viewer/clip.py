@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
-from envgym.core.json_types import JsonObject
 from envgym.errors import InvalidInput
 
+Json = dict[str, Any]
 MAX_SEGMENT_TOKENS: Final = 1_500
 """Of a segment at a time."""
 MAX_TOKENS: Final = 12_000
@@ -15,7 +15,7 @@ MAX_CHARACTERS: Final = 12_000
 _TOKEN_COLUMNS: Final = ("token_ids", "token_strings", "logprobs", "trained", "advantages")
 
 
-def clip_episode(episode: Mapping[str, Any]) -> JsonObject:
+def clip_episode(episode: Mapping[str, Any]) -> Json:
     """Return an episode's JSON with every segment and text cut; `num_tokens` and `num_characters` tell the whole."""
     left = [MAX_TOKENS]
     return {
@@ -26,7 +26,7 @@ def clip_episode(episode: Mapping[str, Any]) -> JsonObject:
     }
 
 
-def clip_turn(turn: Mapping[str, Any], left: list[int] | None = None) -> JsonObject:
+def clip_turn(turn: Mapping[str, Any], left: list[int] | None = None) -> Json:
     """Return a turn's JSON, cut; `left` holds how many tokens the page still takes, and is lowered."""
     left = [MAX_TOKENS] if left is None else left
     return {
@@ -37,22 +37,22 @@ def clip_turn(turn: Mapping[str, Any], left: list[int] | None = None) -> JsonObj
     }
 
 
-def _clip_segment(segment: Mapping[str, Any], left: list[int]) -> JsonObject:
+def _clip_segment(segment: Mapping[str, Any], left: list[int]) -> Json:
     size = min(MAX_SEGMENT_TOKENS, left[0])
     left[0] -= min(size, len(segment["token_ids"]))
     return {**slice_segment(segment, 0, size), "num_tokens": len(segment["token_ids"])}
 
 
-def slice_segment(segment: Mapping[str, Any], start: int, size: int = MAX_SEGMENT_TOKENS) -> JsonObject:
+def slice_segment(segment: Mapping[str, Any], start: int, size: int = MAX_SEGMENT_TOKENS) -> Json:
     """Return the JSON of some of a segment's tokens."""
     return {**segment, **{name: segment[name][start : start + size] for name in _TOKEN_COLUMNS}}
 
 
-def _clip_text(record: Mapping[str, Any], name: str) -> JsonObject:
+def _clip_text(record: Mapping[str, Any], name: str) -> Json:
     return {name: record[name][:MAX_CHARACTERS], f"{name}_characters": len(record[name])}
 
 
-def part_of(episode: Mapping[str, Any], *, turn: int, segment: int, field: str, start: int) -> JsonObject:
+def part_of(episode: Mapping[str, Any], *, turn: int, segment: int, field: str, start: int) -> Json:
     """Return the next piece of an episode's JSON.
 
     Args:

@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from envgym.core.json_types import JsonObject
 from envgym.errors import EnvgymError
 from envgym.run_changes import leaves_of
+from envgym.viewer.clip import Json
 from envgym.viewer.index import EpisodeColumns
 from envgym.viewer.query import EpisodeQuery, episode_row, find_episodes
 from envgym.viewer.viewed_run import ViewedRun
@@ -16,7 +16,7 @@ _MAX_EPISODES = 2_000
 """Of a task, over all steps."""
 
 
-def compare_runs(runs: Sequence[ViewedRun]) -> JsonObject:
+def compare_runs(runs: Sequence[ViewedRun]) -> Json:
     """Return the settings that differ between runs, and the last value of every metric in each.
 
     Raises: RunError: the settings of a run cannot be read.
@@ -35,7 +35,7 @@ def compare_runs(runs: Sequence[ViewedRun]) -> JsonObject:
     }
 
 
-def _shown(leaves: dict[str, Any], key: str) -> JsonObject:
+def _shown(leaves: dict[str, Any], key: str) -> Json:
     return {"value": leaves[key]} if key in leaves else {}
 
 
@@ -53,7 +53,7 @@ def _last_metrics(run: ViewedRun) -> dict[str, tuple[int, float]]:
     return found
 
 
-def task_at_steps(columns: EpisodeColumns, source: str, task: str) -> JsonObject:
+def task_at_steps(columns: EpisodeColumns, source: str, task: str) -> Json:
     """Return the episodes of a task by step, with their mean reward over the valid ones."""
     found = find_episodes(columns, EpisodeQuery(source=source, task=task))
     values, codes = columns.coded["task_id"]

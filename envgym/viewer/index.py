@@ -40,7 +40,7 @@ class EpisodeColumns(NamedTuple):
     tree_ids: Strings
     words: Strings
 
-    def __len__(self) -> int:  # type: ignore[override]  # the number of episodes, not of fields
+    def __len__(self) -> int:
         """Return the number of episodes."""
         return len(self.file)
 

@@ -15,7 +15,6 @@ from typing import Final, TypeVar
 from fastapi import APIRouter, FastAPI, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from envgym.core.json_types import JsonObject, JsonValue
 from envgym.core.turns import Scored
 from envgym.env_card import card_of, describe, example_episode
 from envgym.errors import EnvFailure, InvalidInput, UnknownName
@@ -23,6 +22,7 @@ from envgym.records import ResetRecord, StepRecord
 from envgym.registry import creator_of, find, make
 from envgym.signatures import usage
 from envgym.typed_actions import as_action, how_to_act
+from envgym.viewer.clip import Json
 from envgym.viewer.replies import WellFormedJson
 from envgym.wrappers import AnyEnv
 
@@ -66,10 +66,10 @@ class PlayedEpisode:
         self._env: AnyEnv | None = None
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"play {env_id}")
 
-    def begin(self, seed: int, split: str) -> JsonObject:
+    def begin(self, seed: int, split: str) -> Json:
         """Make the environment and reset it. Raises: EnvgymError: it cannot be made."""
 
-        def work() -> JsonObject:
+        def work() -> Json:
             self._env = make(self.env_id)
             record: ResetRecord = self._env.reset(seed=seed, options={"split": split}).info["envgym"]
             return {
@@ -82,10 +82,10 @@ class PlayedEpisode:
 
         return self._call(work)
 
-    def step(self, text: str, *, is_oracle: bool) -> JsonObject:
+    def step(self, text: str, *, is_oracle: bool) -> Json:
         """Play a turn. Raises: EnvgymError: the text is no action, or the environment has no oracle or has ended."""
 
-        def work() -> JsonObject:
+        def work() -> Json:
             env = self._env
             assert env is not None, "it has begun"
             if is_oracle:
@@ -94,7 +94,7 @@ class PlayedEpisode:
                 action = as_action(text, [tool.spec for tool in env.unwrapped.toolset().values()])
             record: StepRecord = env.step(action).info["envgym"]
             reward = record.reward
-            components: JsonValue = dict(reward.components) if isinstance(reward, Scored) else {}
+            components = dict(reward.components) if isinstance(reward, Scored) else {}
             return {
                 "action": action,
                 "observation": str(record.observation),
@@ -168,7 +168,7 @@ class PlayTable:
 
 
 _router = APIRouter(prefix="/api")
-_cards: dict[str, JsonObject] = {}
+_cards: dict[str, Json] = {}
 
 
 @_router.get("/env")

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 import uvicorn
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 from envgym.errors import InvalidInput
 from envgym.http_server import MAX_HEAD_BYTES, is_loopback
@@ -20,20 +20,22 @@ MAX_CONNECTIONS: Final = 200
 REQUEST_S: Final = 20.0
 """From the start of a connection, or of a request on it, until the request is whole."""
 _KEEP_ALIVE_S: Final = 15
+_BACKLOG: Final = 512
 
 
 class BoundedProtocol(H11Protocol):
     """One connection. Those that are half open never keep others out: the oldest of them gives way."""
 
-    def connection_made(self, transport: Any) -> None:  # type: ignore[override]  # uvicorn narrows it to a transport
+    def connection_made(self, transport: Any) -> None:
         """Begin to count time; make room where there is none."""
         super().connection_made(transport)
         self._began = self.loop.time()
         self._timer = self.loop.call_later(REQUEST_S, self._expire)
-        if len(self.connections) > MAX_CONNECTIONS:
-            waiting = [other for other in self.connections if isinstance(other, BoundedProtocol) and other.is_waiting]
-            if waiting:
-                min(waiting, key=lambda other: other._began).transport.abort()
+        others = (other for other in self.connections if isinstance(other, BoundedProtocol))
+        open_ones = [other for other in others if not other.transport.is_closing()]
+        waiting = [other for other in open_ones if other.is_waiting]
+        if len(open_ones) > MAX_CONNECTIONS and waiting:
+            min(waiting, key=lambda other: other._began).transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the time."""
@@ -43,7 +45,8 @@ class BoundedProtocol(H11Protocol):
     @property
     def is_waiting(self) -> bool:
         """Whether the client has still to send, be it a request or the rest of one."""
-        return self.cycle is None or self.cycle.response_complete or self.cycle.more_body
+        cycle: RequestResponseCycle | None = self.cycle  # None before the first request, whatever its type says
+        return cycle is None or cycle.response_complete or cycle.more_body
 
     def on_response_complete(self) -> None:
         """Begin to count the time of the next request."""
@@ -77,7 +80,7 @@ class ViewerServer:
         self.app = create_app(runs, problems=problems)
         checked = AccessCheck(self.app, url=self.url, is_local=is_loopback(name), token=token)
         config = uvicorn.Config(
-            checked,  # type: ignore[arg-type]  # an ASGI app by our own names of its types
+            checked,
             http=BoundedProtocol,
             ws="none",
             log_level="critical",
@@ -85,7 +88,7 @@ class ViewerServer:
             timeout_keep_alive=_KEEP_ALIVE_S,
             timeout_graceful_shutdown=1,
             h11_max_incomplete_event_size=MAX_HEAD_BYTES,
-            backlog=512,
+            backlog=_BACKLOG,
         )
         self.server = _Server(config)
 
@@ -122,6 +125,7 @@ def _listen(host: str, port: int) -> socket.socket:
     try:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         made.bind((host, port))
+        made.listen(_BACKLOG)
     except (OSError, OverflowError) as error:
         made.close()
         do = "choose another --port, or 0 for any free one"

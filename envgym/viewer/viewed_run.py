@@ -3,13 +3,12 @@
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
-from envgym.core.json_types import JsonObject
 from envgym.core.trajectory import trajectories
 from envgym.episodes import trees_of
 from envgym.errors import EnvgymError, UnknownName, near_names
@@ -17,6 +16,7 @@ from envgym.report.build import build_episode, build_metric_row
 from envgym.report.data import TreeData, to_json
 from envgym.report.from_run import advantages_of, evaluations_of_run, trees_shown
 from envgym.runs import RunDirectory, reading
+from envgym.viewer.clip import Json
 from envgym.viewer.episode_files import read_tree_rows
 from envgym.viewer.index import EpisodeColumns, EpisodeIndex
 
@@ -35,8 +35,8 @@ class ViewedRun:
         self.index = EpisodeIndex(self.run)
         self._lock = threading.Lock()
         self._refreshed = 0.0
-        self._metrics: tuple[tuple[int, int], list[JsonObject]] = ((0, 0), [])
-        self._shown: OrderedDict[tuple[object, ...], Any] = OrderedDict()
+        self._metrics: tuple[tuple[int, int], list[Json]] = ((0, 0), [])
+        self._shown: OrderedDict[tuple[object, ...], Json] = OrderedDict()
         self._is_closed = threading.Event()
 
     def refresh(self) -> None:
@@ -62,12 +62,12 @@ class ViewedRun:
         self.refresh()
         return self.index.columns
 
-    def summary(self) -> JsonObject:
+    def summary(self) -> Json:
         """Return what a list of runs shows; what cannot be read is a sentence in `problems`."""
         columns = self.columns
         problems = self.index.problems
         config: Mapping[str, Any] = {}
-        metrics: Sequence[JsonObject] = ()
+        metrics: Sequence[Json] = ()
         num_evaluations = 0
         for read in ("config", "metrics", "evaluations"):
             try:
@@ -106,7 +106,7 @@ class ViewedRun:
             "problems": problems,
         }
 
-    def metrics(self) -> list[JsonObject]:
+    def metrics(self) -> list[Json]:
         """Return the metrics of every step; the file is read when it has grown. Raises: RunError: it is broken."""
         path = self.run.path / "metrics.jsonl"
         if not path.exists():
@@ -121,7 +121,7 @@ class ViewedRun:
             self._metrics = (key, [{"step": row.step, "values": dict(row.values)} for row in rows])
         return self._metrics[1]
 
-    def evaluations(self) -> JsonObject:
+    def evaluations(self) -> Json:
         """Return every evaluation with its intervals. Raises: RunError: one is broken."""
         with reading(str(self.run.path)):
             return {"evaluations": to_json(evaluations_of_run(self.run))}
@@ -147,10 +147,10 @@ class ViewedRun:
         do = f"did you mean {' or '.join(near)}?" if near else "choose one from the table of episodes"
         raise UnknownName.of("episode", "be one of the run", name, where=str(self.run.path), do=do)
 
-    def episode(self, source: str, step: int, tree_id: str, leaf: int) -> JsonObject:
+    def episode(self, source: str, step: int, tree_id: str, leaf: int) -> Json:
         """Return the JSON of an episode as reports show it. Raises: UnknownName: there is none. RunError: broken."""
 
-        def read() -> JsonObject:
+        def read() -> Json:
             rows = self._rows(source, step, tree_id, leaf)
             with reading(f"{self.run.path}, tree {tree_id}"):
                 (tree,) = trees_of(rows)
@@ -166,10 +166,10 @@ class ViewedRun:
 
         return self._cached(("episode", source, step, tree_id, leaf), read)
 
-    def tree(self, source: str, step: int, tree_id: str) -> JsonObject:
+    def tree(self, source: str, step: int, tree_id: str) -> Json:
         """Return the JSON of a tree as reports show it. Raises: UnknownName: there is none. RunError: broken."""
 
-        def read() -> JsonObject:
+        def read() -> Json:
             rows = self._rows(source, step, tree_id, None)
             with reading(f"{self.run.path}, tree {tree_id}"):
                 trees: list[TreeData] = trees_shown(rows, source=source)
@@ -184,7 +184,7 @@ class ViewedRun:
         columns = self.index.columns
         return read_tree_rows(columns.files[columns.file[at]], int(columns.row[at]))
 
-    def _cached(self, key: tuple[object, ...], read: Any) -> Any:  # what `read` returns
+    def _cached(self, key: tuple[object, ...], read: Callable[[], Json]) -> Json:
         with self._lock:
             if key in self._shown:
                 self._shown.move_to_end(key)

@@ -33,7 +33,7 @@ def test_metrics_after_a_step_are_those_of_later_steps(client: httpx.Client, run
 
 
 def test_pages_of_the_table_join_to_the_whole(client: httpx.Client) -> None:
-    asked = {"sort": "reward", "descending": "true", "max_step": 3}
+    asked: dict[str, str | int] = {"sort": "reward", "descending": "true", "max_step": 3}
     whole = client.get("/api/runs/0/episodes", params={**asked, "limit": 200}).json()
     assert whole["total"] == len(whole["episodes"]) == 3 * PER_STEP
     pages = [client.get("/api/runs/0/episodes", params={**asked, "limit": 50, "offset": at}) for at in (0, 50, 100)]
@@ -41,7 +41,7 @@ def test_pages_of_the_table_join_to_the_whole(client: httpx.Client) -> None:
 
 
 def test_tree_comes_as_an_outline_and_its_nodes_one_by_one(client: httpx.Client) -> None:
-    name = {"source": "train", "step": TREE_STEP, "tree": TREE_ID}
+    name: dict[str, str | int] = {"source": "train", "step": TREE_STEP, "tree": TREE_ID}
     tree = client.get("/api/runs/0/tree", params=name).json()
     assert len(tree["nodes"]) == 60
     assert all(node["content"]["segments"] == [] for node in tree["nodes"])
@@ -55,14 +55,14 @@ def test_long_episode_comes_in_parts_that_join_to_the_whole(client: httpx.Client
     run.write_episodes(5, episode_rows([tree], step=5))
     (path,) = (file for file in run.episode_files() if file.name.startswith("step-000005"))
     assert len(RunDirectory(run.path).episodes([5])[0]["tree"]) > 5_000_000
-    name = {"source": "train", "step": 5, "tree": "chain", "leaf": 2}
+    name: dict[str, str | int] = {"source": "train", "step": 5, "tree": "chain", "leaf": 2}
     reply = client.get("/api/runs/0/episode", params=name)
     assert len(reply.content) < 1_000_000, path
     turn = reply.json()["turns"][0]
     said = turn["segments"][0]
     assert len(said["token_ids"]) == MAX_SEGMENT_TOKENS < MAX_TOKENS
     assert said["num_tokens"] == len(tree.nodes[1].edge.segments[0]) > 400_000
-    part = {**name, "turn": 0, "field": "segment", "segment": 0, "start": said["num_tokens"] - 10}
+    part: dict[str, str | int] = {**name, "turn": 0, "field": "segment", "segment": 0, "start": said["num_tokens"] - 10}
     last = client.get("/api/runs/0/episode/part", params=part).json()
     assert tuple(last["token_ids"]) == tree.nodes[1].edge.segments[0].token_ids[-10:]
     assert turn["action_characters"] == len(str(tree.nodes[1].outcome.action))  # type: ignore[union-attr]  # it has one
@@ -141,7 +141,7 @@ def test_nothing_is_written_into_the_run(client: httpx.Client, run: RunDirectory
         return {str(path): (path.stat().st_size, path.stat().st_mtime_ns) for path in files}
 
     before = state()
-    name = {"source": "train", "step": TREE_STEP, "tree": TREE_ID}
+    name: dict[str, str | int] = {"source": "train", "step": TREE_STEP, "tree": TREE_ID}
     for path in ("runs", "runs/0/episodes", "runs/0/groups", "runs/0/metrics", "runs/0/evaluations"):
         assert client.get(f"/api/{path}").status_code == 200
     assert client.get("/api/runs/0/tree", params=name).status_code == 200

@@ -130,9 +130,12 @@ def test_groups_have_the_mean_and_the_spread_of_their_valid_rewards(run: RunDire
         assert (group["episodes"], group["valid"]) == (len(own), len(valid))
         assert group["mean"] == pytest.approx(sum(valid) / len(valid))
         assert group["spread"] == pytest.approx(max(valid) - min(valid))
-    for spread, holds in (("none", lambda value: value == 0), ("some", lambda value: value > 0)):
-        kept = find_groups(viewed.columns, GroupQuery(spread=spread, limit=200))[1]
-        assert [item["group"] for item in kept] == [item["group"] for item in groups if holds(item["spread"])]
+    equal = find_groups(viewed.columns, GroupQuery(spread="none", limit=200))[1]
+    assert [item["group"] for item in equal] == [item["group"] for item in groups if item["spread"] == 0]
+    differing = find_groups(viewed.columns, GroupQuery(spread="some", limit=200))[1]
+    assert [item["group"] for item in differing] == [item["group"] for item in groups if item["spread"] > 0]
+    assert equal
+    assert differing
     by_mean = find_groups(viewed.columns, GroupQuery(sort="mean", descending=True, limit=5))[1]
     assert [item["mean"] for item in by_mean] == sorted((item["mean"] for item in groups), reverse=True)[:5]
 

@@ -1,4 +1,4 @@
-"""Episodes that a reader plays: turns and rewards as in the environment, a bound on their number, no code of the run."""
+"""Episodes that a reader plays: as in the environment, bounded in number, and no code that a run names."""
 
 import httpx
 import pytest
