@@ -73,6 +73,7 @@ def _serve(args: argparse.Namespace) -> int:
         raise InvalidInput(
             sentence("app", f"have {' and '.join(_NEEDED)}", f"no {missing[0]}", where="envgym view", do=do)
         )
+    from envgym.event_loop import run_coroutine
     from envgym.http_server import is_loopback
     from envgym.interrupts import describe_interrupt_by
     from envgym.processes import announce
@@ -97,7 +98,7 @@ def _serve(args: argparse.Namespace) -> int:
     if args.open:
         webbrowser.open(url)
     describe_interrupt_by(lambda: "the viewer has stopped; the runs are as they were")
-    server.serve()
+    run_coroutine(server.serve())
     return 0
 
 

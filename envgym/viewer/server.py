@@ -1,5 +1,6 @@
 """The server of the app: uvicorn, with a bound on connections and on the time that a request may take to arrive."""
 
+import asyncio
 import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -74,6 +75,8 @@ class ViewerServer:
             is_loopback(host) or token, "viewer", "have a token where others reach it", "none", where=host, do=do
         )
         self.runs = runs
+        for run in runs:
+            run.refresh()
         self.socket = _listen(host, port)
         name, number = self.socket.getsockname()[:2]
         self.url = f"http://{f'[{name}]' if ':' in name else name}:{number}"
@@ -92,13 +95,12 @@ class ViewerServer:
         )
         self.server = _Server(config)
 
-    def serve(self) -> None:
-        """Serve until `stop`, or an interrupt, and read the details of episodes meanwhile."""
+    async def serve(self) -> None:
+        """Serve until `stop`, or until it is cancelled, and read the details of episodes meanwhile."""
         for run in self.runs:
-            run.refresh()
             threading.Thread(target=run.read_ahead, name=f"read {run.run.name}", daemon=True).start()
         try:
-            self.server.run(sockets=[self.socket])
+            await self.server.serve(sockets=[self.socket])
         finally:
             for run in self.runs:
                 run.close()
@@ -139,7 +141,7 @@ def _listen(host: str, port: int) -> socket.socket:
 @contextmanager
 def running(server: ViewerServer) -> Iterator[Callable[[], None]]:
     """Serve in a thread until the block ends; for tests, and for scripts that take pictures."""
-    thread = threading.Thread(target=server.serve, name="viewer")
+    thread = threading.Thread(target=lambda: asyncio.run(server.serve()), name="viewer")
     thread.start()
     try:
         yield server.stop

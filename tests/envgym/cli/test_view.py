@@ -30,7 +30,7 @@ def test_report_is_made_again_from_what_is_on_disk(command: Command, folder: Pat
     command("train", "run.yaml")
     page = folder / "runs/vowels/report.html"
     page.unlink()
-    assert command("view", "runs/vowels") == (0, "runs/vowels/report.html\n", "")
+    assert command("view", "runs/vowels", "--export") == (0, "runs/vowels/report.html\n", "")
     assert "vowels" in page.read_text()
 
 
@@ -38,9 +38,9 @@ def test_report_is_opened_on_request(command: Command, folder: Path, monkeypatch
     command("train", "run.yaml", "--set", "run.steps=0")
     opened: list[str] = []
     monkeypatch.setattr("webbrowser.open", opened.append)
-    assert command("view", "runs/vowels") == (0, "runs/vowels/report.html\n", "")
+    assert command("view", "runs/vowels", "--export") == (0, "runs/vowels/report.html\n", "")
     assert opened == []
-    assert command("view", "runs/vowels", "--open") == (0, "runs/vowels/report.html\n", "")
+    assert command("view", "runs/vowels", "--export", "--open") == (0, "runs/vowels/report.html\n", "")
     assert opened == [(folder / "runs/vowels/report.html").as_uri()]
 
 
@@ -125,7 +125,7 @@ def test_run_that_is_not_over_has_a_report(command: Command, folder: Path) -> No
         file.write('{"step": 2, "lo')
     _, out, _ = command("view", "young", "--json")
     assert [row["step"] for row in json.loads(out)["metrics"]] == [1]
-    assert command("view", "young")[0] == 0
+    assert command("view", "young", "--export")[0] == 0
 
 
 @pytest.mark.parametrize(
