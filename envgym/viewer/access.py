@@ -7,6 +7,7 @@ may load scripts, styles and data from this server alone, and runs no script tha
 
 import json
 from collections.abc import Awaitable, Callable, MutableMapping
+from contextlib import AbstractContextManager
 from hmac import compare_digest
 from http import HTTPStatus
 from http.cookies import CookieError, SimpleCookie
@@ -41,9 +42,11 @@ App = Callable[[MutableMapping[str, Any], Callable[[], Awaitable[Message]], Send
 class AccessCheck:
     """ASGI middleware: refuses who may not ask, with a sentence, and adds the headers of `HEADERS` to every answer."""
 
-    def __init__(self, app: App, *, url: str, is_local: bool, token: str | None) -> None:
-        """Let through to `app` what may ask."""
-        self.app, self.url, self.is_local, self.token = app, url, is_local, token
+    def __init__(
+        self, app: App, *, url: str, is_local: bool, token: str | None, requests: AbstractContextManager[None]
+    ) -> None:
+        """Let through to `app` what may ask, each request inside `requests`."""
+        self.app, self.url, self.is_local, self.token, self.requests = app, url, is_local, token, requests
 
     async def __call__(
         self, scope: MutableMapping[str, Any], receive: Callable[[], Awaitable[Message]], send: Send
@@ -73,7 +76,8 @@ class AccessCheck:
             fields = [(b"location", b"/"), (b"set-cookie", cookie.encode())]
             await _reply(send_with_headers, HTTPStatus.SEE_OTHER, fields, b"")
         else:
-            await self.app(scope, receive, send_with_headers)
+            with self.requests:
+                await self.app(scope, receive, send_with_headers)
 
 
 def _too_long(scope: MutableMapping[str, Any], headers: dict[str, str]) -> tuple[HTTPStatus, str] | None:

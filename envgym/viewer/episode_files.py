@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -137,12 +137,17 @@ class RowDetails(NamedTuple):
 _BROKEN = RowDetails("", "", UNKNOWN)
 
 
-def read_details(file: EpisodeFile) -> None:
-    """Read the trees of a file, a few at a time; a row whose tree is broken gets a sentence instead."""
+def read_details(file: EpisodeFile, pause: Callable[[], None] = lambda: None) -> None:
+    """Read the trees of a file, `_BATCH_ROWS` at a time; a row whose tree is broken gets a sentence instead.
+
+    Args:
+        file: whose `tool_errors`, `questions`, `answers`, `words` and `problems` are set.
+        pause: called before each batch.
+    """
     import pyarrow as pa  # heavy: loaded where it is needed
     import pyarrow.compute as pc
 
-    found = list(_details(file))
+    found = list(_details(file, pause))
     more = pa.array([f"{question}\n{answer}" for question, answer, _ in found], pa.string())
     file.words = pc.binary_join_element_wise(file.words, pc.utf8_lower(more), "\n")
     file.tool_errors = np.array([details.tool_errors for details in found], dtype=np.int64)
@@ -150,12 +155,14 @@ def read_details(file: EpisodeFile) -> None:
     file.questions = [details.question for details in found]
 
 
-def _details(file: EpisodeFile) -> Iterator[RowDetails]:
+def _details(file: EpisodeFile, pause: Callable[[], None]) -> Iterator[RowDetails]:
     tree: Mapping[str, Any] | None = None
     problem = ""
     rows = iter(_trees(file.path))
     for row in range(len(file)):
         where = f"{file.path}, row {row}"
+        if row % _BATCH_ROWS == 0:
+            pause()
         try:
             with reading(where):
                 tree_id, leaf, text = next(rows)

@@ -7,7 +7,7 @@ newest file first, while the first columns are in use.
 import threading
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -16,6 +16,9 @@ from envgym.report.data import TRAIN
 from envgym.runs import RunDirectory, file_label, file_step, label_of
 from envgym.viewer.episode_files import CODED, CodedColumn, EpisodeFile, Floats, Ints, Strings, read_details, read_light
 
+_MAX_WAIT_S: Final = 0.2
+"""Reading goes on after so long, however many requests come."""
+
 
 class _FileKey(NamedTuple):
     """What tells one version of a file from the next."""
@@ -23,6 +26,31 @@ class _FileKey(NamedTuple):
     name: str
     size: int
     modified_ns: int
+
+
+class RequestCount:
+    """How many requests are being answered: reading ahead waits while there are some."""
+
+    def __init__(self) -> None:
+        """Begin with none."""
+        self._count = 0
+        self._changed = threading.Condition()
+
+    def __enter__(self) -> None:
+        """Count one more."""
+        with self._changed:
+            self._count += 1
+
+    def __exit__(self, *error: object) -> None:
+        """Count one less."""
+        with self._changed:
+            self._count -= 1
+            self._changed.notify_all()
+
+    def wait_for_none(self) -> None:
+        """Return when no request is being answered, or after `_MAX_WAIT_S`."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._count == 0, timeout=_MAX_WAIT_S)
 
 
 class EpisodeColumns(NamedTuple):
@@ -53,6 +81,8 @@ class EpisodeIndex:
         self.run = run
         self._files: dict[_FileKey, EpisodeFile] = {}
         self._problems: dict[_FileKey, str] = {}
+        self.requests = RequestCount()
+        """Of the server that shows the run."""
         self._lock = threading.RLock()
         self._columns: EpisodeColumns | None = None
         self._num_detailed = -1
@@ -104,7 +134,7 @@ class EpisodeIndex:
         """Read the trees of the newest file whose details are not known; return whether there was one."""
         waiting = [file for file in reversed(self.files) if not file.has_details]
         if waiting:
-            read_details(waiting[0])
+            read_details(waiting[0], self.requests.wait_for_none)
         return bool(waiting)
 
     @property

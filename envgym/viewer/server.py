@@ -14,6 +14,7 @@ from envgym.errors import InvalidInput
 from envgym.http_server import MAX_HEAD_BYTES, is_loopback
 from envgym.viewer.access import AccessCheck
 from envgym.viewer.app import create_app
+from envgym.viewer.index import RequestCount
 from envgym.viewer.viewed_run import ViewedRun
 
 MAX_CONNECTIONS: Final = 200
@@ -75,13 +76,15 @@ class ViewerServer:
             is_loopback(host) or token, "viewer", "have a token where others reach it", "none", where=host, do=do
         )
         self.runs = runs
+        requests = RequestCount()
         for run in runs:
+            run.index.requests = requests
             run.refresh()
         self.socket = _listen(host, port)
         name, number = self.socket.getsockname()[:2]
         self.url = f"http://{f'[{name}]' if ':' in name else name}:{number}"
         self.app = create_app(runs, problems=problems)
-        checked = AccessCheck(self.app, url=self.url, is_local=is_loopback(name), token=token)
+        checked = AccessCheck(self.app, url=self.url, is_local=is_loopback(name), token=token, requests=requests)
         config = uvicorn.Config(
             checked,
             http=BoundedProtocol,
@@ -123,7 +126,7 @@ class _Server(uvicorn.Server):
 
 def _listen(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    made = socket.socket(family, socket.SOCK_STREAM)
+    made = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # named: else asyncio leaves Nagle's delay on
     try:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         made.bind((host, port))

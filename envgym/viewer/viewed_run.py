@@ -100,7 +100,7 @@ class ViewedRun:
             "sources": dict(zip(columns.coded["source"].values, counts, strict=True)),
             "endings": sorted(columns.coded["ending"].values),
             "steps_saved": {
-                source: sorted({int(step) for step in steps_of[codes == code]})
+                source: np.unique(steps_of[codes == code]).astype(int).tolist()
                 for code, source in enumerate(columns.coded["source"].values)
             },
             "problems": problems,
