@@ -83,15 +83,20 @@ class PlayedEpisode:
         return self._call(work)
 
     def step(self, text: str, *, is_oracle: bool) -> Json:
-        """Play a turn. Raises: EnvgymError: the text is no action, or the environment has no oracle or has ended."""
+        """Play a turn; text that is no action is answered with `refused`, and nothing has happened.
+
+        Raises: EnvgymError: the environment has no oracle, or has ended.
+        """
 
         def work() -> Json:
             env = self._env
             assert env is not None, "it has begun"
-            if is_oracle:
-                action = env.oracle()
-            else:
-                action = as_action(text, [tool.spec for tool in env.unwrapped.toolset().values()])
+            try:
+                tools = [tool.spec for tool in env.unwrapped.toolset().values()]
+                action = env.oracle() if is_oracle else as_action(text, tools)
+            except InvalidInput as error:
+                return {"refused": str(error)}
+            self.num_turns += 1
             record: StepRecord = env.step(action).info["envgym"]
             reward = record.reward
             components = dict(reward.components) if isinstance(reward, Scored) else {}
@@ -105,7 +110,6 @@ class PlayedEpisode:
                 "tool_errors": record.tool_errors,
             }
 
-        self.num_turns += 1
         return self._call(work)
 
     def close(self) -> None:
@@ -202,7 +206,7 @@ def play_turn(request: Request, session: str, asked: ActionRequest) -> Response:
     """Play a turn; the episode's place is free when it has ended."""
     table: PlayTable = request.app.state.plays
     told = table.get(session).step(asked.text, is_oracle=asked.is_oracle)
-    if told["ending"] is not None:
+    if told.get("ending") is not None:
         table.end(session)
     return WellFormedJson(told)
 

@@ -48,6 +48,7 @@ function player(id) {
     allow(false);
     try {
       const turn = await post(`play/${session}`, data);
+      if (turn.refused) throw new Error(turn.refused);
       text.value = "";
       const { reward, components } = turn;
       paid += reward ?? 0;

@@ -75,6 +75,7 @@ async function show() {
     replace(main, errorBox(error));
   }
   const head = main.querySelector("h1");
+  document.body.dataset.shown = location.hash;
   document.title = `${head ? head.textContent : "error"} - envgym view`;
   document.body.dataset.ready = "true";
 }
