@@ -261,7 +261,7 @@ def test_two_runs_are_compared(page: "Page", show: Open, run: RunDirectory, tmp_
     page.route("**/*", lambda route: route.continue_())
     with running(made):
         page.context.clear_cookies()
-        fresh = page.context.browser.new_page()  # type: ignore[union-attr]  # it has one
+        fresh = page.context.browser.new_page()
         complaints: list[str] = []
         fresh.on("console", lambda message: complaints.append(message.text))
         fresh.goto(f"{made.url}/")
@@ -330,7 +330,7 @@ def test_nothing_sticks_out_on_a_phone(show: Open, page: "Page", address: str) -
     page.set_viewport_size(PHONE)
     show(address)
     assert page.evaluate("document.documentElement.scrollWidth") == PHONE["width"]
-    assert page.locator("nav .help").bounding_box()["x"] + 30 <= PHONE["width"]  # type: ignore[index]  # it is there
+    assert page.locator("nav .help").bounding_box()["x"] + 30 <= PHONE["width"]
 
 
 def test_address_that_is_none_is_one_sentence(show: Open) -> None:
