@@ -162,7 +162,7 @@ export async function show(context) {
       choice("Nodes", colorings, coloring, (value) => drawing.color((coloring = value))),
       drawing.legend,
       h("span", { class: "choice" }, h("button", { type: "button", "aria-label": "Smaller", on: { click: () => drawing.zoom(0.8) } }, "\u2212"), h("button", { type: "button", on: { click: drawing.fit } }, "Fit"), h("button", { type: "button", "aria-label": "Larger", on: { click: () => drawing.zoom(1.25) } }, "+")),
-      h("span", { class: "hint" }, hasStats ? "size: visits" : "size: episodes below"),
+      h("span", { class: "hint" }, `size: ${hasStats ? "visits" : "episodes below"}; replay: in the order of the record, branch by branch`),
     ),
     replay.element,
     h("div", { class: "tree-page-grid" }, drawing.element, h("div", { class: "node-column" }, h("div", { class: "controls" }, choice("Show", [["tokens", "Tokens"], ["messages", "Messages"]], options.view, set("view")), choice("Colour by", [["origin", "Origin"], ["advantage", "Advantage"], ["surprise", "Log-prob"]], options.coloring, set("coloring"))), legend, pane)),
