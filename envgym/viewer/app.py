@@ -14,7 +14,7 @@ from starlette.exceptions import HTTPException
 from envgym.error_log import log_error
 from envgym.errors import EnvgymError, UnknownName, sentence
 from envgym.report.bundle import script_of, style_text
-from envgym.viewer.clip import clip_episode, clip_turn, part_of, slice_segment
+from envgym.viewer.clip import clip_episode, clip_turn, part_of
 from envgym.viewer.compare import compare_runs, task_at_steps
 from envgym.viewer.play import add_play_routes
 from envgym.viewer.query import EpisodeQuery, GroupQuery, episode_row, find_episodes, find_groups
@@ -189,14 +189,6 @@ def _outline(content: Mapping[str, Any]) -> dict[str, Any]:
 def get_node(run: Run, source: str, step: int, tree: str, node: int) -> Response:
     """The content of one node of a tree; long parts are cut."""
     return WellFormedJson(clip_turn(_node(run, source, step, tree, node)))
-
-
-@_episodes.get("/node/part")
-def get_node_part(
-    run: Run, source: str, step: int, tree: str, node: int, segment: int, start: Annotated[int, Query(ge=0)]
-) -> Response:
-    """The next piece of a node's segment."""
-    return WellFormedJson(slice_segment(_node(run, source, step, tree, node)["segments"][segment], start))
 
 
 def _node(run: ViewedRun, source: str, step: int, tree: str, node: int) -> Mapping[str, Any]:

@@ -66,35 +66,21 @@ class ViewedRun:
         """Return what a list of runs shows; what cannot be read is a sentence in `problems`."""
         columns = self.columns
         problems = self.index.problems
-        config: Mapping[str, Any] = {}
-        metrics: Sequence[Json] = ()
-        num_evaluations = 0
-        for read in ("config", "metrics", "evaluations"):
+        told: Json = {}
+        for read in (self._settings, self._progress):
             try:
-                if read == "config":
-                    config = self.run.config
-                elif read == "metrics":
-                    metrics = self.metrics()
-                else:
-                    num_evaluations = len(self.run.evals())
-            except EnvgymError as error:
+                told |= read()
+            except (EnvgymError, OSError) as error:
                 problems.append(str(error))
-        sections = {name: config.get(name) or {} for name in ("run", "model", "agent")}
         codes = columns.coded["source"].codes
         counts = np.bincount(codes[codes >= 0], minlength=len(columns.coded["source"].values)).tolist()
         steps_of = columns.numbers["step"]
         return {
             "name": self.run.name,
             "path": str(self.run.path),
-            "env_ids": [env["id"] for env in config.get("envs", []) if isinstance(env, dict) and "id" in env],
-            "model": str(sections["model"].get("name", "")),
-            "agent": str(sections["agent"].get("name", "")),
-            "recipe": str(config.get("recipe", "")),
-            "seed": sections["run"].get("seed"),
-            "steps": sections["run"].get("steps"),
-            "last_step": metrics[-1]["step"] if metrics else None,
-            "num_metrics": len(metrics),
-            "num_evaluations": num_evaluations,
+            "env_ids": [], "model": "", "agent": "", "recipe": "", "seed": None, "steps": None,
+            "last_step": None, "num_metrics": 0, "num_evaluations": 0,
+            **told,
             "num_episodes": len(columns),
             "num_with_details": self.index.num_with_details,
             "sources": dict(zip(columns.coded["source"].values, counts, strict=True)),
@@ -104,6 +90,29 @@ class ViewedRun:
                 for code, source in enumerate(columns.coded["source"].values)
             },
             "problems": problems,
+        }
+
+    def _settings(self) -> Json:
+        """Return what a summary says of the settings. Raises: RunError: they are not what envgym writes."""
+        with reading(str(self.run.path / "config.json")):
+            config = self.run.config
+            run, model, agent = (config.get(name) or {} for name in ("run", "model", "agent"))
+            return {
+                "env_ids": [str(env["id"]) for env in config.get("envs", [])],
+                "model": str(model.get("name", "")),
+                "agent": str(agent.get("name", "")),
+                "recipe": str(config.get("recipe", "")),
+                "seed": run.get("seed"),
+                "steps": run.get("steps"),
+            }
+
+    def _progress(self) -> Json:
+        """Return what a summary says of metrics and evaluations. Raises: RunError: they cannot be read."""
+        metrics = self.metrics()
+        return {
+            "last_step": metrics[-1]["step"] if metrics else None,
+            "num_metrics": len(metrics),
+            "num_evaluations": len(self.run.evals()),
         }
 
     def metrics(self) -> list[Json]:

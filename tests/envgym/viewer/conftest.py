@@ -9,9 +9,6 @@ import pytest
 
 from envgym.episodes import episode_rows
 from envgym.runs import RunDirectory
-
-pytest.importorskip("fastapi", reason="needs FastAPI: pip install -e '.[view]'")
-
 from envgym.viewer.server import ViewerServer, running
 from envgym.viewer.viewed_run import ViewedRun
 from tests.envgym.report.search_tree import HOSTILE, outcome_advantages, search_tree, spoken

@@ -135,6 +135,14 @@ def test_broken_metrics_and_settings_are_told_and_episodes_are_shown(client: htt
     assert "metrics.jsonl, line 1" in client.get("/api/runs/0/metrics").json()["detail"]
 
 
+@pytest.mark.parametrize("text", ['{"envs": 3, "model": [], "run": {}, "agent": "x"}', '{"run": null}', "[]"])
+def test_settings_of_another_kind_are_told(client: httpx.Client, run: RunDirectory, text: str) -> None:
+    (run.path / "config.json").write_text(text)
+    told = client.get("/api/runs").json()["runs"][0]
+    assert (told["model"], told["last_step"], told["num_episodes"] > 0) == ("", 3, True)
+    assert len(told["problems"]) == ("null" not in text)
+
+
 def test_nothing_is_written_into_the_run(client: httpx.Client, run: RunDirectory) -> None:
     def state() -> dict[str, tuple[int, int]]:
         files = (path for path in run.path.rglob("*") if path.is_file())
