@@ -39,12 +39,13 @@ export async function show(context) {
 
   function draw() {
     store = renewed(store);
-    const all = charts(runs, store, filter).flatMap(([section, list]) => list.map((made) => [section, made]));
+    const all = charts(runs, store, filter).flatMap(([, list]) => list);
     const isFew = !filter && all.length > 12;
-    const basic = (section, made) => section === "evaluation" || BASICS.has(made.querySelector("h3").textContent);
-    const first = isFew ? all.filter(([section, made]) => basic(section, made)) : all;
-    const rest = isFew ? all.filter(([section, made]) => !basic(section, made)) : [];
-    const grid = (list) => h("div", { class: "grid" }, list.map(([, made]) => made));
+    const nameOf = (made) => made.querySelector("h3").textContent;
+    const basic = (made) => /^success, /.test(nameOf(made)) || BASICS.has(nameOf(made));
+    const first = isFew ? all.filter(basic) : all;
+    const rest = isFew ? all.filter((made) => !basic(made)) : [];
+    const grid = (list) => h("div", { class: "grid" }, list);
     replace(curves, first.length ? grid(first) : h("p", { class: "muted" }, "No metric has this name."), rest.length ? h("details", { class: "more" }, h("summary", {}, f.plural(rest.length, "more metric")), grid(rest)) : null);
     replace(table, metrics(comparison, names, filter));
   }

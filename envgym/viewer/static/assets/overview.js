@@ -34,7 +34,7 @@ export function charts(runs, store, filter = "") {
     const series = runs.map(({ name, evaluations }, i) => ({ name, color: EG.palette.series(i), mark: EG.palette.mark(i), points: evaluationPoints(evaluations, label) }));
     return chart(`success, ${f.evaluation(label)}`, "share", series, store, [0, 1]);
   });
-  const sections = new Map([["evaluation", ofLabels]]);
+  const sections = new Map([["main", ofLabels]]);
   for (const key of keys) {
     const section = key.includes("/") ? key.split("/")[0] : "other";
     const series = runs.map(({ name }, i) => ({ name: runs.length > 1 ? name : "", color: EG.palette.series(i), dash: EG.palette.dash(i), points: metrics[i].points(key) }));
@@ -42,11 +42,11 @@ export function charts(runs, store, filter = "") {
   }
   // A section of one or two charts is no section.
   for (const [name, list] of [...sections]) {
-    if (name === "evaluation" || list.length > 2) continue;
+    if (name === "main" || list.length > 2) continue;
     sections.delete(name);
-    sections.set("main", [...(sections.get("main") ?? []), ...list]);
+    sections.get("main").push(...list);
   }
-  const place = (name) => (name === "evaluation" ? -2 : name === "main" ? -1 : SECTIONS.includes(name) ? SECTIONS.indexOf(name) : SECTIONS.length);
+  const place = (name) => (name === "main" ? -1 : SECTIONS.includes(name) ? SECTIONS.indexOf(name) : SECTIONS.length);
   return [...sections].map(([name, list]) => [name, list.filter(Boolean)]).filter(([, list]) => list.length).sort(([a], [b]) => place(a) - place(b) || a.localeCompare(b));
 }
 
