@@ -48,7 +48,8 @@ def take_tree(browser: Browser, run: RunDirectory) -> Path:
     at = columns.tree_ids.to_pylist().index(tree.id)
     shown = viewed.tree(columns.files[columns.file[at]].source, int(columns.numbers["step"][at]), tree.id)
     rewards = [node["mean_reward"] if node["ending"] else None for node in shown["nodes"]]
-    leaf = max(range(len(rewards)), key=lambda index: -1.0 if rewards[index] is None else rewards[index])
+    known = [-1.0 if reward is None else float(reward) for reward in rewards]
+    leaf = known.index(max(known))
     name = {"source": shown["source"], "step": shown["step"], "tree": tree.id, "node": leaf}
     server = ViewerServer([viewed], host="127.0.0.1", port=0, token=None, problems=[])
     with running(server):
