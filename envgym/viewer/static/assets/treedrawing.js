@@ -2,7 +2,7 @@
 const { h, s, replace } = EG.dom;
 const f = EG.format;
 
-const [LEAST_COLUMN, MOST_COLUMN] = [58, 190];
+const [LEAST_COLUMN, MOST_COLUMN] = [58, 300];
 const LEAST_SCALE = 0.6;
 const LINE = 24;
 const MARGIN = 26;
