@@ -46,6 +46,9 @@ from envgym.run_trust import check_trusted, is_trusted, trust
 SCHEMA_VERSION = 2
 """Raised by every change of the layout or of names; earlier versions stay readable (`envgym.run_migrations`)."""
 
+_ROW_GROUP_SIZE = 256
+"""Episodes of a file that are read to see one of them."""
+
 _PACKAGES = ("envgym", "gymnasium", "numpy", "torch", "transformers", "peft", "renderers", "reasoning-gym", "vllm")
 
 
@@ -285,7 +288,7 @@ class RunDirectory:
         rows: list[dict[str, Any]] = []
         only = None if tree_id is None else [("tree_id", "==", tree_id)]
         for file in self._files("episodes", ".parquet"):
-            if (wanted is None or file_step(file) in wanted) and named in (None, _label_of(file)):
+            if (wanted is None or file_step(file) in wanted) and named in (None, label_of(file)):
                 rows.extend(_read_table(file, filters=only).to_pylist())
         return rows
 
@@ -299,7 +302,7 @@ class RunDirectory:
     def tree_ids(self) -> list[tuple[str, int, str]]:
         """Return (label, step, tree id) of every saved tree, in order; the trees themselves are not read."""
         return [
-            (_label_of(file), file_step(file), tree_id)
+            (label_of(file), file_step(file), tree_id)
             for file in self._files("episodes", ".parquet")
             for tree_id in dict.fromkeys(_read_table(file, columns=["tree_id"])["tree_id"].to_pylist())
         ]
@@ -308,12 +311,16 @@ class RunDirectory:
         """Return label -> number of saved episodes; the episodes themselves are not read."""
         counts: dict[str, int] = {}
         for file in self._files("episodes", ".parquet"):
-            counts[_label_of(file)] = counts.get(_label_of(file), 0) + len(_read_table(file, columns=["step"]))
+            counts[label_of(file)] = counts.get(label_of(file), 0) + len(_read_table(file, columns=["step"]))
         return counts
+
+    def episode_files(self) -> list[Path]:
+        """Return the files of episodes, by step."""
+        return self._files("episodes", ".parquet")
 
     def episode_steps(self, *, label: str = "train") -> list[int]:
         """Return the steps whose episodes were saved."""
-        return [file_step(file) for file in self._files("episodes", ".parquet") if _label_of(file) == file_label(label)]
+        return [file_step(file) for file in self._files("episodes", ".parquet") if label_of(file) == file_label(label)]
 
     def _files(self, folder: str, suffix: str) -> list[Path]:
         """Return the files with names such as ours, by step."""
@@ -331,7 +338,7 @@ def write_episode_table(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     sink = pa.BufferOutputStream()
     table = pa.Table.from_pylist([dict(row) for row in rows], schema=pa.schema(list(COLUMNS.items())))
-    pq.write_table(table, sink, compression="zstd")
+    pq.write_table(table, sink, compression="zstd", row_group_size=_ROW_GROUP_SIZE)
     write_atomic(path, sink.getvalue().to_pybytes())
 
 
@@ -344,6 +351,11 @@ def read_episode_table(path: Path) -> list[dict[str, Any]]:
 def file_step(file: Path) -> int:
     """Return the step in a name such as `step-000012-train.parquet`."""
     return int(file.name.split("-")[1].split(".")[0])
+
+
+def label_of(file: Path) -> str:
+    """Return the label in the name of a file, as `file_label` wrote it."""
+    return file.stem.partition("-")[2].partition("-")[2]
 
 
 def file_label(label: str) -> str:
@@ -374,8 +386,3 @@ def _read_table(file: Path, **options: Any) -> Any:  # a pyarrow.Table, and what
 def _metrics_line(row: Mapping[str, float]) -> str:
     finite = {name: value if math.isfinite(value) else None for name, value in row.items()}
     return json.dumps(finite, allow_nan=False) + "\n"
-
-
-def _label_of(file: Path) -> str:
-    """Return the label in the name of a file."""
-    return file.stem.partition("-")[2].partition("-")[2]

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import envgym
-from envgym.cli.show import describe, example_episode
+from envgym.env_card import describe, example_episode
 from envgym.errors import EnvgymError
 from envgym.registry import creator_of, find
 

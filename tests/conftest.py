@@ -32,8 +32,8 @@ _UNTIMED = hypothesis.settings(deadline=None, database=None, suppress_health_che
 hypothesis.settings.register_profile("ci", _UNTIMED, derandomize=True, max_examples=50)
 hypothesis.settings.register_profile("fuzz", _UNTIMED, derandomize=False, max_examples=200)
 
-_LANE_MODULES = {"peers": "trl"}
-"""Folder of a test lane -> module without which its files cannot be imported."""
+_LANE_MODULES = {"peers": "trl", "viewer": "fastapi"}
+"""Folder of tests -> module without which its files cannot be imported."""
 
 _FUZZ_SECONDS = float(os.environ.get("ENVGYM_FUZZ_SECONDS", "30"))
 _LAST_ROUND_S = 180.0

@@ -112,11 +112,12 @@ def test_no_name_is_a_word_of_the_old_vocabulary(folder: str) -> None:
 
 
 def prose() -> list[Path]:
-    """Return what users read: pages, except generated lists; commands; plug-in summaries; the report."""
+    """Return what users read: pages, except generated lists; commands; plug-in summaries; report and viewer."""
     folders = (ROOT, ROOT / "docs", ROOT / "docs" / "results")
     pages = [path for folder in folders for path in folder.glob("*.md") if not path.is_symlink()]
     catalogs = (*ROOT.glob("*/catalog.toml"), ROOT / "trainer/recipes.yaml")
-    spoken = (*(ROOT / "envgym/cli").glob("*.*"), *(ROOT / "envgym/report/static/js").glob("*.js"), *catalogs)
+    scripts = (*(ROOT / "envgym/report/static/js").glob("*.js"), *(ROOT / "envgym/viewer/static/assets").glob("*.js"))
+    spoken = (*(ROOT / "envgym/cli").glob("*.*"), *scripts, *catalogs)
     return [path for path in (*pages, *spoken) if path.name not in ("CHANGELOG.md", "papers.md", "environments.md")]
 
 

@@ -1,7 +1,6 @@
 """What several commands share: their arguments, and how they write text, JSON and colour."""
 
 import argparse
-import inspect
 import json
 import os
 import re
@@ -119,11 +118,6 @@ def make_env(args: argparse.Namespace) -> "Env[Any]":  # every env has its own s
     import envgym
 
     return envgym.make(args.env, **env_kwargs(args.settings))
-
-
-def default_of(parameter: inspect.Parameter) -> str:
-    """Return the default of a parameter as Python writes it, `required` where there is none."""
-    return "required" if parameter.default is parameter.empty else repr(parameter.default)
 
 
 def print_json(value: object) -> None:

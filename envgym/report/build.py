@@ -147,7 +147,7 @@ def build_episode(
         tree_id=tree.id,
         env_id=tree.env_id,
         task_id=tree.task_id,
-        question=question_line(tree),
+        question=question_line(tree.messages, tree.nodes[0].edge.segments),
         answer=turns[-1].summary if turns else "",
         step=step,
         source=source,
@@ -276,6 +276,7 @@ def build_tree(
         )
         for i, node in enumerate(tree.nodes)
     )
+    question = question_line(tree.messages, tree.nodes[0].edge.segments)
     return TreeData(
         id=view_id(source, step, tree.id),
         tree_id=tree.id,
@@ -286,7 +287,7 @@ def build_tree(
         step=step,
         source=source,
         dropped=dropped,
-        nodes=(replace(root, content=replace(root.content, summary=question_line(tree))), *others),
+        nodes=(replace(root, content=replace(root.content, summary=question)), *others),
         cost=tree.cost,
     )
 

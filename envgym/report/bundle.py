@@ -124,6 +124,12 @@ def script_text() -> str:
     return f'(() => {{\n"use strict";\n{_read_all("js")}}})();\n'
 
 
+@cache
+def script_of(name: str) -> str:
+    """Return one module of the script."""
+    return _read(f"js/{name}.js")
+
+
 def _read_all(folder: Literal["css", "js"]) -> str:
     return "\n".join(_read(f"{folder}/{name}") for name in json.loads(_read("bundle.json"))[folder])
 

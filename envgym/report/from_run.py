@@ -284,7 +284,7 @@ def trees_shown(rows: Sequence[Mapping[str, Any]], *, source: str) -> list[TreeD
     shown: list[TreeData] = []
     for tree in trees_of(rows):
         own = [row for row in rows if row["tree_id"] == tree.id]
-        advantages = {row["leaf"]: entries for row in own if (entries := _advantages(row))}
+        advantages = {row["leaf"]: entries for row in own if (entries := advantages_of(row))}
         dropped = next((row["dropped"] for row in own if row["dropped"]), "")
         shown.append(build_tree(tree, step=own[0]["step"], source=source, advantages=advantages, dropped=dropped))
     return shown
@@ -299,12 +299,12 @@ def _episodes(rows: Sequence[Mapping[str, Any]], *, source: str) -> list[Episode
             row = row_of.get((tree.id, episode.leaf))
             if row is None:
                 continue
-            given = _advantages(row)
+            given = advantages_of(row)
             shown.append(build_episode(episode, step=row["step"], source=source, trained=bool(given), advantages=given))
     return shown
 
 
-def _advantages(row: Mapping[str, Any]) -> list[float | tuple[float, ...]]:
+def advantages_of(row: Mapping[str, Any]) -> list[float | tuple[float, ...]]:
     """Return what training gave an episode, by node of its path; nothing where it was not learned from."""
     given = json.loads(row["advantages"]) if row["advantages"] else []
     return [tuple(entry) if isinstance(entry, list) else entry for entry in given]

@@ -4,9 +4,8 @@ import json
 import re
 from collections.abc import Sequence
 
-from envgym.core.messages import Action, ToolCall
-from envgym.core.segments import Origin
-from envgym.core.tree import Tree
+from envgym.core.messages import Action, Message, ToolCall
+from envgym.core.segments import Origin, Segment
 
 _LINE_LENGTH = 160
 """Characters of what stands in a list."""
@@ -40,16 +39,21 @@ def last_line(text: str) -> str:
     return line if len(line) <= _LINE_LENGTH else f"\u2026{line[-_LINE_LENGTH:]}"
 
 
-def question_line(tree: Tree) -> str:
-    """Return the beginning of the last message of a tree's prompt, without the marks and the role of its template."""
-    if tree.messages:
-        return _line(tree.messages[-1].content)[:_LINE_LENGTH]
+def question_line(messages: Sequence[Message], prompt: Sequence[Segment]) -> str:
+    """Return the beginning of the last message of a prompt, without the marks and the role of its template.
+
+    Args:
+        messages: the prompt of a policy of messages; empty for any other.
+        prompt: the segments of the root's edge.
+    """
+    if messages:
+        return _line(messages[-1].content)[:_LINE_LENGTH]
     text = "".join(
         "".join(whole_characters(segment.token_strings)) if segment.origin is Origin.PROMPT else "<|template|>"
-        for segment in tree.nodes[0].edge.segments
+        for segment in prompt
     )
-    messages = (_line(_ROLE.sub("", message)) for message in reversed(_TEMPLATE_MARK.split(text)))
-    return next(filter(None, messages), "")[:_LINE_LENGTH]
+    parts = (_line(_ROLE.sub("", message)) for message in reversed(_TEMPLATE_MARK.split(text)))
+    return next(filter(None, parts), "")[:_LINE_LENGTH]
 
 
 def _line(text: str) -> str:

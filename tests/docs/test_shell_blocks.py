@@ -62,6 +62,7 @@ NOT_RUN: Final = {
     r"envgym policy-server|.*policy_servers": "runs in tests/envgym/cli/test_policy_server.py",
     r"envgym serve-retriever .*--index hybrid": "needs a model; tests/envgym/retrieval/test_dense.py",
     r"envgym serve-retriever|curl|.*retriever_url=": "runs in test_corpus_is_served_and_searched_as_the_page_says",
+    r"(\w+=\S+ )?envgym view (?!.*--(export|tree|json|out))": "serves until interrupted; tests/docs/test_view.py",
     r"(\w+=\S+ )?envgym serve ": "runs in test_envs_are_served_as_the_page_says",
     r"envgym .*http://127.0.0.1:8700": "runs there too",
 }

@@ -122,7 +122,7 @@ def test_record_that_cannot_be_read_is_one_sentence(
     file: str, do: Callable[[Path], None], reason: str, run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     do(run / file)
-    for words in (("train", "run", "--resume"), ("view", "run"), ("view", "run", "--json")):
+    for words in (("train", "run", "--resume"), ("view", "run", "--export"), ("view", "run", "--json")):
         assert reason in told(capsys, *words)
 
 
@@ -131,7 +131,7 @@ def test_report_of_settings_of_another_kind_is_one_sentence(
     text: str, run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (run / "config.json").write_text(text)
-    assert "run file must be as envgym wrote it, got " in told(capsys, "view", "run")
+    assert "run file must be as envgym wrote it, got " in told(capsys, "view", "run", "--export")
 
 
 def test_section_that_is_none_is_one_sentence(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -148,7 +148,7 @@ def test_files_with_other_names_are_left_alone(run: Path) -> None:
         for name in names:
             (run / folder / name).parent.mkdir(exist_ok=True)
             (run / folder / name).write_text("?")
-    assert main(("train", "run", "--resume")) == main(("view", "run")) == 0
+    assert main(("train", "run", "--resume")) == main(("view", "run", "--export")) == 0
 
 
 @pytest.mark.parametrize("folder", ["evals", "checkpoints"])
@@ -167,7 +167,7 @@ def test_run_that_is_written_is_not_resumed_by_another_process_and_can_be_read(
         for words in (("train", "run", "--resume"), ("sft", "run", "--resume", "--set", "run.steps=0")):
             assert main(words) == 2
         assert "run directory must have one writer at a time, got process " in told(capsys, "train", "run", "--resume")
-        assert main(("view", "run")) == 0
+        assert main(("view", "run", "--export")) == 0
         assert main(("eval", "--model", "run", "--tasks", "1", "--out", "out")) == 0
         with sole_writer(Path("out")):
             assert "got process " in told(capsys, "eval", "--out", "out", "--resume")

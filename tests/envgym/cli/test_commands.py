@@ -12,9 +12,9 @@ from envgym import registry
 from envgym.cli.check import _coloured
 from envgym.cli.common import styled
 from envgym.cli.main import main
-from envgym.cli.show import card_of
 from envgym.conformance import CHECKS
 from envgym.core.tasks import Split, Task
+from envgym.env_card import card_of
 from tests.support.toys import Counter, Sums, SumTasks
 
 COUNTER = "tests.support.toys:Counter"

@@ -124,7 +124,7 @@ def test_critic_of_a_run_runs_no_code_of_it(command: Command, sent: Path) -> Non
 @pytest.mark.parametrize("override", HOSTILE)
 def test_commands_that_read_import_nothing_that_a_run_names(override: str, command: Command, sent: Path) -> None:
     change(sent, override)
-    assert command("view", "sent")[0] == 0
+    assert command("view", "sent", "--export")[0] == 0
     assert command("view", "sent", "--json")[0] == 0
     label, step, tree = RunDirectory.open(sent).tree_ids()[0]
     assert command("view", "sent", "--tree", f"{label}/{step}/{tree}")[0] == 0

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from envgym.cli.main import main
-from envgym.cli.play import as_action, how_to_act
 from envgym.core.messages import Action
 from envgym.errors import InvalidInput
 from envgym.parsing import parse_action
 from envgym.records import Reply
 from envgym.tools import Tool, ToolSpec, tool
+from envgym.typed_actions import as_action, how_to_act
 from tests.support.toys import Counter
 
 COUNTER = "tests.support.toys:Counter"
@@ -206,8 +206,8 @@ def test_bare_value_fills_the_one_argument_that_is_needed() -> None:
     with pytest.raises(InvalidInput, match=r"/plain must be given no arguments, got now \(play\); write /plain\."):
         as_action("/plain now", [plain])
     told = '/half B or /pair {"a": "...", "b": "..."} calls a tool'
-    assert how_to_act([plain, pair, needs_b]).startswith(told), "each form once, a value before none"
-    assert how_to_act([plain]).startswith("/plain calls a tool")
+    assert how_to_act([plain, pair, needs_b], "Ctrl-D leaves").startswith(told), "each form once, a value before none"
+    assert how_to_act([plain], "Ctrl-D leaves").startswith("/plain calls a tool")
     text = ToolSpec(name="text", description="", parameters={"properties": {"words": {"type": "string"}}})
     assert parse_action(as_action("/text 5 and 6", [text])).tool_calls[0].arguments == {"words": "5 and 6"}
     assert parse_action(as_action("/text 5", [text])).tool_calls[0].arguments == {"words": "5"}

@@ -30,7 +30,7 @@ def test_report_is_made_again_from_what_is_on_disk(command: Command, folder: Pat
     command("train", "run.yaml")
     page = folder / "runs/vowels/report.html"
     page.unlink()
-    assert command("view", "runs/vowels") == (0, "runs/vowels/report.html\n", "")
+    assert command("view", "runs/vowels", "--export") == (0, "runs/vowels/report.html\n", "")
     assert "vowels" in page.read_text()
 
 
@@ -38,9 +38,9 @@ def test_report_is_opened_on_request(command: Command, folder: Path, monkeypatch
     command("train", "run.yaml", "--set", "run.steps=0")
     opened: list[str] = []
     monkeypatch.setattr("webbrowser.open", opened.append)
-    assert command("view", "runs/vowels") == (0, "runs/vowels/report.html\n", "")
+    assert command("view", "runs/vowels", "--export") == (0, "runs/vowels/report.html\n", "")
     assert opened == []
-    assert command("view", "runs/vowels", "--open") == (0, "runs/vowels/report.html\n", "")
+    assert command("view", "runs/vowels", "--export", "--open") == (0, "runs/vowels/report.html\n", "")
     assert opened == [(folder / "runs/vowels/report.html").as_uri()]
 
 
@@ -125,7 +125,7 @@ def test_run_that_is_not_over_has_a_report(command: Command, folder: Path) -> No
         file.write('{"step": 2, "lo')
     _, out, _ = command("view", "young", "--json")
     assert [row["step"] for row in json.loads(out)["metrics"]] == [1]
-    assert command("view", "young")[0] == 0
+    assert command("view", "young", "--export")[0] == 0
 
 
 @pytest.mark.parametrize(
@@ -147,6 +147,72 @@ def test_report_goes_into_a_folder_that_exists(command: Command, folder: Path) -
     assert (code, err) == (
         2, "envgym: folder of the report must exist, got no/such (--out); make it first.\n"
     )  # fmt: skip
+
+
+# ---- the app -----------------------------------------------------------------------------------------------------
+
+
+def test_app_needs_its_packages_and_says_which(command: Command, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    RunDirectory.create(folder / "young", name="young", config=YOUNG)
+    monkeypatch.setattr("envgym.cli.view.find_spec", lambda name: None if name == "fastapi" else object())
+    assert command("view", "young") == (
+        2, "", "envgym: app must have fastapi and uvicorn, got no fastapi (envgym view); install it with "
+        "pip install 'envgym[view]', or write one HTML file with --export.\n",
+    )  # fmt: skip
+    assert command("view", "young", "--export")[0] == 0
+
+
+def test_one_run_that_cannot_be_shown_is_refused_and_among_others_it_is_told(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, command: Command
+) -> None:
+    pytest.importorskip("fastapi", reason="needs FastAPI: pip install -e '.[view]'")
+    from envgym.viewer.server import ViewerServer
+
+    RunDirectory.create(folder / "young", name="young", config=YOUNG)
+    RunDirectory.create(folder / "newer", name="newer", config=YOUNG)
+    (folder / "newer/run.json").write_text(json.dumps({"schema": 99, "name": "newer"}))
+    sentence = "run schema must be 1..2, got 99 (newer); read it with a newer envgym."
+    assert command("view", "newer") == (2, "", f"envgym: {sentence}\n")
+    shown: list[str] = []
+
+    async def serve(self: ViewerServer) -> None:
+        shown.extend(run.run.name for run in self.runs)
+        self.socket.close()
+
+    monkeypatch.setattr(ViewerServer, "serve", serve)
+    code, out, _ = command("view", "young", "newer", "--port", "0")
+    assert code == 0
+    assert out.splitlines()[0] == f"not shown: {sentence}"
+    assert re.fullmatch(r"http://127\.0\.0\.1:\d+/", out.splitlines()[1])
+    assert shown == ["young"]
+    assert command("view", "young", "young", "--port", "0")[0] == 0
+    assert shown == ["young", "young"], "a run that is named twice is shown once"
+
+
+def test_page_is_of_one_run(command: Command, folder: Path) -> None:
+    for name in ("a", "b"):
+        RunDirectory.create(folder / name, name=name, config=YOUNG)
+    code, _, err = command("view", "a", "b", "--export")
+    assert (code, err) == (
+        2, "envgym: a page or its data must be of one run, got 2 (envgym view); "
+        "write the pages one by one, or leave the option out to see all runs in the app.\n",
+    )  # fmt: skip
+
+
+def test_address_beyond_loopback_has_a_token(folder: Path, monkeypatch: pytest.MonkeyPatch, command: Command) -> None:
+    pytest.importorskip("fastapi", reason="needs FastAPI: pip install -e '.[view]'")
+    from envgym.viewer.server import ViewerServer
+
+    RunDirectory.create(folder / "young", name="young", config=YOUNG)
+
+    async def serve(self: ViewerServer) -> None:
+        self.socket.close()
+
+    monkeypatch.setattr(ViewerServer, "serve", serve)
+    out = command("view", "young", "--host", "0.0.0.0", "--port", "0")[1]
+    assert re.match(r"http://0\.0\.0\.0:\d+/\?token=[\w-]{32}\n", out)
+    monkeypatch.setenv("ENVGYM_VIEW_TOKEN", "chosen")
+    assert command("view", "young", "--port", "0")[1].splitlines()[0].endswith("/?token=chosen")
 
 
 # ---- recipes -----------------------------------------------------------------------------------------------------

@@ -28,13 +28,17 @@ EG.episode = (() => {
     return h("span", { class: "components" }, entries.map(([name, value]) => h("span", {}, `${name} `, h("b", {}, f.number(value)))));
   }
 
+  // The app shows the beginning of a long segment, and says how many tokens it has.
+  const sizeOf = (segment) => segment.num_tokens ?? segment.token_ids.length;
+
   function counts(episode) {
     let tokens = 0;
     let sampled = 0;
     let trained = 0;
     for (const segment of EG.data.tokensOf(episode)) {
-      tokens += segment.token_ids.length;
-      if (segment.origin === "POLICY") sampled += segment.token_ids.length;
+      const size = sizeOf(segment);
+      tokens += size;
+      if (segment.origin === "POLICY") sampled += size;
       trained += segment.trained.filter(Boolean).length;
     }
     if (!tokens) return f.plural(episode.turns.length, "turn");
@@ -75,7 +79,7 @@ EG.episode = (() => {
   function segmentRows(segments, options, position) {
     return segments.map((segment) => {
       const row = EG.tokens.segmentRow(segment, position.next, options.coloring);
-      position.next += segment.token_ids.length;
+      position.next += sizeOf(segment);
       return row;
     });
   }
