@@ -294,7 +294,7 @@ class RunDirectory:
 
     def task_keys(self, label: str, step: int | None = None) -> list[tuple[str, str]]:
         """Return (task id, content hash) of every saved episode of a label, of all steps or of one; no tree is read."""
-        files = (file for file in self._files("episodes", ".parquet") if _label_of(file) == file_label(label))
+        files = (file for file in self._files("episodes", ".parquet") if label_of(file) == file_label(label))
         columns = ["task_id", "task_key"]
         tables = [_read_table(file, columns=columns) for file in files if step in (None, file_step(file))]
         return [(row["task_id"], row["task_key"]) for table in tables for row in table.to_pylist()]
