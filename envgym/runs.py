@@ -283,44 +283,45 @@ class RunDirectory:
         self, steps: Iterable[int] | None = None, *, label: str | None = None, tree_id: str | None = None
     ) -> list[dict[str, Any]]:
         """Return saved episodes, of all steps or of some, of all trees or of one."""
-        wanted = None if steps is None else set(steps)
-        named = None if label is None else file_label(label)
         rows: list[dict[str, Any]] = []
         only = None if tree_id is None else [("tree_id", "==", tree_id)]
-        for file in self._files("episodes", ".parquet"):
-            if (wanted is None or file_step(file) in wanted) and named in (None, label_of(file)):
-                rows.extend(_read_table(file, filters=only).to_pylist())
+        for file in self.episode_files(steps, label=label):
+            rows.extend(_read_table(file, filters=only).to_pylist())
         return rows
 
     def task_keys(self, label: str, step: int | None = None) -> list[tuple[str, str]]:
         """Return (task id, content hash) of every saved episode of a label, of all steps or of one; no tree is read."""
-        files = (file for file in self._files("episodes", ".parquet") if label_of(file) == file_label(label))
-        columns = ["task_id", "task_key"]
-        tables = [_read_table(file, columns=columns) for file in files if step in (None, file_step(file))]
+        files = self.episode_files(None if step is None else [step], label=label)
+        tables = [_read_table(file, columns=["task_id", "task_key"]) for file in files]
         return [(row["task_id"], row["task_key"]) for table in tables for row in table.to_pylist()]
 
     def tree_ids(self) -> list[tuple[str, int, str]]:
         """Return (label, step, tree id) of every saved tree, in order; the trees themselves are not read."""
         return [
             (label_of(file), file_step(file), tree_id)
-            for file in self._files("episodes", ".parquet")
+            for file in self.episode_files()
             for tree_id in dict.fromkeys(_read_table(file, columns=["tree_id"])["tree_id"].to_pylist())
         ]
 
     def num_episodes(self) -> dict[str, int]:
         """Return label -> number of saved episodes; the episodes themselves are not read."""
         counts: dict[str, int] = {}
-        for file in self._files("episodes", ".parquet"):
+        for file in self.episode_files():
             counts[label_of(file)] = counts.get(label_of(file), 0) + len(_read_table(file, columns=["step"]))
         return counts
 
-    def episode_files(self) -> list[Path]:
-        """Return the files of episodes, by step."""
-        return self._files("episodes", ".parquet")
+    def episode_files(self, steps: Iterable[int] | None = None, *, label: str | None = None) -> list[Path]:
+        """Return the files of episodes, of all steps or of some, of all labels or of one; by step."""
+        wanted = None if steps is None else set(steps)
+        named = None if label is None else file_label(label)
+        files = self._files("episodes", ".parquet")
+        return [
+            file for file in files if (wanted is None or file_step(file) in wanted) and named in (None, label_of(file))
+        ]
 
     def episode_steps(self, *, label: str = "train") -> list[int]:
         """Return the steps whose episodes were saved."""
-        return [file_step(file) for file in self._files("episodes", ".parquet") if label_of(file) == file_label(label)]
+        return [file_step(file) for file in self.episode_files(label=label)]
 
     def _files(self, folder: str, suffix: str) -> list[Path]:
         """Return the files with names such as ours, by step."""

@@ -115,7 +115,9 @@ def test_every_entry_is_of_a_block() -> None:
 
 
 def settings_blocks() -> list[object]:
-    chosen = [block for block in BLOCKS if block.language == "yaml" and runner_of("yaml", block.page) == SETTINGS]
+    """Return the blocks of settings; that of a suite is played by the commands after it."""
+    own = [block for block in BLOCKS if block.language == "yaml" and runner_of("yaml", block.page) == SETTINGS]
+    chosen = [block for block in own if not block.is_suite]
     return [pytest.param(block.text, id=block.where) for block in chosen]
 
 

@@ -90,7 +90,7 @@ SHOWN = [
 def test_settings_of_a_block_are_those_of_the_run(block: Block) -> None:
     """A block that is a part of a settings file gets an environment."""
     data = yaml.safe_load(block.text)
-    if "searches" in data:
+    if block.is_suite:
         build_settings(SuiteSettings, data, where=block.where)
         return
     for part in parts_of(data):

@@ -51,6 +51,7 @@ NOT_RUN: Final = {
     r"python3 -m venv|pip install": "installs packages from an index",
     r"(\w+=\d+ )?python (-m pytest|-m scripts.mutation|scripts/(test_lanes|chaos|soak).py)": "runs the tests",
     r"(\.venv-vllm/bin/)?python (-m )?benchmarks[./]": "takes hours; tests/benchmarks runs its parts",
+    r"python scripts/plan_trees.py": "tests/trainer/test_planned_runs.py runs it on a run with trees",
     r"torchrun ": "runs in tests/trainer/learner/ranks/test_runs.py",
     r"ray start": "tests/support/ray_cluster.py starts nodes",
     r"envgym train (one-node|four-nodes).yaml": "needs 8 GPUs and more; tests/docs/test_cluster.py reads the settings",

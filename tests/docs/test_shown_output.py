@@ -28,7 +28,7 @@ def said(words: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str
 
 
 def test_results_have_the_form_that_the_page_shows(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    evaluated, compared = (form_of(block.text) for block in blocks_of("docs/evaluate.md", "text"))
+    evaluated, changed, compared = (form_of(block.text) for block in blocks_of("docs/evaluate.md", "text"))
     (folder / "flaky.py").write_text(FLAKY, encoding="utf-8")
     words = "eval --model tiny --env flaky.py:Flaky --split train --tasks 4 --samples 2 --agent plain --max-invalid 0.9"
     code, out, _ = said([*words.split(), "--agent-set", "max_turn_tokens=4", "--agent-set", "on_length=close"], capsys)
@@ -39,7 +39,9 @@ def test_results_have_the_form_that_the_page_shows(folder: Path, capsys: pytest.
     rest = [line for line in evaluated[cut + 1 :] if not line.startswith("tool errors ")]
     assert [line for line in rest if line not in printed[cut:]] == []
     code, out, _ = said(["train", "runs/first", "--resume"], capsys)
-    assert (code, form_of(out)[: len(compared)]) == (0, compared)
+    assert (code, form_of(out)[: len(changed)]) == (0, changed)
+    code, out, _ = said(["compare", "runs/demo/evals/step-000000-held-out.json", "runs/demo"], capsys)
+    assert (code, form_of(out), compared) == (0, [], [])
 
 
 @pytest.mark.usefixtures("folder")

@@ -21,9 +21,9 @@ PERCENT = re.compile(r"\d+\.\d %")
 
 
 def can_be_trained(block: Block) -> bool:
-    """Return whether a block is a whole settings file, or a program with such settings."""
+    """Return whether a block is a whole settings file, or a program with such settings; a suite is evaluated only."""
     if block.language == "yaml":
-        return bool(block.title) and "envs" in yaml.safe_load(block.text)
+        return bool(block.title) and "envs" in yaml.safe_load(block.text) and not block.is_suite
     return block.language == "python" and '"envs": [' in block.text
 
 

@@ -7,6 +7,8 @@ from functools import cache
 from pathlib import Path
 from typing import Final, NamedTuple
 
+import yaml
+
 ROOT = Path(__file__).resolve().parents[2]
 _FENCE = re.compile(
     r'^(?P<fence>`{3,})(?P<language>\w*)(?: title="(?P<title>[^"]*)")?\n(?P<text>.*?)^(?P=fence)$',
@@ -29,6 +31,11 @@ class Block(NamedTuple):
     def where(self) -> str:
         """Page and line."""
         return f"{self.page}:{self.line}"
+
+    @property
+    def is_suite(self) -> bool:
+        """Whether it is the file of a suite, which is evaluated, not trained."""
+        return self.language == "yaml" and "searches" in yaml.safe_load(self.text)
 
     @property
     def commands(self) -> list[str]:

@@ -15,7 +15,7 @@ class PerformanceProfile(Settings):
     """
 
     above: tuple[float, ...] = (0.0, 0.25, 0.5, 0.75)
-    """Thresholds."""
+    """Rewards above which the share is taken."""
 
     def __call__(self, episodes: Sequence[Trajectory]) -> dict[str, Estimate]:
         """Return `above_<threshold>`."""

@@ -19,6 +19,7 @@ from envgym.agents.search import (
     BestOf,
     Chain,
     Mcts,
+    PlannedTrees,
     RandomExpand,
     RolloutContext,
     Strategy,
@@ -111,6 +112,7 @@ STRATEGIES_MADE = [
     BestOf(n=4),
     Mcts(simulations=6),
     Mcts(simulations=8, value=Choice(name="tests.agents.search.test_mcts:Climber")),
+    PlannedTrees(children=(2,), last_turn=2),
 ]
 
 
