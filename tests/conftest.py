@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 # Read when the libraries are first imported, so set before any test module is.
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -21,6 +22,10 @@ import hypothesis
 import pytest
 
 from envgym import registry
+from tests.support.browser import BROWSER, FLAGS
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # tests that were started in the background start programs, too
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -101,3 +106,13 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> object:
         while time.monotonic() < deadline:
             pyfuncitem.obj(**arguments)
     return result
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator["Browser"]:
+    """One browser for all tests of a process, which can have no second driver."""
+    playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install -e '.[web]'")
+    with playwright.sync_playwright() as driver:
+        started = driver.chromium.launch(executable_path=BROWSER, args=FLAGS.split())
+        yield started
+        started.close()

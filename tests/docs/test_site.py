@@ -6,12 +6,17 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import yaml
 
+from tests.support.browser import BROWSER
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
 ROOT = Path(__file__).resolve().parents[2]
-BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
@@ -59,21 +64,17 @@ def build_site(folder: Path) -> Path:
 
 @pytest.mark.web
 @pytest.mark.skipif(BROWSER is None, reason="no Chromium on this machine (Debian: apt-get install chromium)")
-def test_site_opened_from_the_disk_can_be_searched(tmp_path: Path) -> None:
+def test_site_opened_from_the_disk_can_be_searched(tmp_path: Path, browser: "Browser") -> None:
     pytest.importorskip("mkdocs")
-    sync = pytest.importorskip("playwright.sync_api")
     start = build_site(tmp_path)
-    assert BROWSER is not None
-    with sync.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=BROWSER, args=["--no-sandbox"])
-        page = browser.new_page()
-        requests: list[str] = []
-        page.on("request", lambda request: requests.append(request.url))
-        page.goto(start.as_uri())
-        page.locator("input[name=query]").press_sequentially("wombat")  # the search listens to keys
-        page.wait_for_selector(".md-search-result__article")
-        found = page.get_attribute(".md-search-result__link", "href")
-        assert found is not None
-        assert found.split("?")[0] == (start.parent / "other.html").as_uri()
-        assert [url for url in requests if not url.startswith("file:")] == []
-        browser.close()
+    page = browser.new_page()
+    requests: list[str] = []
+    page.on("request", lambda request: requests.append(request.url))
+    page.goto(start.as_uri())
+    page.locator("input[name=query]").press_sequentially("wombat")  # the search listens to keys
+    page.wait_for_selector(".md-search-result__article")
+    found = page.get_attribute(".md-search-result__link", "href")
+    assert found is not None
+    assert found.split("?")[0] == (start.parent / "other.html").as_uri()
+    assert [url for url in requests if not url.startswith("file:")] == []
+    page.close()

@@ -1,7 +1,6 @@
 """A whole report of a made-up run, built through the public builders: learning on a calculator task."""
 
 import math
-import shutil
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -39,11 +38,6 @@ from tests.envgym.report.search_tree import HOSTILE, outcome_advantages, search_
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
-BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-FLAGS = (
-    "--no-sandbox --disable-gpu --disable-background-networking --disable-component-update --disable-sync "
-    "--no-first-run"
-)
 NUM_STEPS = 80
 SYSTEM = "You solve arithmetic problems. Use the calculator tool.\n"
 
@@ -269,16 +263,6 @@ def make_report(seed: int = 0) -> ReportData:
 def report() -> ReportData:
     """The demo report; records are frozen, so all tests share it."""
     return make_report()
-
-
-@pytest.fixture(scope="session")
-def browser() -> Iterator["Browser"]:
-    """One browser for all tests."""
-    playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install -e '.[web]'")
-    with playwright.sync_playwright() as driver:
-        started = driver.chromium.launch(executable_path=BROWSER, args=FLAGS.split())
-        yield started
-        started.close()
 
 
 @pytest.fixture

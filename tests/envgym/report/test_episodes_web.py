@@ -10,8 +10,8 @@ from envgym.core.trajectory import trajectories
 from envgym.report.build import build_episode, build_evaluation
 from envgym.report.bundle import EPISODES_PER_PAGE, write_report
 from envgym.report.data import ReportData
-from tests.envgym.report.conftest import BROWSER
 from tests.envgym.report.search_tree import search_tree
+from tests.support.browser import BROWSER
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page

@@ -12,8 +12,8 @@ from envgym.core.turns import TurnOutcome
 from envgym.report.build import build_episode, build_tree
 from envgym.report.bundle import write_report
 from envgym.report.data import EpisodeData, ReportData
-from tests.envgym.report.conftest import BROWSER
 from tests.envgym.report.search_tree import HOSTILE, outcome_advantages, search_tree, spoken
+from tests.support.browser import BROWSER
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page

@@ -19,9 +19,9 @@ from envgym.report.bundle import write_report
 from envgym.report.data import Meta, ReportData
 from envgym.report.from_run import write_run_tree
 from envgym.runs import RunDirectory
-from tests.envgym.report.conftest import BROWSER
 from tests.envgym.report.search_tree import PRUNED, outcome_advantages, search_tree
 from tests.support import example_trees
+from tests.support.browser import BROWSER
 
 if TYPE_CHECKING:
     from playwright.sync_api import Locator, Page

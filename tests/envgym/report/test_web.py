@@ -13,7 +13,7 @@ from envgym.core.turns import Ending
 from envgym.report.build import build_comparison, build_evaluation
 from envgym.report.bundle import write_report
 from envgym.report.data import EpisodeData, Meta, MetricRow, ReportData, ToolFailure, TurnData
-from tests.envgym.report.conftest import BROWSER
+from tests.support.browser import BROWSER
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page

@@ -13,9 +13,9 @@ from envgym.episodes import trees_of
 from envgym.runs import RunDirectory
 from envgym.viewer.server import ViewerServer, running
 from envgym.viewer.viewed_run import ViewedRun
-from tests.envgym.report.conftest import BROWSER, FLAGS
 from tests.envgym.report.search_tree import PRUNED
 from tests.envgym.viewer.conftest import PER_STEP, TREE_ID, TREE_STEP
+from tests.support.browser import BROWSER
 from tests.support.large_runs import large_run
 
 if TYPE_CHECKING:
@@ -28,15 +28,6 @@ pytestmark = [
 
 PHONE = {"width": 390, "height": 844}
 Open = Callable[..., "Page"]
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator["Browser"]:
-    playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install -e '.[web]'")
-    with playwright.sync_playwright() as driver:
-        started = driver.chromium.launch(executable_path=BROWSER, args=FLAGS.split())
-        yield started
-        started.close()
 
 
 @pytest.fixture
