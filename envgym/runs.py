@@ -134,8 +134,7 @@ class RunDirectory:
     @classmethod
     def create(cls, path: str | PathLike[str], *, name: str, config: Mapping[str, Any]) -> "RunDirectory":
         """Start a run in a new or empty directory. Raises: RunError: something is there already."""
-        run = cls(path)
-        path = run.path
+        run, path = cls(path), Path(path)
         check_new(path)
         path.mkdir(parents=True, exist_ok=True)
         write_json(path / "config.json", config)
@@ -199,9 +198,8 @@ class RunDirectory:
         changed = [key for key in changed_keys(before, config) if key != "run.directory"]
         if not changed:
             return
-        old, new = leaves_of(before), leaves_of(config)
+        old, new, was_trusted = leaves_of(before), leaves_of(config), is_trusted(self.path)
         values = {key: [old.get(key), new.get(key)] for key in changed}
-        was_trusted = is_trusted(self.path)
         with (self.path / "history.jsonl").open("a", encoding="utf-8") as file:
             file.write(json.dumps({"step": step, "changed": values}, ensure_ascii=False) + "\n")
         write_json(self.path / "config.json", config)
@@ -283,11 +281,9 @@ class RunDirectory:
         self, steps: Iterable[int] | None = None, *, label: str | None = None, tree_id: str | None = None
     ) -> list[dict[str, Any]]:
         """Return saved episodes, of all steps or of some, of all trees or of one."""
-        rows: list[dict[str, Any]] = []
         only = None if tree_id is None else [("tree_id", "==", tree_id)]
-        for file in self.episode_files(steps, label=label):
-            rows.extend(_read_table(file, filters=only).to_pylist())
-        return rows
+        files = self.episode_files(steps, label=label)
+        return [row for file in files for row in _read_table(file, filters=only).to_pylist()]
 
     def task_keys(self, label: str, step: int | None = None) -> list[tuple[str, str]]:
         """Return (task id, content hash) of every saved episode of a label, of all steps or of one; no tree is read."""

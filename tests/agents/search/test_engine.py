@@ -112,8 +112,9 @@ STRATEGIES_MADE = [
     BestOf(n=4),
     Mcts(simulations=6),
     Mcts(simulations=8, value=Choice(name="tests.agents.search.test_mcts:Climber")),
-    PlannedTrees(children=(2,), last_turn=2),
 ]
+PLANNED = PlannedTrees(children=(2,), last_turn=2)
+"""Its trees have as many leaves as its plan says, also where a budget is left."""
 
 
 def endless(place: int, **fields: object) -> TreeStrategy:
@@ -125,7 +126,7 @@ def endless(place: int, **fields: object) -> TreeStrategy:
 
 @pytest.mark.parametrize("kind", [Counted, Slow])
 @pytest.mark.parametrize("branching", [Branching.FORK, Branching.REPLAY])
-@pytest.mark.parametrize("strategy", STRATEGIES_MADE, ids=lambda strategy: f"{strategy.name}")
+@pytest.mark.parametrize("strategy", [*STRATEGIES_MADE, PLANNED], ids=lambda strategy: f"{strategy.name}")
 def test_no_env_is_left_open(strategy: TreeStrategy, branching: Branching, kind: type[Counted]) -> None:
     kind.alive = 0
     grow(strategy.model_copy(update={"branching": branching}), make_env=kind, group_size=4)
@@ -306,13 +307,13 @@ def test_tree_that_could_not_begin_is_one_broken_leaf() -> None:
 
 
 def test_trees_come_back_from_json() -> None:
-    for strategy in STRATEGIES_MADE:
+    for strategy in (*STRATEGIES_MADE, PLANNED):
         for tree in grow(strategy, group_size=4).trees:
             assert tree_from_json(tree_to_json(tree)) == tree
 
 
 def test_every_strategy_is_in_the_table_under_its_name() -> None:
-    assert {strategy.name for strategy in STRATEGIES_MADE} | {"chain"} == set(STRATEGIES)
+    assert {strategy.name for strategy in (*STRATEGIES_MADE, PLANNED)} | {"chain"} == set(STRATEGIES)
 
 
 @settings(max_examples=40)
