@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 from urllib.parse import urlencode
 
-from playwright.sync_api import Browser, sync_playwright
+from playwright.sync_api import Browser, ViewportSize, sync_playwright
 
 from envgym.episodes import trees_of
 from envgym.errors import InvalidInput
@@ -21,7 +21,7 @@ from envgym.viewer.server import ViewerServer, running
 from envgym.viewer.viewed_run import ViewedRun
 
 IMAGES = Path(__file__).resolve().parent.parent / "docs" / "images"
-SIZE = {"width": 1280, "height": 800}
+SIZE: ViewportSize = {"width": 1280, "height": 800}
 
 
 def take_report(browser: Browser, run: RunDirectory) -> Path:

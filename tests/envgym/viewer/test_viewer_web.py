@@ -19,14 +19,14 @@ from tests.support.browser import BROWSER
 from tests.support.large_runs import large_run
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page
+    from playwright.sync_api import Browser, Page, ViewportSize
 
 pytestmark = [
     pytest.mark.web,
     pytest.mark.skipif(BROWSER is None, reason="no Chromium on this machine (Debian: apt-get install chromium)"),
 ]
 
-PHONE = {"width": 390, "height": 844}
+PHONE: "ViewportSize" = {"width": 390, "height": 844}
 Open = Callable[..., "Page"]
 
 
@@ -252,7 +252,9 @@ def test_two_runs_are_compared(page: "Page", show: Open, run: RunDirectory, tmp_
     page.route("**/*", lambda route: route.continue_())
     with running(made):
         page.context.clear_cookies()
-        fresh = page.context.browser.new_page()
+        browser = page.context.browser
+        assert browser is not None
+        fresh = browser.new_page()
         complaints: list[str] = []
         fresh.on("console", lambda message: complaints.append(message.text))
         fresh.goto(f"{made.url}/")
