@@ -5,15 +5,12 @@ everything but time and memory; here the kernel bounds both. It reads one JSON r
 """
 
 import json
-import math
-import os
 import resource
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
-from envgym.verifiers.math_worker import limit_softly
+from envgym.helper_process import limit_process, limit_request, take_output
 
 MEMORY_BYTES = 2**30
 MAX_CHARACTERS = 2**24
@@ -22,19 +19,17 @@ MAX_CHARACTERS = 2**24
 
 def main() -> None:
     """Serve requests until the input ends."""
-    answers = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # whatever a library prints is not an answer
+    say = take_output()
     from transformers.utils.chat_template_utils import render_jinja_template
 
     pages = Path("/proc/self/statm")
     held = int(pages.read_text().split()[0]) * resource.getpagesize() if pages.exists() else 0
-    limit_softly(resource.RLIMIT_CORE, 0)
-    limit_softly(resource.RLIMIT_AS, held + MEMORY_BYTES)
-    answers.write(json.dumps({"ready": True}) + "\n")
+    limit_process(held + MEMORY_BYTES)
+    say(ready=True)
     for line in sys.stdin:
         request = json.loads(line)
-        limit_softly(resource.RLIMIT_CPU, math.ceil(time.process_time()) + request.pop("cpu_s"))
-        answers.write(json.dumps(_answer(render_jinja_template, request)) + "\n")
+        limit_request(request.pop("cpu_s"))
+        say(**_answer(render_jinja_template, request))
 
 
 def _answer(render: Any, request: dict[str, Any]) -> dict[str, str]:  # Any: a function of a library without types

@@ -7,23 +7,16 @@ ends the process when a request uses more than its share of CPU time, also insid
 
 import json
 import logging
-import math
-import os
-import resource
 import sys
-import time
+
+from envgym.helper_process import limit_process, limit_request, take_output
 
 MEMORY_BYTES = 2 * 1024**3
 
 
 def main() -> None:
     """Serve requests until the input ends."""
-    answers = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # whatever a library prints is not an answer
-
-    def say(**fields: object) -> None:
-        answers.write(json.dumps(fields) + "\n")
-
+    say = take_output()
     try:
         from math_verify import LatexExtractionConfig, parse, verify
 
@@ -32,8 +25,7 @@ def main() -> None:
         say(failed=f"math-verify cannot be imported: {error}")
         return
     logging.disable(logging.CRITICAL)
-    limit_softly(resource.RLIMIT_CORE, 0)
-    limit_softly(resource.RLIMIT_AS, MEMORY_BYTES)
+    limit_process(MEMORY_BYTES)
 
     def read(text: str) -> list[object]:
         return list(
@@ -48,7 +40,7 @@ def main() -> None:
     say(ready=True)
     for line in sys.stdin:
         request = json.loads(line)
-        limit_softly(resource.RLIMIT_CPU, math.ceil(time.process_time()) + request["cpu_s"])
+        limit_request(request["cpu_s"])
         key = read(request["key"])
         say(key=bool(key))
         if not key:
@@ -61,12 +53,6 @@ def main() -> None:
         except Exception as error:  # noqa: BLE001  # sympy may raise anything on two strange expressions; the key alone was fine
             equal, problem, left = False, type(error).__name__, 0
         say(read=bool(answer), equal=equal, problem=problem, left=left)
-
-
-def limit_softly(kind: int, soft: int) -> None:
-    """Set a soft limit, as far as the hard one allows."""
-    hard = resource.getrlimit(kind)[1]
-    resource.setrlimit(kind, (soft if hard == resource.RLIM_INFINITY else min(soft, hard), hard))
 
 
 if __name__ == "__main__":

@@ -4,14 +4,12 @@ The kernel ends it when a request uses more than its share of CPU time: Python's
 """
 
 import json
-import math
 import re
 import resource
 import sys
-import time
 
+from envgym.helper_process import limit_request, limit_softly
 from envgym.verifiers.json_schema import find_problem
-from envgym.verifiers.math_worker import limit_softly
 
 
 def main() -> None:
@@ -21,7 +19,7 @@ def main() -> None:
     print(json.dumps({"ready": True}), flush=True)
     for line in sys.stdin:
         request = json.loads(line)
-        limit_softly(resource.RLIMIT_CPU, math.ceil(time.process_time()) + request["cpu_s"])
+        limit_request(request["cpu_s"])
         if "schema" in request:
             answer: dict[str, object] = {"problem": find_problem(request["schema"], request["value"])}
         else:

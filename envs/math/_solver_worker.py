@@ -5,34 +5,26 @@ whether it is unsatisfiable within so many of Z3's resource units, which do not 
 """
 
 import json
-import math
-import os
-import resource
 import sys
-import time
 
-from envgym.verifiers.math_worker import MEMORY_BYTES, limit_softly
+from envgym.helper_process import limit_process, limit_request, take_output
+
+MEMORY_BYTES = 2 * 1024**3
 
 
 def main() -> None:
     """Serve requests until the input ends."""
-    answers = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # whatever a library prints is not an answer
-
-    def say(**fields: object) -> None:
-        answers.write(json.dumps(fields) + "\n")
-
+    say = take_output()
     try:
         import z3
     except ImportError as error:
         say(failed=f"z3 cannot be imported: {error}")
         return
-    limit_softly(resource.RLIMIT_CORE, 0)
-    limit_softly(resource.RLIMIT_AS, MEMORY_BYTES)
+    limit_process(MEMORY_BYTES)
     say(ready=True)
     for line in sys.stdin:
         request = json.loads(line)
-        limit_softly(resource.RLIMIT_CPU, math.ceil(time.process_time()) + request["cpu_s"])
+        limit_request(request["cpu_s"])
         solver = z3.SimpleSolver(ctx=z3.Context())  # a new context: no answer depends on an earlier one
         solver.set("rlimit", request["limit"])
         solver.from_string(request["smt"])

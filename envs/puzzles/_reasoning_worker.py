@@ -16,17 +16,16 @@ import dataclasses
 import hashlib
 import importlib
 import json
-import math
-import os
 import random
 import resource
 import sys
-import time
 import warnings
 from collections.abc import Callable
 from functools import cache, lru_cache
 from types import ModuleType
 from typing import Any
+
+from envgym.helper_process import limit_process, limit_request, limit_softly, take_output
 
 MEMORY_BYTES = 4 * 1024**3
 EVALUATING = ("string_insertion", "spiral_matrix", "binary_matrix", "n_queens")
@@ -161,15 +160,15 @@ def score(dataset: str, config: str, index: int, answer: str, cpu_s: int) -> dic
     Raises: Exception: what the scorer raises on the item's solution too, or on a plain word where none is known.
     """
     _item(dataset, config, index)
-    _limit(resource.RLIMIT_CPU, math.ceil(time.process_time()) + cpu_s)
+    limit_request(cpu_s)
     try:
         return {"score": _score(dataset, config, index, answer)}
     except Exception as error:  # noqa: BLE001  # whatever the scorer raises
-        _limit(resource.RLIMIT_CPU, None)
+        limit_softly(resource.RLIMIT_CPU, None)
         _score(dataset, config, index, item(dataset, config, index)["solution"] or "unknown")
         return {"unreadable": f"{type(error).__name__}: {error}"}
     finally:
-        _limit(resource.RLIMIT_CPU, None)
+        limit_softly(resource.RLIMIT_CPU, None)
 
 
 def _score(dataset: str, config: str, index: int, answer: str) -> float:
@@ -184,17 +183,15 @@ OPERATIONS: dict[str, Callable[..., object]] = {
 
 def main() -> None:
     """Answer requests until the input ends."""
-    replies = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # whatever a generator prints is no reply
+    say = take_output()
     warnings.simplefilter("ignore")
-    _limit(resource.RLIMIT_CORE, 0)
-    _limit(resource.RLIMIT_AS, MEMORY_BYTES)
+    limit_process(MEMORY_BYTES)
     try:
         package()
     except ImportError as error:
-        replies.write(json.dumps({"failed": f"reasoning-gym cannot be imported: {error}"}) + "\n")
+        say(failed=f"reasoning-gym cannot be imported: {error}")
         return
-    replies.write(json.dumps({"ready": True}) + "\n")
+    say(ready=True)
     for line in sys.stdin:
         request = json.loads(line)
         operation = OPERATIONS[request.pop("op")]
@@ -202,17 +199,7 @@ def main() -> None:
             reply = {"result": operation(**request)}
         except Exception as error:  # noqa: BLE001  # whatever it is, the caller decides what it means
             reply = {"error": f"{type(error).__name__}: {error}"}
-        replies.write(json.dumps(reply) + "\n")
-
-
-def _limit(kind: int, soft: int | None) -> None:
-    """Set a soft limit as far as the hard one allows, or lift it."""
-    hard = resource.getrlimit(kind)[1]
-    if soft is None:
-        soft = hard
-    elif hard != resource.RLIM_INFINITY:
-        soft = min(soft, hard)
-    resource.setrlimit(kind, (soft, hard))
+        say(**reply)
 
 
 if __name__ == "__main__":

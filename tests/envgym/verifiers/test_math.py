@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
@@ -158,12 +159,13 @@ def test_no_process_outlives_its_user() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     pid, state = int(done.stdout), "unknown"
-    for _ in range(100):  # it ends when it sees its input end; who adopted it may be slow to collect it
+    for _ in range(600):  # it ends when it sees its input end; who adopted it may be slow to collect it
         state = subprocess.run(
             ["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True, check=False
         ).stdout
         if not state or state.startswith("Z"):
             break
+        time.sleep(0.05)
     assert not state or state.startswith("Z")
 
 
