@@ -15,10 +15,10 @@ import envgym
 from envgym.conformance.agents import Agent
 from envgym.conformance.env_under_test import play
 from envgym.core.tasks import Split
+from envgym.envs.math._families import LEVELS
 from envgym.envs.math._metamath.statements import FAMILIES, MAX_HYPOTHESES
-from envgym.envs.math._metamath.tasks import StatementTasks
+from envgym.envs.math._metamath.tasks import statement_tasks
 from envgym.envs.math._metamath.theory import Rule, propositional
-from envgym.envs.math.metamath import LEVELS
 from envgym.files import write_atomic
 from envgym.seeds import generator
 
@@ -45,7 +45,7 @@ def main() -> None:
 
 def measure(family: str, level: int) -> Mapping[str, float]:
     """Return the share of statements that each agent proves."""
-    tasks = [StatementTasks((family,), (level,), ()).task(Split.TRAIN, index) for index in range(NUM_TASKS)]
+    tasks = [statement_tasks(family, level, ()).task(Split.TRAIN, index) for index in range(NUM_TASKS)]
     theory = propositional()
     rules = [theory.rule(item) for item in theory.provable]
     hypotheses = [f"h{number}" for number in range(1, MAX_HYPOTHESES + 1)]

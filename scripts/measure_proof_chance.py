@@ -17,8 +17,8 @@ import envgym
 from envgym.conformance.agents import Agent, say
 from envgym.conformance.env_under_test import play
 from envgym.core.tasks import Split, Task
-from envgym.envs.math._theorem_tasks import FAMILIES, TheoremTasks
-from envgym.envs.math.proofs import LEVELS
+from envgym.envs.math._families import LEVELS
+from envgym.envs.math._theorem_tasks import FAMILIES, theorem_tasks
 from envgym.files import write_atomic
 from envgym.seeds import generator
 
@@ -70,7 +70,7 @@ def main() -> None:
 
 def measure(family: str, level: int) -> Mapping[str, float]:
     """Return the share of theorems that each agent proves."""
-    tasks = [TheoremTasks((family,), (level,), ()).task(Split.TRAIN, index) for index in range(NUM_TASKS)]
+    tasks = [theorem_tasks(family, level, ()).task(Split.TRAIN, index) for index in range(NUM_TASKS)]
     everything = f"repeat first [{' | '.join(f'progress ({tactic[:-1]})' for tactic in TACTICS[::-1])}]."
 
     def drawing(index: int, task: Task) -> Agent:

@@ -36,6 +36,11 @@ def check_range(name: str, value: int, low: int, high: int, *, where: str) -> No
         raise InvalidInput.of(name, f"be a whole number from {low} to {high}", value, where=where, do=do)
 
 
+def names_of(names: str | Sequence[str]) -> tuple[str, ...]:
+    """Return the names that an argument of an env gives, each once; a string is one name."""
+    return (names,) if isinstance(names, str) else tuple(dict.fromkeys(names))
+
+
 def check_index(index: int, size: int | None, where: str) -> int:
     """Return `index`. Raises: InvalidInput: it is negative or beyond the end."""
     if index < 0 or (size is not None and index >= size):

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from envgym.authoring.sampler import Sampler
 
 FAMILIES = ("sums", "bounds")
-LEVELS = (1, 2, 3)
 _LAYERS = {1: 10, 2: 12, 3: 14}
 STRIDE = 2
 """Layers from one fact of the drawn proof to the next."""

@@ -1,24 +1,22 @@
 """Where theorems come from: families that are drawn without end, and files in the form of miniF2F."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from envgym.authoring import FileTasks, TaskDraft
 from envgym.authoring.sampler import Sampler
-from envgym.authoring.sources import MAX_DRAWS, check_index, task_from_draft
 from envgym.authoring.tables import Row
 from envgym.core.json_types import JsonValue
-from envgym.core.tasks import Split, Task, split_of
+from envgym.core.tasks import Split, split_of
 from envgym.envs.math._coq_proofs import theorem_command
 from envgym.envs.math._coq_text import split_sentences
-from envgym.envs.math._theorem import Theorem, TheoremFamily
+from envgym.envs.math._families import DrawnTask, FamilyTasks, choose_families
+from envgym.envs.math._theorem import TheoremFamily
 from envgym.envs.math._theorems_induction import induction
 from envgym.envs.math._theorems_logic import propositional
 from envgym.envs.math._theorems_order import order
 from envgym.envs.math._theorems_rewriting import arithmetic, lists
 from envgym.errors import InvalidInput
-from envgym.seeds import generator
 
 FAMILIES: Mapping[str, TheoremFamily] = MappingProxyType(
     {
@@ -37,46 +35,29 @@ _SPLITS: Mapping[str, Split] = MappingProxyType(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class TheoremTasks:
-    """Theorems of some families without end; a shape is on one side of the split only.
+def theorem_tasks(
+    families: str | Sequence[str], levels: int | Sequence[int], held_out: str | Sequence[str]
+) -> FamilyTasks:
+    """Return theorems of some families without end; a shape is on one side of the split only.
 
     A shape is what is left of a theorem without its names and numbers. So a test theorem is no train theorem in other
     letters, with other constants, or about a function that differs in those.
+
+    Raises: UnknownName, InvalidInput: as `choose_families`.
     """
-
-    families: tuple[str, ...]
-    levels: tuple[int, ...]
-    held_out: tuple[str, ...]
-    """Families of the test split alone; without any, shapes are held out."""
-
-    def size(self, split: Split) -> None:
-        """Return None: the supply does not end."""
-        return
-
-    def task(self, split: Split, index: int) -> Task:
-        """Draw until a shape falls into `split`. Raises: InvalidInput: a negative index."""
-        check_index(index, None, f"{split} of {_WHERE}")
-        names = [name for name in self.families if name not in self.held_out]
-        if self.held_out and split is Split.TEST:
-            names = [*self.held_out]
-        draws = generator(_WHERE, split.value, index)
-        name, level = names[index % len(names)], self.levels[index // len(names) % len(self.levels)]
-        for _ in range(MAX_DRAWS):
-            theorem = FAMILIES[name](Sampler(draws), level)
-            if self.held_out or split_of({"shape": theorem.shape}) is split:
-                return task_from_draft(_draft(theorem, name, level), split, f"{split}/{index}")
-        raise AssertionError("a fifth of the shapes are held out")
+    return choose_families(families, levels, held_out, known=FAMILIES, draw=_draw, where=_WHERE)
 
 
-def _draft(theorem: Theorem, family: str, level: int) -> TaskDraft:
+def _draw(sampler: Sampler, family: str, level: int) -> DrawnTask:
+    theorem = FAMILIES[family](sampler, level)
     definitions: list[JsonValue] = [*theorem.definitions]
     proof: list[JsonValue] = [*theorem.proof]
-    return TaskDraft(
+    draft = TaskDraft(
         prompt=prompt_of(" ".join(theorem.definitions), theorem.statement),
         payload={"definitions": definitions, "statement": theorem.statement},
         metadata={"family": family, "level": level, "proof": proof},
     )
+    return DrawnTask(draft, {"shape": theorem.shape})
 
 
 def prompt_of(head: str, statement: str) -> str:

@@ -1,10 +1,7 @@
 """Statements proved in Metamath, step by step or at once, with a verifier in plain Python: `math/metamath-v0`."""
 
-import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 from envgym.authoring.sources import check_range
@@ -12,6 +9,7 @@ from envgym.core.messages import Action
 from envgym.core.tasks import Task, TaskSource
 from envgym.core.turns import Scored
 from envgym.env import Env, NoOracle
+from envgym.envs.math._families import LEVELS
 from envgym.envs.math._metamath.database import Assertion, Hypothesis
 from envgym.envs.math._metamath.statements import FAMILIES
 from envgym.envs.math._metamath.steps import (
@@ -23,16 +21,15 @@ from envgym.envs.math._metamath.steps import (
     shown_step,
     steps_of,
 )
-from envgym.envs.math._metamath.tasks import FileTheorems, StatementTasks
+from envgym.envs.math._metamath.tasks import FileTheorems, statement_tasks
 from envgym.envs.math._metamath.terms import Term, TermRefused, match
 from envgym.envs.math._metamath.theory import ALL, Rule, Statement, Theory, propositional
 from envgym.envs.math._metamath.unify import complete_steps
 from envgym.envs.math._metamath.verifier import ProofRefused, read_proof, verify
-from envgym.errors import InvalidInput, check_known, sentence
+from envgym.errors import check_known, sentence
 from envgym.records import Reply
 
 MODES = ("steps", "proof")
-LEVELS = (1, 2, 3)
 MAX_ATTEMPTS = 10
 MAX_LABELS, MAX_SYMBOLS = 2000, 200_000
 """Of a whole proof: its labels, and the symbols of all statements that its steps take and give."""
@@ -110,7 +107,8 @@ class Metamath(Env[MetamathState]):
         self.is_whole, self.attempts = mode == "proof", attempts
         self.tasks: TaskSource
         if data is None:
-            self.tasks, self.chance_score = _drawn(families, levels, held_out)
+            drawn = statement_tasks(families, levels, held_out)
+            self.tasks, self.chance_score = drawn, drawn.chance("metamath_chance.toml")
         else:
             self.tasks, self.chance_score = FileTheorems(data, verify_file=verify_file), 1.0
         self.system_prompt = f"{_PROMPTS[mode]}{_NOTATION}"
@@ -132,7 +130,7 @@ class Metamath(Env[MetamathState]):
             listed = [_shown_rule(theory, rule) for rule in rules]
         else:
             texts = payload["hypotheses"]
-            assert isinstance(texts, Sequence), "made by StatementTasks"
+            assert isinstance(texts, Sequence), "made by statement_tasks"
             hypotheses = {f"h{number}": str(text) for number, text in enumerate(texts, start=1)}
             statement, listed = theory.statement(hypotheses, str(payload["goal"]), str(payload.get("uses", ALL))), []
         self.state = MetamathState(statement, (Position(None, (statement.goal,)),))
@@ -320,31 +318,3 @@ def _postorder(theory: Theory, statement: Statement, steps: Sequence[str]) -> li
         premises = [proofs.pop() for _ in range(count)]
         proofs.append([*(one for part in premises for one in part), label])
     return proofs[0]
-
-
-def _drawn(
-    families: str | Sequence[str], levels: int | Sequence[int], held_out: str | Sequence[str]
-) -> tuple[StatementTasks, float]:
-    """Return the statements that are asked for, and what chance proves of them. Raises: InvalidInput."""
-    chosen, apart = _names(families), _names(held_out)
-    for name in (*chosen, *apart):
-        check_known("family", name, FAMILIES, where=_WHERE)
-    wanted = (levels,) if isinstance(levels, int) else tuple(dict.fromkeys(levels))
-    is_level = bool(wanted) and set(wanted) <= set(LEVELS)
-    InvalidInput.unless(is_level, "levels", "be 1, 2 or 3", levels, where=_WHERE, do="pass e.g. levels=2")
-    do = "name more families"
-    InvalidInput.unless(set(chosen) - set(apart), "families", "leave some to train on", chosen, where=_WHERE, do=do)
-    table = _chance()
-    means = {name: sum(table[name][level - 1] for level in wanted) / len(wanted) for name in (*chosen, *apart)}
-    sides = [[name for name in chosen if name not in apart], apart or chosen]
-    return StatementTasks(chosen, wanted, apart), max(sum(means[name] for name in side) / len(side) for side in sides)
-
-
-@cache
-def _chance() -> Mapping[str, Sequence[float]]:
-    """Return what was measured of random baselines: family -> share at each level."""
-    return tomllib.loads((Path(__file__).with_name("data") / "metamath_chance.toml").read_text(encoding="utf-8"))
-
-
-def _names(names: str | Sequence[str]) -> tuple[str, ...]:
-    return (names,) if isinstance(names, str) else tuple(dict.fromkeys(names))

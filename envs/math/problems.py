@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
+from envgym.authoring.sources import names_of
 from envgym.core.messages import Action
 from envgym.core.tasks import Split, TaskSource
 from envgym.core.turns import Scored
@@ -108,8 +109,8 @@ def _select_problems(
     families: str | Sequence[str] | None, levels: int | Sequence[int], held_out: str | Sequence[str], count: int
 ) -> ProblemSelection:
     """Check which shipped problems are asked for."""
-    chosen = tuple(FAMILIES) if families is None else _names(families)
-    apart = _names(held_out)
+    chosen = tuple(FAMILIES) if families is None else names_of(families)
+    apart = names_of(held_out)
     for name in (*chosen, *apart):
         check_known("family", name, FAMILIES, where=_WHERE)
     wanted = (levels,) if isinstance(levels, int) else tuple(levels)
@@ -120,10 +121,6 @@ def _select_problems(
         raise InvalidInput(sentence("families", "leave some to train on", chosen, where=_WHERE, do=do))
     every = tuple(dict.fromkeys((*chosen, *apart)))
     return ProblemSelection(every, tuple(dict.fromkeys(wanted)), apart, count)
-
-
-def _names(names: str | Sequence[str]) -> tuple[str, ...]:
-    return (names,) if isinstance(names, str) else tuple(names)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,11 +1,9 @@
 """Theorems proved in Coq, tactic by tactic or at once, and checked by Coq itself: `math/proofs-v0`."""
 
 import math
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, lru_cache
-from pathlib import Path
+from functools import lru_cache
 from typing import Any
 
 from envgym.authoring.sources import check_range
@@ -16,12 +14,12 @@ from envgym.env import Env, NoOracle
 from envgym.envs.math._coq_checker import ProofStep, check_installed
 from envgym.envs.math._coq_proofs import ProofAttempt, TheoremRefused, continue_proof, open_theorem
 from envgym.envs.math._coq_text import TacticRefused, read_proof, read_tactic, shown
-from envgym.envs.math._theorem_tasks import AUTOMATION, FAMILIES, LIBRARIES, TheoremFiles, TheoremTasks
+from envgym.envs.math._families import LEVELS
+from envgym.envs.math._theorem_tasks import AUTOMATION, FAMILIES, LIBRARIES, TheoremFiles, theorem_tasks
 from envgym.errors import InvalidInput, check_known, sentence
 from envgym.records import Reply
 
 MODES = ("tactics", "proof")
-LEVELS = (1, 2, 3)
 MAX_ATTEMPTS = 10
 UNDO, RESTART = "Undo.", "Restart."
 _WHERE = "math/proofs-v0"
@@ -199,30 +197,8 @@ def _theorems(
     """Return the theorems that are asked for, and what chance proves of them. Raises: InvalidInput."""
     if data is not None:
         return _files(data if isinstance(data, str) else tuple(data.items())), 1.0
-    chosen, apart = _names(families), _names(held_out)
-    for name in (*chosen, *apart):
-        check_known("family", name, FAMILIES, where=_WHERE)
-    wanted = (levels,) if isinstance(levels, int) else tuple(dict.fromkeys(levels))
-    is_level = bool(wanted) and set(wanted) <= set(LEVELS)
-    InvalidInput.unless(is_level, "levels", "be 1, 2 or 3", levels, where=_WHERE, do="pass e.g. levels=2")
-    do = "name more families"
-    InvalidInput.unless(set(chosen) - set(apart), "families", "leave some to train on", chosen, where=_WHERE, do=do)
-    if automation:
-        return TheoremTasks(chosen, wanted, apart), 1.0  # one search proves most of them
-    table = _chance()
-    means = {name: sum(table[name][level - 1] for level in wanted) / len(wanted) for name in (*chosen, *apart)}
-    sides = [[name for name in chosen if name not in apart], apart or chosen]
-    return TheoremTasks(chosen, wanted, apart), max(sum(means[name] for name in side) / len(side) for side in sides)
-
-
-@cache
-def _chance() -> Mapping[str, Sequence[float]]:
-    """Return what was measured of agents that do not read: family -> share at each level."""
-    return tomllib.loads((Path(__file__).with_name("data") / "proofs_chance.toml").read_text(encoding="utf-8"))
-
-
-def _names(names: str | Sequence[str]) -> tuple[str, ...]:
-    return (names,) if isinstance(names, str) else tuple(dict.fromkeys(names))
+    drawn = theorem_tasks(families, levels, held_out)
+    return drawn, 1.0 if automation else drawn.chance("proofs_chance.toml")  # one search proves most of them
 
 
 @lru_cache(maxsize=8)

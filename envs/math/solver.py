@@ -10,17 +10,17 @@ from typing import Any
 
 from envgym.authoring import TaskDraft
 from envgym.authoring.sampler import Sampler
-from envgym.authoring.sources import MAX_DRAWS, check_index, check_range, task_from_draft
+from envgym.authoring.sources import check_range
 from envgym.core.json_types import JsonValue
 from envgym.core.messages import Action
-from envgym.core.tasks import Split, Task, split_of
+from envgym.core.tasks import Task
 from envgym.core.turns import Scored
 from envgym.env import Env, NoOracle
+from envgym.envs.math._families import LEVELS, DrawnTask, choose_families
 from envgym.envs.math._solver_formulas import Formula, FormulaRefused, read_formula, write_smt
-from envgym.envs.math._solver_statements import FAMILIES, LEVELS, draw_bounded
-from envgym.errors import EnvFailure, InvalidInput, check_known, sentence
+from envgym.envs.math._solver_statements import FAMILIES, draw_bounded
+from envgym.errors import EnvFailure, InvalidInput, sentence
 from envgym.records import Reply
-from envgym.seeds import generator
 from envgym.verifiers.processes import Worker, WorkerDied, WorkerHung, WorkerPool
 
 LIMIT = 20_000
@@ -80,22 +80,14 @@ class SolverFacts(Env[FactState]):
             raise InvalidInput.of("package z3-solver", must, "no such package", where=_WHERE, do=do)
         super().__init__(max_turns=max_turns, **options)
         check_range("limit", limit, 15_000, 40_000, where=_WHERE)
-        chosen, apart = _names(families), _names(held_out)
-        for name in (*chosen, *apart):
-            check_known("family", name, FAMILIES, where=_WHERE)
-        wanted = (levels,) if isinstance(levels, int) else tuple(dict.fromkeys(levels))
-        is_level = bool(wanted) and set(wanted) <= set(LEVELS)
-        InvalidInput.unless(is_level, "levels", "be 1, 2 or 3", levels, where=_WHERE, do="pass e.g. levels=2")
-        do = "name more families"
-        InvalidInput.unless(set(chosen) - set(apart), "families", "leave some to train on", chosen, where=_WHERE, do=do)
         self.limit = limit
-        self.tasks = BoundedTasks(chosen, wanted, apart)
+        self.tasks = choose_families(families, levels, held_out, known=FAMILIES, draw=_draw, where=_WHERE)
 
     def begin(self, task: Task) -> str:
         """State premises and goal."""
         premises, names = task.payload["premises"], task.metadata["variables"]
-        assert isinstance(premises, Sequence), "made by BoundedTasks"
-        assert isinstance(names, Sequence), "made by BoundedTasks"
+        assert isinstance(premises, Sequence), "made by _draw"
+        assert isinstance(names, Sequence), "made by _draw"
         variables = tuple(map(str, names))
         read = tuple(read_formula(str(text), variables) for text in premises)
         self.state = FactState(variables, read, read_formula(str(task.payload["goal"]), variables))
@@ -178,41 +170,15 @@ def _variables(formula: Formula) -> set[str]:
     return set().union(*(_variables(part) for part in formula[1:] if isinstance(part, tuple)))
 
 
-@dataclass(frozen=True, slots=True)
-class BoundedTasks:
-    """Statements of some families without end; the same numbers are never in both splits."""
-
-    families: tuple[str, ...]
-    levels: tuple[int, ...]
-    held_out: tuple[str, ...]
-    """Families of the test split alone."""
-
-    def size(self, split: Split) -> None:
-        """Return None: the supply does not end."""
-        return
-
-    def task(self, split: Split, index: int) -> Task:
-        """Draw until a statement falls into `split`. Raises: InvalidInput: a negative index."""
-        check_index(index, None, f"{split} of {_WHERE}")
-        names = [name for name in self.families if name not in self.held_out]
-        if self.held_out and split is Split.TEST:
-            names = [*self.held_out]
-        sampler = Sampler(generator(_WHERE, split.value, index))
-        family, level = names[index % len(names)], self.levels[index // len(names) % len(self.levels)]
-        for _ in range(MAX_DRAWS):
-            drawn = draw_bounded(sampler, family, level)
-            premises: list[JsonValue] = [*drawn.premises]
-            variables: list[JsonValue] = [*drawn.variables]
-            facts: list[JsonValue] = [*drawn.facts]
-            draft = TaskDraft(
-                prompt="\n".join(["Premises:", *drawn.premises, f"Goal: {drawn.goal}"]),
-                payload={"premises": premises, "goal": drawn.goal},
-                metadata={"family": family, "level": level, "variables": variables, "facts": facts},
-            )
-            if split_of(draft.payload) is split:
-                return task_from_draft(draft, split, f"{split}/{index}")
-        raise AssertionError("a fifth of the statements are held out")
-
-
-def _names(names: str | Sequence[str]) -> tuple[str, ...]:
-    return (names,) if isinstance(names, str) else tuple(dict.fromkeys(names))
+def _draw(sampler: Sampler, family: str, level: int) -> DrawnTask:
+    """Draw a statement; the same numbers are never in both splits."""
+    drawn = draw_bounded(sampler, family, level)
+    premises: list[JsonValue] = [*drawn.premises]
+    variables: list[JsonValue] = [*drawn.variables]
+    facts: list[JsonValue] = [*drawn.facts]
+    draft = TaskDraft(
+        prompt="\n".join(["Premises:", *drawn.premises, f"Goal: {drawn.goal}"]),
+        payload={"premises": premises, "goal": drawn.goal},
+        metadata={"family": family, "level": level, "variables": variables, "facts": facts},
+    )
+    return DrawnTask(draft, draft.payload)

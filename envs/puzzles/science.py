@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from envgym.authoring.sources import check_index
+from envgym.authoring.sources import check_index, names_of
 from envgym.core.messages import Action
 from envgym.core.tasks import Split, Task
 from envgym.core.turns import Scored
@@ -119,7 +119,7 @@ class Science(Env[ScienceState]):
         """
         check_installed("scienceworld", "science", _WHERE)
         super().__init__(max_turns=max_turns, **options)
-        chosen, simpler = _names(kinds), _names(simplifications)
+        chosen, simpler = names_of(kinds), names_of(simplifications)
         for kind in chosen or ("",):
             check_known("kind", kind, KINDS, where=_WHERE)
         for name in simpler:
@@ -185,7 +185,3 @@ def _chance_of(kinds: tuple[str, ...], reward: str) -> float:
     scores, sizes = [table["score"][kind] for kind in kinds], [sum(VARIATIONS[kind]) for kind in kinds]
     by_size = sum(score * size for score, size in zip(scores, sizes, strict=True)) / sum(sizes)
     return float(max(by_size, sum(scores) / len(scores)))
-
-
-def _names(names: str | Sequence[str]) -> tuple[str, ...]:
-    return (names,) if isinstance(names, str) else tuple(dict.fromkeys(names))

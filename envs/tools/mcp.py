@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from envgym.authoring.sources import names_of
 from envgym.core.json_types import JsonObject, JsonValue, canonical
 from envgym.core.messages import Action, Message, Observation, Role, ToolCall
 from envgym.core.tasks import Task
@@ -73,7 +74,7 @@ class McpTools(Env[McpState]):
         """
         check_installed(WHERE)
         super().__init__(max_turns=max_turns, **options)
-        chosen, apart = _names(servers), _names(held_out)
+        chosen, apart = names_of(servers), names_of(held_out)
         for name in (*chosen, *apart):
             check_known("server", name, SERVERS, where=WHERE)
         wanted = (levels,) if isinstance(levels, int) else tuple(dict.fromkeys(levels))
@@ -165,10 +166,6 @@ def _change(before: Sequence[ToolSpec], after: Sequence[ToolSpec]) -> str:
     lines += ["Offered now:"] if new else []
     lines += [json.dumps({"name": s.name, "description": s.description, "parameters": s.parameters}) for s in new]
     return "\n".join(["The tools of the server have changed.", *lines])
-
-
-def _names(names: str | Sequence[str]) -> tuple[str, ...]:
-    return (names,) if isinstance(names, str) else tuple(dict.fromkeys(names))
 
 
 @cache

@@ -1,65 +1,47 @@
 """Where statements come from: families that are drawn without end, and the theorems of a `.mm` file."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 
 from envgym.authoring import ListTasks, TaskDraft
-from envgym.authoring.sampler import Sampler, Unsuitable
-from envgym.authoring.sources import MAX_DRAWS, check_index, task_from_draft
+from envgym.authoring.sampler import Sampler
+from envgym.authoring.sources import task_from_draft
 from envgym.core.json_types import JsonValue
 from envgym.core.tasks import Split, Task, split_of
+from envgym.envs.math._families import DrawnTask, FamilyTasks, choose_families
 from envgym.envs.math._metamath.database import Assertion, read_database
-from envgym.envs.math._metamath.statements import FAMILIES, DrawnStatement, draw_statement
+from envgym.envs.math._metamath.statements import FAMILIES, draw_statement
 from envgym.envs.math._metamath.theory import AXIOMS, Theory
 from envgym.envs.math._metamath.verifier import ProofRefused, read_proof, verify
 from envgym.errors import InvalidInput
-from envgym.seeds import generator
 
 _WHERE = "math/metamath-v0"
 _ONLY = {AXIOMS: "\nOnly the axioms may be used: ax-mp, ax-1, ax-2 and ax-3."}
 
 
-@dataclass(frozen=True, slots=True)
-class StatementTasks:
-    """Statements of some families without end; one that differs in names or order alone is on the same side."""
+def statement_tasks(
+    families: str | Sequence[str], levels: int | Sequence[int], held_out: str | Sequence[str]
+) -> FamilyTasks:
+    """Return statements of some families without end; one that differs in names or order alone is on the same side.
 
-    families: tuple[str, ...]
-    levels: tuple[int, ...]
-    held_out: tuple[str, ...]
-    """Families of the test split alone."""
-
-    def size(self, split: Split) -> None:
-        """Return None: the supply does not end."""
-        return
-
-    def task(self, split: Split, index: int) -> Task:
-        """Draw until a statement falls into `split`. Raises: InvalidInput: a negative index."""
-        check_index(index, None, f"{split} of {_WHERE}")
-        names = [name for name in self.families if name not in self.held_out]
-        if self.held_out and split is Split.TEST:
-            names = [*self.held_out]
-        draws = Sampler(generator(_WHERE, split.value, index))
-        name, level = names[index % len(names)], self.levels[index // len(names) % len(self.levels)]
-        for _ in range(MAX_DRAWS):
-            try:
-                drawn = draw_statement(draws, FAMILIES[name], level)
-            except Unsuitable:
-                continue
-            if split_of({"hypotheses": [*drawn.hypotheses], "goal": drawn.goal}) is split:
-                return task_from_draft(_draft(drawn, name, level), split, f"{split}/{index}")
-        raise AssertionError("a fifth of the statements are held out")
+    Raises: UnknownName, InvalidInput: as `choose_families`.
+    """
+    return choose_families(families, levels, held_out, known=FAMILIES, draw=_draw, where=_WHERE)
 
 
-def _draft(drawn: DrawnStatement, family: str, level: int) -> TaskDraft:
-    uses = FAMILIES[family].uses
-    hypotheses = {f"h{number}": text for number, text in enumerate(drawn.hypotheses, start=1)}
+def _draw(sampler: Sampler, family: str, level: int) -> DrawnTask:
+    drawn, uses = draw_statement(sampler, FAMILIES[family], level), FAMILIES[family].uses
+    hypotheses: list[JsonValue] = [*drawn.hypotheses]
     proof: list[JsonValue] = [*drawn.proof]
-    return TaskDraft(
-        prompt=prompt_of(hypotheses, drawn.goal) + _ONLY.get(uses, ""),
-        payload={"hypotheses": [*drawn.hypotheses], "goal": drawn.goal, "uses": uses},
+    labelled = {f"h{number}": text for number, text in enumerate(drawn.hypotheses, start=1)}
+    content: dict[str, JsonValue] = {"hypotheses": hypotheses, "goal": drawn.goal}
+    draft = TaskDraft(
+        prompt=prompt_of(labelled, drawn.goal) + _ONLY.get(uses, ""),
+        payload={**content, "uses": uses},
         metadata={"family": family, "level": level, "proof": proof},
     )
+    return DrawnTask(draft, content)
 
 
 def prompt_of(hypotheses: dict[str, str], goal: str) -> str:

@@ -12,10 +12,11 @@ from envgym.core.json_types import JsonValue
 from envgym.core.tasks import Split, Task
 from envgym.core.turns import Ending
 from envgym.env import NoOracle
+from envgym.envs.math._families import LEVELS
 from envgym.envs.math._metamath.statements import FAMILIES
 from envgym.envs.math._metamath.terms import Term
 from envgym.envs.math._metamath.theory import propositional
-from envgym.envs.math.metamath import LEVELS, MAX_MESSAGE, RESTART, UNDO, Metamath
+from envgym.envs.math.metamath import MAX_MESSAGE, RESTART, UNDO, Metamath
 from envgym.errors import InvalidInput
 from tests.envs.math.test_metamath_verifier import DUMMY, QUANTIFIERS
 

@@ -9,7 +9,7 @@ from envgym.authoring.sampler import Sampler
 from envgym.core.tasks import Split
 from envgym.envs.math._coq_proofs import theorem_command
 from envgym.envs.math._theorem import Theorem, renamed
-from envgym.envs.math._theorem_tasks import FAMILIES, TheoremFiles, TheoremTasks
+from envgym.envs.math._theorem_tasks import FAMILIES, TheoremFiles, theorem_tasks
 from envgym.errors import InvalidInput
 
 ALL = tuple(FAMILIES)
@@ -40,7 +40,7 @@ def test_renaming_reaches_statement_proof_and_definitions() -> None:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_no_shape_is_on_both_sides(family: str) -> None:
-    tasks = TheoremTasks((family,), (1, 2, 3), ())
+    tasks = theorem_tasks((family,), (1, 2, 3), ())
     train, test = ({shape_of(tasks.task(split, index)) for index in range(120)} for split in (Split.TRAIN, Split.TEST))
     assert not train & test
     assert min(len(train), len(test)) >= 10
@@ -57,7 +57,7 @@ def test_a_family_repeats_by_its_generator_and_differs_by_level(family: str) -> 
 
 
 def test_families_take_turns_and_held_out_ones_are_all_of_the_test_split() -> None:
-    tasks = TheoremTasks(ALL, (1, 2), ("lists", "order"))
+    tasks = theorem_tasks(ALL, (1, 2), ("lists", "order"))
     families = {split: [tasks.task(split, index).metadata["family"] for index in range(6)] for split in Split}
     assert families[Split.TRAIN] == ["propositional", "arithmetic", "induction"] * 2
     assert families[Split.TEST] == ["lists", "order"] * 3
@@ -65,7 +65,7 @@ def test_families_take_turns_and_held_out_ones_are_all_of_the_test_split() -> No
 
 
 def test_same_index_is_the_same_task() -> None:
-    one, two = TheoremTasks(ALL, (1, 2, 3), ()), TheoremTasks(ALL, (1, 2, 3), ())
+    one, two = theorem_tasks(ALL, (1, 2, 3), ()), theorem_tasks(ALL, (1, 2, 3), ())
     assert [one.task(Split.TEST, index) for index in range(20)] == [two.task(Split.TEST, index) for index in range(20)]
 
 
