@@ -49,8 +49,8 @@ class Doors(Env[DoorsState]):
 
         Args:
             luck: what a door adds or takes, in units of a perfect skill's reward; at least 0.
-            demonstrated: probability in [0, 1] that the oracle's answer to a letter is right, for a warm start that
-                leaves something to learn.
+            demonstrated: share in [0, 1] of the letters that the oracle knows; it guesses the others and the doors, so
+                that a warm start leaves something to learn.
             max_turns: turns until the episode is cut; it takes 10.
             **options: as in `Env`.
 
