@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks._tables import table
+from envgym.files import write_atomic
 
 PAGE: Final = Path(__file__).resolve().parent.parent / "docs" / "results" / "tree_estimator.md"
 CLEARLY_BIASED: Final = 5.0
@@ -67,7 +68,7 @@ From 36 pilot groups of three trees, whose turns of branching are drawn, it chos
 
 def write_report(result: Mapping[str, Any]) -> None:  # a JSON object
     """Write the page."""
-    PAGE.write_text("".join(lines(result)), encoding="utf-8")
+    write_atomic(PAGE, "".join(lines(result)))
 
 
 def lines(result: Mapping[str, Any]) -> Iterator[str]:  # a JSON object

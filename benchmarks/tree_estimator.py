@@ -39,7 +39,7 @@ from envgym.trainer.methods.credit.gae import GaeTurn
 from envgym.trainer.methods.credit.node_returns import NodeReturns
 from envgym.trainer.methods.credit.outcome import Grpo, Rloo
 from envgym.trainer.methods.credit.paths import GroupTree
-from envgym.trainer.methods.credit.planned import PlannedCredit, baseline_credits
+from envgym.trainer.methods.credit.planned import PlannedCredit, baseline_credits, episodes_per_group
 from envgym.trainer.methods.credit.planned_gae import PlannedGae
 from envgym.trainer.methods.credit.return_variances import ReturnVariance
 from envgym.trainer.methods.credit.sibling import Sibling
@@ -132,7 +132,7 @@ def with_known_variance(groups: Sequence[SampledGroup], c: float) -> list[Trajec
     known = variance(c)
     of: ReturnVariance = lambda turn, given: float(known[given])  # noqa: E731  # a name for its type
     returns = [NodeReturns(group_tree=GroupTree(group=item.group)) for item in groups]
-    scale = sum(len(item.group.valid) for item in groups) / len(groups)
+    scale = episodes_per_group([item.group for item in groups])
     return scale_baselines([baseline_credits(of_group, of, scale=scale) for of_group in returns], "fitted")
 
 
@@ -180,7 +180,7 @@ def gradients(arm: Arm, c: float, steps: int, name: str) -> Iterator[tuple[Array
         rng = generator("tree_estimator", name, str(c), step)
         groups = [arm.sample(rng, c, f"{step}-{number}") for number in range(NUM_GROUPS)]
         credits = iter(arm.assign(groups, c))
-        episodes = sum(len(item.group.valid) for item in groups) / NUM_GROUPS
+        episodes = episodes_per_group([item.group for item in groups])
         for item in groups:
             of_group = [next(credits) for _ in item.group.valid]
             yield gradient(item, of_group, episodes=episodes, once=arm.once), item

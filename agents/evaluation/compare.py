@@ -31,7 +31,7 @@ from envgym.stats import (
 )
 from envgym.stats.intervals import FloatArray
 from envgym.stats.power import DEFAULT_ALPHA
-from envgym.stats.rates import powers_of_2, tasks_with, valid_samples
+from envgym.stats.rates import invalid_share, powers_of_2, tasks_with, valid_samples
 
 _WHERE: Final = "compare"
 
@@ -153,7 +153,6 @@ def _evaluation(run: RunDirectory, data: Mapping[str, Any], *, name: str) -> Mod
         do = "restore the run's folder `episodes`: tasks are compared by their content, which is there"
         got = f"{len(missing)} of {len(data['rewards'])} tasks without one, such as {missing[0]}"
         raise RunError.of("every task", "have a saved episode", got, where=f"{name}, {data['label']}", do=do)
-    samples = [reward for own in data["rewards"].values() for reward in own]
     successes = successes_of(data["rewards"], data["success_at"])
     return ModelEvaluation(
         name=name,
@@ -163,7 +162,7 @@ def _evaluation(run: RunDirectory, data: Mapping[str, Any], *, name: str) -> Mod
         success_at=data["success_at"],
         samples=max(map(len, data["rewards"].values()), default=0),
         successes={keys[task_id]: own for task_id, own in successes.items()},
-        invalid_rate=samples.count(None) / max(len(samples), 1),
+        invalid_rate=invalid_share(data["rewards"]),
         metrics=data.get("metrics", {}),
     )
 

@@ -14,6 +14,7 @@ from envgym.progress import duration
 from envgym.report.data import ComparisonData, EvaluationData, ToolFailure, to_json
 from envgym.report.from_run import comparisons_of_run, declare, evaluations_of_run
 from envgym.runs import RunDirectory
+from envgym.stats.rates import invalid_share
 from envgym.wall_time import read_wall_time
 
 _WIDTH = 13
@@ -56,7 +57,7 @@ def _evaluation_json(evaluation: EvaluationData, record: Mapping[str, Any]) -> J
         "temperature": record["temperature"],
         "episodes_s": record["seconds"],
         "metrics": dict(record.get("metrics", {})),
-        "invalid_rate": invalid_rate(record),
+        "invalid_rate": invalid_share(record["rewards"]),
         "num_tasks": tasks,
         "samples_per_task": samples,
         "minimum_detectable_effect": declare(tasks, samples).minimum_detectable_effect,
@@ -120,15 +121,9 @@ def metric_lines(record: Mapping[str, Any]) -> list[str]:
     if not metrics:
         return []
     width = max(map(len, metrics)) + 2
-    rate = f"invalid {invalid_rate(record):.1%}"
+    rate = f"invalid {invalid_share(record['rewards']):.1%}"
     lines = [f"{name:<{width}}{metric.words:<30}{rate}" for name, metric in metrics.items()]
     return [_line("" if number else "metrics", line) for number, line in enumerate(lines)]
-
-
-def invalid_rate(record: Mapping[str, Any]) -> float:
-    """Return the share of an evaluation's episodes that are invalid."""
-    rewards = [reward for of_task in record["rewards"].values() for reward in of_task]
-    return rewards.count(None) / max(len(rewards), 1)
 
 
 def _tool_lines(failures: Sequence[ToolFailure]) -> list[str]:

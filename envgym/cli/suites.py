@@ -147,7 +147,7 @@ def cells_json(results: "Mapping[str, EvalResult]") -> dict[str, Any]:
 def suite_table(results: "Mapping[str, EvalResult]") -> list[str]:
     """Return a line for every cell: success with its interval, the invalid rate, and metrics that are one number."""
     from envgym.agents.evaluation.metrics.base import read_metrics
-    from envgym.cli.results import invalid_rate
+    from envgym.stats.rates import invalid_share
 
     rows: list[tuple[str, ...]] = [("cell", "tasks", "success", "invalid", "metrics")]
     for name, result in results.items():
@@ -155,7 +155,7 @@ def suite_table(results: "Mapping[str, EvalResult]") -> list[str]:
             numbers = read_metrics(record.metrics)
             shown = ", ".join(f"{key} {metric.words}" for key, metric in numbers.items())
             success = "unknown" if record.success is None else record.success.percent
-            invalid = f"{invalid_rate(record.to_json()):.1%}"
+            invalid = f"{invalid_share(record.rewards):.1%}"
             rows.append((name, str(len(record.rewards)), success, invalid, shown))
     widths = [max(len(row[column]) for row in rows) + 2 for column in range(4)]
     lines = [

@@ -57,6 +57,12 @@ def valid_samples(samples: Mapping[str, Sequence[ValueT | None]]) -> dict[str, l
     return {task_id: values for task_id, values in kept.items() if values}
 
 
+def invalid_share(samples: Mapping[str, Sequence[object | None]]) -> float:
+    """Return the share of the samples that are invalid; 0.0 where there is none."""
+    values = [value for of_task in samples.values() for value in of_task]
+    return values.count(None) / max(len(values), 1)
+
+
 def tasks_with(samples: Mapping[str, Sequence[SampleT]], count: int) -> dict[str, Sequence[SampleT]]:
     """Return the tasks that have at least `count` samples."""
     return {task_id: values for task_id, values in samples.items() if len(values) >= count}

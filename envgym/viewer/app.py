@@ -14,7 +14,7 @@ from starlette.exceptions import HTTPException
 from envgym.error_log import log_error
 from envgym.errors import EnvgymError, UnknownName, sentence
 from envgym.report.bundle import script_of, style_text
-from envgym.viewer.clip import clip_episode, clip_turn, part_of
+from envgym.viewer.clip import PartField, clip_episode, clip_turn, part_of
 from envgym.viewer.compare import compare_runs, task_at_steps
 from envgym.viewer.play import add_play_routes
 from envgym.viewer.query import EpisodeQuery, GroupQuery, episode_row, find_episodes, find_groups
@@ -162,7 +162,7 @@ def get_episode(run: Run, source: str, step: int, tree: str, leaf: int) -> Respo
 
 @_episodes.get("/episode/part")
 def get_part(
-    run: Run, source: str, step: int, tree: str, leaf: int, turn: int, field: str, segment: int = 0,
+    run: Run, source: str, step: int, tree: str, leaf: int, turn: int, field: PartField, segment: int = 0,
     start: Annotated[int, Query(ge=0)] = 0,
 ) -> Response:  # fmt: skip
     """The next piece of a part that was cut."""

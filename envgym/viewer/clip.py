@@ -1,7 +1,7 @@
 """Long episodes in parts: a page gets the beginning of every long text, and asks for the rest piece by piece."""
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from envgym.errors import InvalidInput
 
@@ -12,6 +12,7 @@ MAX_TOKENS: Final = 12_000
 """Of an episode before anything is asked for; later segments are empty until they are."""
 MAX_CHARACTERS: Final = 12_000
 """Of a text at a time."""
+PartField = Literal["segment", "text", "action", "observation"]
 _TOKEN_COLUMNS: Final = ("token_ids", "token_strings", "logprobs", "trained", "advantages")
 
 
@@ -52,7 +53,7 @@ def _clip_text(record: Mapping[str, Any], name: str) -> Json:
     return {name: record[name][:MAX_CHARACTERS], f"{name}_characters": len(record[name])}
 
 
-def part_of(episode: Mapping[str, Any], *, turn: int, segment: int, field: str, start: int) -> Json:
+def part_of(episode: Mapping[str, Any], *, turn: int, segment: int, field: PartField, start: int) -> Json:
     """Return the next piece of an episode's JSON.
 
     Args:

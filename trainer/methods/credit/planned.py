@@ -37,13 +37,19 @@ class PlannedCredit(Settings):
         """Return one credit per valid episode."""
         del context
         returns = [NodeReturns(group_tree=GroupTree(group=group)) for group in groups]
-        num_episodes, num_groups = sum(len(group.valid) for group in groups), sum(bool(group.valid) for group in groups)
+        scale = episodes_per_group(groups)
         pairs = [
-            baseline_credits(of_group, variance, scale=num_episodes / num_groups)
+            baseline_credits(of_group, variance, scale=scale)
             for of_group, variance in zip(returns, variances_of_others(returns), strict=True)
             if of_group.group_tree.group.valid
         ]
         return scale_baselines(pairs, self.beta)
+
+
+def episodes_per_group(groups: Sequence[Group]) -> float:
+    """Return the mean number of valid episodes of the groups that have some; 0.0 where none has."""
+    sizes = [len(group.valid) for group in groups if group.valid]
+    return statistics.fmean(sizes) if sizes else 0.0
 
 
 def baseline_credits(returns: NodeReturns, variance: ReturnVariance, *, scale: float) -> list[BaselineCredit]:

@@ -6,6 +6,7 @@ from envgym.core.trajectory import Group
 from envgym.trainer.methods.credit.gae import GaeTurn
 from envgym.trainer.methods.credit.node_returns import NodeReturns
 from envgym.trainer.methods.credit.paths import GroupTree, NodeKey
+from envgym.trainer.methods.credit.planned import episodes_per_group
 from envgym.trainer.methods.protocols import CreditContext, TrajectoryCredit
 
 
@@ -23,11 +24,11 @@ class PlannedGae(GaeTurn):
         Raises: InvalidInput: the values do not fit the episodes.
         """
         credits = iter(super().assign(groups, context))
-        num_episodes, num_groups = sum(len(group.valid) for group in groups), sum(bool(group.valid) for group in groups)
+        scale = episodes_per_group(groups)
         found: list[TrajectoryCredit] = []
         for group in groups:
             of_group = [next(credits) for _ in group.valid]
-            found += _credit_nodes(group, of_group, scale=num_episodes / max(num_groups, 1))
+            found += _credit_nodes(group, of_group, scale=scale)
         return found
 
 
