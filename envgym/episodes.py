@@ -28,6 +28,7 @@ COLUMNS: Final[Mapping[str, str]] = MappingProxyType(
         "turns": "int64",
         "sampled_tokens": "int64",
         "advantages": "string",
+        "token_scores": "string",
         "dropped": "string",
         "tree": "string",
     }
@@ -36,6 +37,11 @@ COLUMNS: Final[Mapping[str, str]] = MappingProxyType(
 
 Advantages = Mapping[tuple[str, int], Sequence[float | tuple[float, ...]]]
 """(tree id, leaf) -> what training gave the episode: one entry per node of its path."""
+TokenScores = Mapping[str, Sequence[Sequence[float]]]
+"""Name -> what the learner computed of an episode: one entry per node of its path, a number per sampled token."""
+
+_DIGITS: Final = 5
+"""Decimals kept of what the learner computed."""
 
 
 def episode_rows(
@@ -43,6 +49,7 @@ def episode_rows(
     *,
     step: int,
     advantages: Advantages | None = None,
+    token_scores: Mapping[tuple[str, int], TokenScores] | None = None,
     dropped: Mapping[str, str] | None = None,
 ) -> list[dict[str, Any]]:
     """Return one row per episode; a tree's JSON stands in the row of its first leaf.
@@ -51,6 +58,7 @@ def episode_rows(
         trees: of one step, or of one evaluation.
         step: train step that sampled the trees, as in their ids; for an evaluation, the train steps done before it.
         advantages: of the episodes that were trained on.
+        token_scores: (tree id, leaf) -> those of the episode, for those that were trained on.
         dropped: tree id -> why a filter dropped its group.
     """
     rows: list[dict[str, Any]] = []
@@ -59,6 +67,8 @@ def episode_rows(
             row = _row(episode, step)
             credited = (advantages or {}).get((tree.id, episode.leaf))
             row["advantages"] = None if credited is None else json.dumps(credited)
+            scores = (token_scores or {}).get((tree.id, episode.leaf))
+            row["token_scores"] = None if scores is None else json.dumps(_rounded(scores))
             row["dropped"] = (dropped or {}).get(tree.id)
             row["tree"] = json.dumps(tree_to_json(tree)) if number == 0 else None
             rows.append({name: well_formed(cell) if isinstance(cell, str) else cell for name, cell in row.items()})
@@ -83,6 +93,10 @@ def _row(episode: Trajectory, step: int) -> dict[str, Any]:
         "turns": len(episode.turns),
         "sampled_tokens": episode.num_sampled,
     }
+
+
+def _rounded(scores: TokenScores) -> dict[str, list[list[float]]]:
+    return {name: [[round(value, _DIGITS) for value in of_node] for of_node in of] for name, of in scores.items()}
 
 
 def dropped_trees(dropped: Iterable[tuple[Group, str]]) -> dict[str, str]:

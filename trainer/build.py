@@ -31,6 +31,7 @@ from envgym.trainer.env_source import EnvSource, TaskPool, build_env_sources, de
 from envgym.trainer.learner.causal_lm import check_head
 from envgym.trainer.learner.critic import Critic
 from envgym.trainer.learner.learner import Learner
+from envgym.trainer.learner.token_record import TokenRecord
 from envgym.trainer.learner.train_step import SamplesCheck
 from envgym.trainer.method import Method, build_method
 from envgym.trainer.methods.annotators.base import Model
@@ -102,14 +103,22 @@ class RunContext:
         with self.policy.pause():
             return self.learner.compute_logprobs(rows, temperature=1.0).tolist()
 
-    def train_step(self, rows: Sequence[TrainRow], *, step: int, check_samples: SamplesCheck | None = None) -> Metrics:
+    def train_step(
+        self,
+        rows: Sequence[TrainRow],
+        *,
+        step: int,
+        check_samples: SamplesCheck | None = None,
+        record: TokenRecord | None = None,
+    ) -> Metrics:
         """Run the updates of one train step on its rows: the policy's, and those of a critic with weights of its own.
 
-        `check_samples` is as for `Learner.train_step`.
+        `check_samples` and `record` are as for `Learner.train_step`.
 
         Raises: InvalidInput: a loss or a gradient is not finite.
         """
-        learned = self.learner.train_step(rows, self.method.objective, step=step, check_samples=check_samples)
+        objective = self.method.objective
+        learned = self.learner.train_step(rows, objective, step=step, check_samples=check_samples, record=record)
         return learned if self.critic is None else learned | self.critic.learn(rows, self.learner.optim, step=step)
 
     def train_models(self, groups: Sequence[Group], *, step: int) -> Metrics:
@@ -144,6 +153,12 @@ class RunContext:
             self.policy.set_version(version)
         else:
             self.policy.update_weights(merged_weights(self.model), version)
+
+    async def close(self, collector: Collector) -> None:
+        """End what still runs: the groups that a collector grows, and the models beside the policy."""
+        await collector.close()
+        for model in self.models.values():
+            await model.close()
 
     @property
     def compute_scores(self) -> ComputeScores:

@@ -43,7 +43,8 @@ class TrainRunSettings(RunSettings):
     keep_checkpoints: int = Field(default=2, ge=1)
     """Older checkpoints are deleted, that of step 0 too: raise it to evaluate an earlier policy again."""
     save_episodes_every: int = Field(default=1, ge=0)
-    """Steps between saved batches of episodes; 0 saves none."""
+    """Steps between saved batches of episodes, with the numbers that the learner computed of each token; 0 saves
+    none."""
     trackers: tuple[Choice, ...] = (Choice(name="progress"), Choice(name="tensorboard"))
     """What the command line reports the run to: `progress` in the terminal, `tensorboard` event files where the package
     is installed, `wandb` with its `project`, or one of your own."""
@@ -52,6 +53,10 @@ class TrainRunSettings(RunSettings):
     samples none of them again."""
     max_invalid_rate: float = Field(default=0.5, ge=0, le=1)
     """The run stops when a larger share of a step's episodes is invalid, or of the annotations of one name failed."""
+
+    def saves_episodes(self, step: int) -> bool:
+        """Return whether the episodes of a step (from 1) are saved."""
+        return self.save_episodes_every > 0 and step % self.save_episodes_every == 0
 
 
 class SftSettings(Settings):

@@ -38,6 +38,7 @@ from envgym.trainer.learner.checkpoint import (
     newest_checkpoint,
     save_checkpoint,
 )
+from envgym.trainer.learner.token_record import TokenRecord
 from envgym.trainer.method import build_method
 from envgym.trainer.methods.protocols import Checkpointed
 from envgym.trainer.metrics.callbacks import COLLECT, LEARN, Callback, Callbacks, EpisodeCounter, TimeKeeper
@@ -226,7 +227,7 @@ class TrainLoop:
             report = write_run_report(self.run_directory)
         finally:
             try:
-                runner.run(_close(self._collector, self.context))
+                runner.run(self.context.close(self._collector))
             finally:  # also where a second Ctrl-C cuts that short
                 self.callbacks.on_end(report)
         return TrainResult(
@@ -262,8 +263,9 @@ class TrainLoop:
         joined, replayed = _join_replayed(self.context, self._audit, self.settings.run.seed, step, collected)
         result = self.context.method.filter(joined).at_most(collected.wanted + len(joined) - len(groups))
         self.callbacks.on_progress(LEARN, 0, len(result.kept))
+        record = TokenRecord() if self.settings.run.saves_episodes(step) else None
         with times.measure("learn"):
-            batch, learned = self._learn(runner, result.kept, collected, step)
+            batch, learned = self._learn(runner, result.kept, collected, step, record)
         self.callbacks.on_progress(LEARN, len(result.kept), len(result.kept))
         with times.measure("sync"):
             self.step = step
@@ -273,9 +275,9 @@ class TrainLoop:
             canary_metrics = self._check_weights(runner)
         self.stats = updated_stats(self.stats, requests, groups, step=step)
         observed = observe_step(self.context.method, collected, result, batch.credits, step=step)
-        if (every := self.settings.run.save_episodes_every) and step % every == 0:
+        if record is not None:
             with times.measure("save"):
-                write_step(self.run_directory, groups, batch.credits, result.dropped, step=step)
+                write_step(self.run_directory, groups, batch, record, result.dropped, step=step)
         measured = step_metrics(self.settings, self.context.method, collected, result, batch, learned, step=step)
         metrics = {
             **measured,
@@ -303,7 +305,7 @@ class TrainLoop:
         return runner.run(taking)
 
     def _learn(
-        self, runner: Runner, kept: Sequence[Group], collected: Collected, step: int
+        self, runner: Runner, kept: Sequence[Group], collected: Collected, step: int, record: TokenRecord | None
     ) -> tuple[TrainingBatch, Metrics]:
         """Learn from the groups that were kept, and let the models beside the policy learn from those as sampled.
 
@@ -321,7 +323,7 @@ class TrainLoop:
                     check = self._canary.samples_check(batch.rows, collected.common_sampling(self.settings), step=step)
                 learned: Metrics = {"optim/updates": 0.0}
                 if batch.rows:  # else every group was dropped: nothing to learn from, and the step says so
-                    learned = self.context.train_step(batch.rows, step=step - 1, check_samples=check)
+                    learned = self.context.train_step(batch.rows, step=step - 1, check_samples=check, record=record)
             return batch, learned | self.context.train_models(collected.groups, step=step - 1)
 
         return runner.run(asyncio.to_thread(work)) if self.settings.rollout.overlaps else work()
@@ -377,13 +379,6 @@ class TrainLoop:
 def _parts(context: RunContext, collector: Collector, checkpoint: Path | None = None) -> dict[str, Checkpointed]:
     with_tasks = context.tasks.has_grown if checkpoint is None else has_part(checkpoint, "tasks")
     return context.checkpointed_parts(with_tasks=with_tasks) | collector.parts()
-
-
-async def _close(collector: Collector, context: RunContext) -> None:
-    """End what still runs: groups that grow, and models beside the policy."""
-    await collector.close()
-    for model in context.models.values():
-        await model.close()
 
 
 def _join_replayed(

@@ -1,18 +1,16 @@
-"""Builds the records of a report from trajectories, trees, samples and metrics.
-
-A tree is shown with every node once, and with what a search and training knew of it.
-"""
+"""Builds the records of a report from trajectories, samples and metrics."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from types import MappingProxyType
 
 import numpy as np
 
 from envgym.core.segments import Origin, Segment
-from envgym.core.trajectory import Trajectory, Turn, trajectories
-from envgym.core.tree import Annotation, Node, Rewrite, Tree
+from envgym.core.trajectory import Trajectory, Turn
+from envgym.core.tree import Rewrite, Tree
 from envgym.core.turns import Ending, Scored, TurnOutcome
+from envgym.episodes import TokenScores
 from envgym.errors import InvalidInput
 from envgym.report.data import (
     TRAIN,
@@ -21,12 +19,10 @@ from envgym.report.data import (
     EvaluationData,
     MessageData,
     MetricRow,
-    NodeData,
     PassRates,
     SegmentData,
     TaskCounts,
     ToolFailure,
-    TreeData,
     TurnData,
 )
 from envgym.report.text import action_line, last_line, question_line, whole_characters
@@ -125,6 +121,7 @@ def build_episode(
     source: str = TRAIN,
     trained: bool = False,
     advantages: Sequence[NodeAdvantage] = (),
+    token_scores: TokenScores = MappingProxyType({}),
 ) -> EpisodeData:
     """Return one episode as it is shown.
 
@@ -134,14 +131,16 @@ def build_episode(
         source: `TRAIN`, or the label of the evaluation.
         trained: whether the episode was learned from (False for evaluations and for groups that a filter dropped).
         advantages: as `TrajectoryCredit.advantages`; empty where none were computed.
+        token_scores: what the learner computed of the episode's tokens; empty where it did not.
     """
     tree, path = trajectory.tree, trajectory.path
     if advantages and len(advantages) != len(path):
         must = f"match the {len(path)} nodes of the path"
         raise InvalidInput.of("advantages", must, len(advantages), where=f"tree {tree.id}", do="give all or none")
     by_node = dict(zip(path, advantages, strict=True)) if advantages else {}
+    scores = scores_by_node(tree, trajectory.leaf, token_scores)
     reward = trajectory.reward
-    turns = tuple(_turn(trajectory, turn, trained, by_node) for turn in trajectory.turns)
+    turns = tuple(_turn(trajectory, turn, trained, by_node, scores) for turn in trajectory.turns)
     return EpisodeData(
         id=f"{source}/{step}/{tree.id}/{trajectory.leaf}",
         tree_id=tree.id,
@@ -166,12 +165,20 @@ def prompt_messages(tree: Tree) -> tuple[MessageData, ...]:
     return tuple(MessageData(role=message.role, text=message.content) for message in tree.messages)
 
 
-def _turn(trajectory: Trajectory, turn: Turn, trained: bool, by_node: Mapping[int, NodeAdvantage]) -> TurnData:
+def _turn(
+    trajectory: Trajectory,
+    turn: Turn,
+    trained: bool,
+    by_node: Mapping[int, NodeAdvantage],
+    scores: Mapping[int, Mapping[str, Sequence[float]]],
+) -> TurnData:
     nodes = trajectory.tree.nodes
     segments = (
         segment
         for node in turn.nodes
-        for segment in edge_segments(nodes[node].edge.segments, trained=trained, advantage=by_node.get(node))
+        for segment in edge_segments(
+            nodes[node].edge.segments, trained=trained, advantage=by_node.get(node), scores=scores.get(node)
+        )
     )
     return turn_data(tuple(segments), turn.outcome, turn.rewrite)
 
@@ -203,16 +210,23 @@ def turn_data(
 
 
 def edge_segments(
-    segments: Iterable[Segment], *, trained: bool, advantage: NodeAdvantage | None
+    segments: Iterable[Segment],
+    *,
+    trained: bool,
+    advantage: NodeAdvantage | None,
+    scores: Mapping[str, Sequence[float]] | None = None,
 ) -> tuple[SegmentData, ...]:
-    """Return the segments of one edge, its advantage spread over their sampled tokens."""
+    """Return the segments of one edge, its advantage and the numbers of its sampled tokens spread over them."""
     shown: list[SegmentData] = []
     start = 0
     for segment in segments:
         size = len(segment)
-        spread: tuple[float, ...] = ()
-        if segment.trains and advantage is not None:
-            spread = advantage[start : start + size] if isinstance(advantage, tuple) else (advantage,) * size
+        spread: dict[str, tuple[float, ...]] = {}
+        if segment.trains:
+            spread = {name: _rounded(values[start : start + size]) for name, values in (scores or {}).items()}
+            if advantage is not None:
+                each = advantage[start : start + size] if isinstance(advantage, tuple) else (advantage,) * size
+                spread["advantages"] = _rounded(each)
             start += size
         shown.append(
             SegmentData(
@@ -222,7 +236,7 @@ def edge_segments(
                 or tuple(f"⟨{token_id}⟩" for token_id in segment.token_ids),
                 logprobs=_rounded(segment.behavior_logprobs or ()),
                 trained=(True,) * size if trained and segment.trains else (),
-                advantages=_rounded(spread),
+                **spread,
                 policy_version=segment.policy_version,
             )
         )
@@ -239,129 +253,14 @@ def _pass_rates(valid: Samples, k: int) -> PassRates:
     return PassRates(k=k, at_k=at_k, hat_k=hat_k)
 
 
-# ---- trees -----------------------------------------------------------------------------------------------------------
+def scores_by_node(tree: Tree, leaf: int, scores: TokenScores) -> dict[int, dict[str, Sequence[float]]]:
+    """Return, for every node of an episode's path, the numbers of its sampled tokens by name.
 
-
-def build_tree(
-    tree: Tree,
-    *,
-    step: int,
-    source: str = TRAIN,
-    advantages: Mapping[int, Sequence[NodeAdvantage]] | None = None,
-    dropped: str = "",
-) -> TreeData:
-    """Return one tree as it is shown.
-
-    Args:
-        tree: as it was recorded.
-        step: train step, or train steps done before the evaluation.
-        source: `TRAIN`, or the label of the evaluation.
-        advantages: leaf -> `TrajectoryCredit.advantages` of the episode that ended there, for those learned from.
-        dropped: why a filter dropped the tree's group.
-
-    Raises:
-        InvalidInput: the advantages are of another tree.
+    Raises: InvalidInput: they are of another path.
     """
-    by_node = _by_node(tree, advantages or {})
-    rewards = _rewards_below(tree)
-    turns = _turns(tree)
-    root, *others = (
-        _node(
-            node,
-            turns[i],
-            rewards[i],
-            by_node[i],
-            [item for item in tree.annotations if item.node == i],
-            is_whole=not node.parent or tree.nodes[node.parent].edge.ends_turn,
-        )
-        for i, node in enumerate(tree.nodes)
-    )
-    question = question_line(tree.messages, tree.nodes[0].edge.segments)
-    return TreeData(
-        id=view_id(source, step, tree.id),
-        tree_id=tree.id,
-        env_id=tree.env_id,
-        task_id=tree.task_id,
-        split=tree.split,
-        seed=str(tree.seed),
-        step=step,
-        source=source,
-        dropped=dropped,
-        nodes=(replace(root, content=replace(root.content, summary=question)), *others),
-        cost=tree.cost,
-    )
-
-
-def view_id(source: str, step: int, tree_id: str) -> str:
-    """Return the name of a tree that is unique in its run."""
-    return f"{source}/{step}/{tree_id}"
-
-
-def _node(
-    node: Node,
-    turn: int,
-    rewards: Sequence[float | None],
-    entries: Mapping[int, NodeAdvantage],
-    annotations: Sequence[Annotation],
-    *,
-    is_whole: bool,
-) -> NodeData:
-    edge = node.edge
-    sampled = sum(len(segment) for segment in edge.segments if segment.trains)
-    columns = [entry if isinstance(entry, tuple) else (entry,) * sampled for entry in entries.values()]
-    advantage = tuple(_mean(values) for values in zip(*columns, strict=True)) if columns else None
-    valid = [reward for reward in rewards if reward is not None]
-    segments = edge_segments(edge.segments, trained=bool(columns), advantage=advantage)
-    return NodeData(
-        parent=node.parent,
-        turn=turn,
-        ends_turn=edge.ends_turn,
-        content=turn_data(segments, node.outcome, edge.rewrite, is_whole=is_whole),
-        ending=node.ending,
-        error=node.error or "",
-        num_episodes=len(rewards),
-        num_valid=len(valid),
-        mean_reward=_mean(valid) if valid else None,
-        advantages={leaf: _mean(column) for leaf, column in zip(entries, columns, strict=True) if column},
-        cost=edge.cost,
-        stats=node.stats,
-        annotations=tuple(annotations),
-    )
-
-
-def _turns(tree: Tree) -> list[int]:
-    """Return the turn of every node: how many turns ended above it."""
-    turns = [-1]
-    for node in tree.nodes[1:]:
-        assert node.parent is not None, "only the root has none"
-        is_next = tree.nodes[node.parent].edge.ends_turn or node.parent == 0
-        turns.append(turns[node.parent] + is_next)
-    return turns
-
-
-def _rewards_below(tree: Tree) -> list[list[float | None]]:
-    """Return for every node the rewards of the episodes through it; None where invalid."""
-    rewards: list[list[float | None]] = [[] for _ in tree.nodes]
-    for episode in trajectories(tree):
-        reward = episode.reward
-        for index in episode.path:
-            rewards[index].append(reward.value if isinstance(reward, Scored) else None)
-    return rewards
-
-
-def _by_node(tree: Tree, advantages: Mapping[int, Sequence[NodeAdvantage]]) -> list[dict[int, NodeAdvantage]]:
-    """Return for every node the entries of the episodes through it, by leaf."""
-    entries_of: list[dict[int, NodeAdvantage]] = [{} for _ in tree.nodes]
-    for leaf, entries in advantages.items():
-        path = tree.path(leaf) if leaf in tree.leaves else ()
-        if len(entries) != len(path):
-            must = f"be of its leaves {tree.leaves}, one entry per node of the path"
-            got = f"{len(entries)} entries for node {leaf}"
-            raise InvalidInput.of("advantages", must, got, where=f"tree {tree.id}", do="give those of its row")
-        for index, entry in zip(path, entries, strict=True):
-            entries_of[index][leaf] = entry
-    return entries_of
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
+    path = tree.path(leaf) if scores and leaf in tree.leaves else ()
+    if any(len(of_path) != len(path) for of_path in scores.values()):
+        must, where = f"have {len(path)} entries, one per node of the path", f"tree {tree.id}, leaf {leaf}"
+        got = {name: len(of_path) for name, of_path in scores.items()}
+        raise InvalidInput.of("token scores", must, got, where=where, do="give those of its row")
+    return {node: {name: of_path[at] for name, of_path in scores.items()} for at, node in enumerate(path)}

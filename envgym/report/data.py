@@ -6,6 +6,7 @@ are `[T] or empty`, where empty means that no token of the segment has the value
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 from pydantic_core import to_jsonable_python
 
@@ -18,7 +19,7 @@ from envgym.core.turns import Cost, Ending
 from envgym.errors import InvalidInput
 from envgym.stats import Estimate, InvalidBounds, PairedComparison
 
-SCHEMA_VERSION = 8
+SCHEMA_VERSION = 9
 """Raised by every change of the JSON form."""
 
 TRAIN = "train"
@@ -142,6 +143,10 @@ class ComparisonData:
     paired: PairedComparison
 
 
+TOKEN_COLUMNS: Final = ("logprobs", "trained", "advantages", "learner_logprobs", "entropies", "ratios")
+"""Of a `SegmentData`: beside its tokens, or empty."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentData:
     """A run of tokens of one origin."""
@@ -157,6 +162,12 @@ class SegmentData:
     """[T] or empty: whether the token was under the loss."""
     advantages: tuple[float, ...] = ()
     """[T] or empty."""
+    learner_logprobs: tuple[float, ...] = ()
+    """[T] or empty: nats, by the learner before the step's first update; their gap to `logprobs` should be about 0."""
+    entropies: tuple[float, ...] = ()
+    """[T] or empty: nats, of the learner's distribution at the token."""
+    ratios: tuple[float, ...] = ()
+    """[T] or empty: probability at the step's last update over that under the loss's old policy."""
     policy_version: int | None = None
 
     def __post_init__(self) -> None:
@@ -164,7 +175,7 @@ class SegmentData:
         num_tokens = len(self.token_ids)
         if len(self.token_strings) != num_tokens:
             raise _column_error("token_strings", f"match the {num_tokens} ids", len(self.token_strings))
-        for name in ("logprobs", "trained", "advantages"):
+        for name in TOKEN_COLUMNS:
             length = len(getattr(self, name))
             if length not in (0, num_tokens):
                 raise _column_error(name, f"be empty or match the {num_tokens} ids", length)

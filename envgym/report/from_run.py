@@ -13,11 +13,11 @@ from typing import Any
 
 import yaml
 
-from envgym.core.trajectory import trajectories
+from envgym.core.trajectory import Trajectory, trajectories
 from envgym.core.turns import Ending
-from envgym.episodes import trees_of
+from envgym.episodes import TokenScores, trees_of
 from envgym.errors import RunError, UnknownName, near_names
-from envgym.report.build import build_comparison, build_episode, build_evaluation, build_metric_row, build_tree, view_id
+from envgym.report.build import build_comparison, build_episode, build_evaluation, build_metric_row
 from envgym.report.bundle import write_report
 from envgym.report.data import (
     TRAIN,
@@ -30,6 +30,7 @@ from envgym.report.data import (
     ToolFailure,
     TreeData,
 )
+from envgym.report.trees import build_tree, view_id
 from envgym.runs import RunDirectory, file_label, reading
 from envgym.seeds import generator
 from envgym.stats import minimum_detectable_effect, paired_variance, successes_of, task_mean_variance
@@ -286,7 +287,17 @@ def trees_shown(rows: Sequence[Mapping[str, Any]], *, source: str) -> list[TreeD
         own = [row for row in rows if row["tree_id"] == tree.id]
         advantages = {row["leaf"]: entries for row in own if (entries := advantages_of(row))}
         dropped = next((row["dropped"] for row in own if row["dropped"]), "")
-        shown.append(build_tree(tree, step=own[0]["step"], source=source, advantages=advantages, dropped=dropped))
+        scores = {row["leaf"]: found for row in own if (found := token_scores_of(row))}
+        shown.append(
+            build_tree(
+                tree,
+                step=own[0]["step"],
+                source=source,
+                advantages=advantages,
+                token_scores=scores,
+                dropped=dropped,
+            )
+        )
     return shown
 
 
@@ -297,11 +308,28 @@ def _episodes(rows: Sequence[Mapping[str, Any]], *, source: str) -> list[Episode
     for tree in trees_of(rows):
         for episode in trajectories(tree):
             row = row_of.get((tree.id, episode.leaf))
-            if row is None:
-                continue
-            given = advantages_of(row)
-            shown.append(build_episode(episode, step=row["step"], source=source, trained=bool(given), advantages=given))
+            if row is not None:
+                shown.append(episode_shown(episode, row, source=source))
     return shown
+
+
+def episode_shown(episode: Trajectory, row: Mapping[str, Any], *, source: str) -> EpisodeData:
+    """Return an episode as it is shown, with what training knew of it by its row of the table."""
+    given = advantages_of(row)
+    return build_episode(
+        episode,
+        step=row["step"],
+        source=source,
+        trained=bool(given),
+        advantages=given,
+        token_scores=token_scores_of(row),
+    )
+
+
+def token_scores_of(row: Mapping[str, Any]) -> TokenScores:
+    """Return what the learner computed of an episode's tokens; nothing where it did not, or an older run kept none."""
+    text = row.get("token_scores")
+    return json.loads(text) if text else {}
 
 
 def advantages_of(row: Mapping[str, Any]) -> list[float | tuple[float, ...]]:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any, Final, Literal
 
 from envgym.errors import InvalidInput
+from envgym.report.data import TOKEN_COLUMNS
 
 Json = dict[str, Any]
 MAX_SEGMENT_TOKENS: Final = 1_500
@@ -13,7 +14,7 @@ MAX_TOKENS: Final = 12_000
 MAX_CHARACTERS: Final = 12_000
 """Of a text at a time."""
 PartField = Literal["segment", "text", "action", "observation"]
-_TOKEN_COLUMNS: Final = ("token_ids", "token_strings", "logprobs", "trained", "advantages")
+_TOKEN_COLUMNS: Final = ("token_ids", "token_strings", *TOKEN_COLUMNS)
 
 
 def clip_episode(episode: Mapping[str, Any]) -> Json:

@@ -12,9 +12,9 @@ import numpy as np
 from envgym.core.trajectory import trajectories
 from envgym.episodes import trees_of
 from envgym.errors import EnvgymError, UnknownName, near_names
-from envgym.report.build import build_episode, build_metric_row
+from envgym.report.build import build_metric_row
 from envgym.report.data import TreeData, to_json
-from envgym.report.from_run import advantages_of, evaluations_of_run, trees_shown
+from envgym.report.from_run import episode_shown, evaluations_of_run, trees_shown
 from envgym.runs import RunDirectory, reading
 from envgym.viewer.clip import Json
 from envgym.viewer.episode_files import read_tree_rows
@@ -174,9 +174,7 @@ class ViewedRun:
                 row = next((row for row in rows if row["leaf"] == leaf), None)
                 if path is None or row is None:
                     raise ValueError(f"no episode ends at node {leaf}")
-                given = advantages_of(row)
-                built = build_episode(path, step=step, source=source, trained=bool(given), advantages=given)
-                data = to_json(built)
+                data = to_json(episode_shown(path, row, source=source))
             assert isinstance(data, dict), "a record's JSON"
             return {**data, "dropped": row["dropped"] or ""}
 

@@ -67,6 +67,27 @@ def along_path(episode: Trajectory, of_rows: Sequence[Sequence[float]]) -> Traje
     return node_values(episode, [next(remaining) if any(row.loss_mask) else (0.0,) * len(row) for row in episode.rows])
 
 
+def token_scores_of(
+    episodes: Sequence[Trajectory], of_rows: Mapping[str, Sequence[Sequence[float]]]
+) -> list[dict[str, tuple[tuple[float, ...], ...]]]:
+    """Lay named numbers of rows along the paths of their episodes.
+
+    Args:
+        episodes: whose rows that train come first in the columns, in order.
+        of_rows: name -> for each row one number per token.
+
+    Returns: for each episode, name -> one entry per node of its path: a number per sampled token of the node.
+    """
+    remaining = {name: iter(rows) for name, rows in of_rows.items()}
+    return [
+        {
+            name: along_path(episode, [next(rows) for _ in trained_rows(episode)]).values
+            for name, rows in remaining.items()
+        }
+        for episode in episodes
+    ]
+
+
 def _row_under(episode: Trajectory, row: Row, request: ScoreRequest) -> TrainRow:
     """Return a row without advantages, its first context replaced by the prompt that is asked for."""
     own = train_row(row, (0.0,) * len(row))

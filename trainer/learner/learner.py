@@ -22,6 +22,7 @@ from envgym.trainer.learner.logprobs import TokenLogprobs
 from envgym.trainer.learner.memory import explain_out_of_memory
 from envgym.trainer.learner.objective import Objective
 from envgym.trainer.learner.processes import ONE_PROCESS, OneProcess
+from envgym.trainer.learner.token_record import TokenRecord
 from envgym.trainer.learner.train_step import LossFn, SamplesCheck, StepInputs, minibatches, needs_old_logprobs_pass
 from envgym.trainer.metrics.update import Metrics
 from envgym.trainer.sections import OptimSettings
@@ -71,11 +72,18 @@ class Learner:
     # ---- train steps ---------------------------------------------------------------------------------------------
 
     def train_step(
-        self, rows: Sequence[TrainRow], objective: Objective, *, step: int, check_samples: SamplesCheck | None = None
+        self,
+        rows: Sequence[TrainRow],
+        objective: Objective,
+        *,
+        step: int,
+        check_samples: SamplesCheck | None = None,
+        record: TokenRecord | None = None,
     ) -> Metrics:
         """Run the updates of one train step on `rows` and return their metrics, means over trained tokens.
 
-        `check_samples` is given the log-prob gap of sampler and learner before the first update is applied.
+        `check_samples` is given the log-prob gap of sampler and learner before the first update is applied; `record`
+        takes down what was computed of every token.
 
         Raises: InvalidInput: the loss or the gradient is not finite. The update is not made; those before it are.
         """
@@ -83,12 +91,16 @@ class Learner:
         rate = self.optim.lr * schedule(self.optim, step, self.num_steps)
         set_learning_rate(self.optimizer, rate)
         in_pass_of_their_own = needs_old_logprobs_pass(self.optim, objective)
-        inputs = StepInputs.compute(self, rows, objective, with_old_logprobs=in_pass_of_their_own, step=step)
+        inputs = StepInputs.compute(
+            self, rows, objective, with_old_logprobs=in_pass_of_their_own, step=step, record=record
+        )
         norms: list[float] = []
         for _ in range(self.optim.epochs):
             for chosen in minibatches(rows, self.optim.minibatches, whole_groups=objective.is_coupled):
                 batches = inputs.then_check(self.micro_batches(rows, chosen), None if norms else check_samples)
                 norms.append(self.update(batches, inputs.loss_fn(chosen)))
+        if record is not None:
+            self.processes.complete(record)
         return {
             **inputs.means(),
             "optim/grad_norm": sum(norms) / max(len(norms), 1),

@@ -7,6 +7,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from envgym.trainer.learner.forward import ForwardPass
+from envgym.trainer.learner.token_record import TokenRecord
 from envgym.trainer.metrics.update import UpdateMetrics
 from envgym.trainer.sections import OptimSettings
 
@@ -37,6 +38,9 @@ class OneProcess:
     def metrics_of_all(self, metrics: UpdateMetrics) -> UpdateMetrics:
         """Return the metrics of all micro-batches of a train step."""
         return metrics
+
+    def complete(self, record: TokenRecord) -> None:
+        """Add to a record the rows that other processes computed."""
 
 
 ONE_PROCESS = OneProcess()

@@ -13,6 +13,7 @@ from envgym.trainer.learner.coupled import CoupledGradient, coupled_gradient
 from envgym.trainer.learner.critic import PaddedValueTargets, supervised_tokens
 from envgym.trainer.learner.logprobs import TokenLogprobs
 from envgym.trainer.learner.objective import Objective, ObjectiveInputs, OldLogprobs, objective_loss
+from envgym.trainer.learner.token_record import TokenRecord
 from envgym.trainer.methods.corrections import CorrectionStats
 from envgym.trainer.methods.losses import Denominator
 from envgym.trainer.metrics.update import Metrics, UpdateMetrics, correction_metrics
@@ -41,10 +42,19 @@ class StepInputs:
     metrics: UpdateMetrics
     step: int
     """Train steps done before."""
+    record: TokenRecord | None = None
+    """Takes down the numbers of every token; None: nobody asks for them."""
 
     @classmethod
     def compute(
-        cls, learner: "Learner", rows: Sequence[TrainRow], objective: Objective, *, with_old_logprobs: bool, step: int
+        cls,
+        learner: "Learner",
+        rows: Sequence[TrainRow],
+        objective: Objective,
+        *,
+        with_old_logprobs: bool,
+        step: int,
+        record: TokenRecord | None = None,
     ) -> "StepInputs":
         """Pad the value targets, and compute old log-probs where they need a pass of their own."""
         value_targets = None
@@ -58,6 +68,7 @@ class StepInputs:
             value_targets=value_targets,
             metrics=UpdateMetrics(),
             step=step,
+            record=record,
         )
 
     def means(self) -> Metrics:
@@ -96,6 +107,14 @@ class StepInputs:
                 metrics.add_correction(old_logprobs.corrected.stats)
             else:
                 old_logprobs = self.old_logprobs.of(batch)
+            if self.record is not None:
+                self.record.add(
+                    batch,
+                    logprobs_BT=scored.logprobs_BT,
+                    entropies_BT=scored.entropies_BT,
+                    old_logprobs_BT=old_logprobs.logprobs_BT,
+                    learner_logprobs_BT=scored.logprobs_BT if objective.is_bypass else old_logprobs.logprobs_BT,
+                )
             inputs = self._inputs_of(batch, scored, old_logprobs)
             loss = objective_loss(inputs, objective, denominators=denominators, metrics=metrics)
             if coupled is not None:

@@ -8,7 +8,9 @@ from envgym.episodes import dropped_trees, episode_rows
 from envgym.process_log import Ids, about, log_event
 from envgym.runs import RunDirectory
 from envgym.trainer.batch.build import TrainingBatch
+from envgym.trainer.batch.scores import token_scores_of
 from envgym.trainer.checks.preflight import check_annotations, check_invalid
+from envgym.trainer.learner.token_record import TokenRecord
 from envgym.trainer.method import Method
 from envgym.trainer.methods.protocols import (
     FilterResult,
@@ -55,15 +57,19 @@ def _log_groups(filtered: FilterResult, *, step: int) -> None:
 def write_step(
     run: RunDirectory,
     groups: Iterable[Group],
-    credits: Iterable[TrajectoryCredit],
+    batch: TrainingBatch,
+    record: TokenRecord,
     dropped: Iterable[tuple[Group, str]],
     *,
     step: int,
 ) -> None:
-    """Keep a step's episodes, with the advantages of those that trained and why the others did not."""
+    """Keep a step's episodes: what was computed of the tokens of those that trained, and why the others did not."""
     trees = [tree for group in groups for tree in group.trees]
-    advantages = {(credit.trajectory.tree.id, credit.trajectory.leaf): credit.advantages for credit in credits}
-    table = episode_rows(trees, step=step, advantages=advantages, dropped=dropped_trees(dropped))
+    episodes = [credit.trajectory for credit in batch.credits]
+    keys = [(episode.tree.id, episode.leaf) for episode in episodes]
+    advantages = dict(zip(keys, (credit.advantages for credit in batch.credits), strict=True))
+    scores = dict(zip(keys, token_scores_of(episodes, record.of_rows(batch.rows)), strict=True))
+    table = episode_rows(trees, step=step, advantages=advantages, token_scores=scores, dropped=dropped_trees(dropped))
     run.write_episodes(step, table)
 
 

@@ -21,7 +21,6 @@ from envgym.report.build import (
     build_episode,
     build_evaluation,
     build_metric_row,
-    build_tree,
 )
 from envgym.report.data import (
     ComparisonData,
@@ -33,6 +32,7 @@ from envgym.report.data import (
     ReportData,
     ToolFailure,
 )
+from envgym.report.trees import build_tree
 from tests.envgym.report.search_tree import HOSTILE, outcome_advantages, search_tree, segment, spoken
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from envgym.core.trajectory import trajectories
 from envgym.core.tree import SearchStats, Tree
 from envgym.core.turns import Cost, Ending
 from envgym.errors import InvalidInput
-from envgym.report.build import build_tree
 from envgym.report.data import NodeData, to_json
+from envgym.report.trees import build_tree
 from tests.envgym.report.search_tree import PRUNED, outcome_advantages, search_tree
 from tests.support import example_trees
 

@@ -97,6 +97,9 @@ def test_an_episode_keeps_every_field() -> None:
             "logprobs": [-0.5],
             "trained": [True],
             "advantages": [],
+            "learner_logprobs": [],
+            "entropies": [],
+            "ratios": [],
             "policy_version": None,
         }
     ]

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from envgym.core.segments import Origin
 from envgym.core.trajectory import trajectories
 from envgym.core.tree import Tree
 from envgym.core.turns import Ending
@@ -15,8 +16,8 @@ from envgym.episodes import episode_rows
 from envgym.errors import RunError, UnknownName
 from envgym.files import write_json
 from envgym.report import from_run
-from envgym.report.build import build_tree
 from envgym.report.from_run import evaluation_data, report_of_run, tree_of_run, write_run_report, write_run_tree
+from envgym.report.trees import build_tree
 from envgym.runs import RunDirectory
 from tests.envgym.report.search_tree import outcome_advantages, search_tree
 from tests.support import example_trees
@@ -177,6 +178,31 @@ def test_report_shows_the_trees_that_branch(run: RunDirectory) -> None:
     shown = report_of_run(run).trees
     assert [item.id for item in shown] == ["train/1/searched", "held-out/2/invalid_branch"]
     assert shown[0] == build_tree(tree, step=1, advantages=outcome_advantages(tree), dropped="no spread")
+
+
+def test_numbers_that_the_learner_computed_stand_beside_their_tokens(run: RunDirectory) -> None:
+    tree = example_trees.fork_inside_a_turn()
+    sampled = [sum(len(part) for part in node.edge.segments if part.trains) for node in tree.nodes]
+    scores = {
+        (tree.id, leaf): {
+            "entropies": [[leaf + node + at / 10 for at in range(sampled[node])] for node in tree.path(leaf)]
+        }
+        for leaf in tree.leaves
+    }
+    run.write_episodes(1, episode_rows([tree], step=1, token_scores=scores))
+    report = report_of_run(run)
+    for episode, leaf in zip(report.episodes, tree.leaves, strict=True):
+        segments = [segment for turn in episode.turns for segment in turn.segments]
+        found = [value for segment in segments for value in segment.entropies]
+        assert found == pytest.approx([value for of_node in scores[tree.id, leaf]["entropies"] for value in of_node])
+        assert [len(part.entropies) for part in segments] == [
+            len(part.token_ids) if part.origin is Origin.POLICY else 0 for part in segments
+        ]
+        assert all(part.ratios == part.learner_logprobs == () for part in segments)
+    # in a tree, a token that several episodes share shows the numbers of the first
+    first = tree.leaves[0]
+    shown = [value for part in report.trees[0].nodes[1].content.segments for value in part.entropies]
+    assert shown == pytest.approx(scores[tree.id, first]["entropies"][1])
 
 
 def test_trees_of_a_report_are_few_and_small_the_first_of_every_step_before_any_second(

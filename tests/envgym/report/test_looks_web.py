@@ -9,9 +9,10 @@ import pytest
 from envgym.core.messages import Action, Observation
 from envgym.core.trajectory import trajectories
 from envgym.core.turns import TurnOutcome
-from envgym.report.build import build_episode, build_tree
+from envgym.report.build import build_episode
 from envgym.report.bundle import write_report
 from envgym.report.data import EpisodeData, ReportData
+from envgym.report.trees import build_tree
 from tests.envgym.report.search_tree import HOSTILE, outcome_advantages, search_tree, spoken
 from tests.support.browser import BROWSER
 

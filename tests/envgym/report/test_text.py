@@ -13,8 +13,9 @@ from envgym.core.tasks import Split, Task
 from envgym.core.trajectory import trajectories
 from envgym.core.tree import Edge
 from envgym.core.turns import TurnOutcome
-from envgym.report.build import build_episode, build_tree
+from envgym.report.build import build_episode
 from envgym.report.text import whole_characters
+from envgym.report.trees import build_tree
 from tests.envgym.report.search_tree import search_tree, segment, spoken
 
 

@@ -14,10 +14,10 @@ from envgym.core.tasks import Split, Task
 from envgym.core.tree import Edge, Tree
 from envgym.core.turns import Ending, Scored, TurnOutcome
 from envgym.episodes import episode_rows
-from envgym.report.build import build_tree
 from envgym.report.bundle import write_report
 from envgym.report.data import Meta, ReportData
 from envgym.report.from_run import write_run_tree
+from envgym.report.trees import build_tree
 from envgym.runs import RunDirectory
 from tests.envgym.report.search_tree import PRUNED, outcome_advantages, search_tree
 from tests.support import example_trees

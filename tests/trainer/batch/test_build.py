@@ -8,6 +8,7 @@ from envgym.core.trajectory import Group
 from envgym.errors import InvalidInput
 from envgym.trainer.batch.build import build_batch
 from envgym.trainer.batch.rows import TrainRow
+from envgym.trainer.batch.scores import token_scores_of
 from envgym.trainer.methods.credit.outcome import episode_credits
 from envgym.trainer.methods.protocols import CreditContext, TrajectoryCredit, TrajectoryValues
 from envgym.trainer.methods.scores import Quantity, ScoreRequest
@@ -72,3 +73,16 @@ def test_scores_of_another_number_of_episodes_are_refused() -> None:
     context = CreditContext(scores={"values": [TrajectoryValues(trajectory=group.valid[0], values=((), (0.0, 0.0)))]})
     with pytest.raises(InvalidInput, match=r"values must be of 2 episodes, got 1 \(CreditContext\.scores\)"):
         context.scores_of("values", [group])
+
+
+def test_numbers_of_rows_go_back_to_the_sampled_tokens_of_their_episodes() -> None:
+    groups = [group_of(context_rewrite()), chains([1.0, 0.0])]
+    credits, rows = build_batch(groups, Recorder(), once=False)
+    numbers = [[100.0 * number + place for place in range(len(row))] for number, row in enumerate(rows)]
+    more = [*numbers, [-1.0]]  # of a demonstration, whose rows stand behind
+    doubled = [[2 * value for value in of_row] for of_row in more]
+    rewritten, chained = token_scores_of(
+        [credit.trajectory for credit in credits], {"entropies": more, "ratios": doubled}
+    )
+    assert rewritten["entropies"] == ((), (4.0, 5.0), (105.0, 106.0))
+    assert chained == {"entropies": ((), (204.0,), (205.0,)), "ratios": ((), (408.0,), (410.0,))}

@@ -75,7 +75,7 @@ def aggregation(name: str) -> Aggregation:
     return AGGREGATION.build(Choice.model_validate({"name": name, **constant}))
 
 
-def objective(mode: str = "token-mean", **settings: float) -> Objective:
+def objective(mode: str = "token-mean", **settings: float | str) -> Objective:
     return Objective(
         loss=PpoClip(),
         correction=NoCorrection(),

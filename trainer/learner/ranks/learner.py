@@ -30,6 +30,7 @@ from envgym.trainer.learner.packing.support import can_pack
 from envgym.trainer.learner.ranks.group import RankGroup, lost_ranks_told
 from envgym.trainer.learner.ranks.optimizer_state import save_shards
 from envgym.trainer.learner.ranks.sharded import RankedProcesses, gather_weights, reshard, scatter_weights, shard
+from envgym.trainer.learner.token_record import TokenRecord
 from envgym.trainer.learner.train_step import SamplesCheck
 from envgym.trainer.methods.corrections import CorrectionStats
 from envgym.trainer.metrics.update import Metrics
@@ -170,12 +171,19 @@ class RankLearner(Learner):
     # ---- as one process does them ---------------------------------------------------------------------------------
 
     def train_step(
-        self, rows: Sequence[TrainRow], objective: Objective, *, step: int, check_samples: SamplesCheck | None = None
+        self,
+        rows: Sequence[TrainRow],
+        objective: Objective,
+        *,
+        step: int,
+        check_samples: SamplesCheck | None = None,
+        record: TokenRecord | None = None,
     ) -> Metrics:
         """Make the updates on all ranks, and give the model of the run the new weights; else as for `Learner`."""
         checks = None if check_samples is None else _leave_to_rank_0
-        with self._calls.together(self, "train_step", rows, objective, step=step, check_samples=checks):
-            metrics = super().train_step(rows, objective, step=step, check_samples=check_samples)
+        told = {"step": step, "check_samples": checks, "record": None if record is None else TokenRecord()}
+        with self._calls.together(self, "train_step", rows, objective, **told):
+            metrics = super().train_step(rows, objective, step=step, check_samples=check_samples, record=record)
             gather_weights(self.model, self._whole, trained_only=True)
         return metrics
 

@@ -23,6 +23,7 @@ from envgym.trainer.learner.forward import ForwardPass
 from envgym.trainer.learner.logprobs import TokenHiddenStates
 from envgym.trainer.learner.processes import OneProcess
 from envgym.trainer.learner.ranks.group import RankGroup
+from envgym.trainer.learner.token_record import TokenRecord
 from envgym.trainer.metrics.update import UpdateMetrics
 from envgym.trainer.sections import OptimSettings
 
@@ -196,3 +197,8 @@ class RankedProcesses(OneProcess):
         for of_rank in self._group.gather(metrics):
             total.extend(of_rank)
         return total
+
+    def complete(self, record: TokenRecord) -> None:
+        """Add to a record the rows that other ranks computed."""
+        for of_rank in self._group.gather(record.cpu()):
+            record.extend(of_rank)

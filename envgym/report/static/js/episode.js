@@ -94,7 +94,7 @@ EG.episode = (() => {
     return h("article", { class: "turn" }, h("h4", {}, `Turn ${index}`, h("span", { class: "turn-notes" }, notes)), turnBody(turn, options, position));
   }
 
-  // options: {coloring: "origin" | "advantage" | "surprise", view: "tokens" | "messages"}
+  // options: {coloring: a key of EG.tokens.colorings, view: "tokens" | "messages"}
   function render(episode, options) {
     const position = { next: 0 };
     const tokens = options.view === "messages" ? asText(episode.prompt) : segmentRows(episode.prompt, options, position);

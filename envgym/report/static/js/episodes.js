@@ -190,7 +190,7 @@ EG.episodes = (() => {
       "div",
       { class: "controls" },
       choice("Show", [["tokens", "Tokens"], ["messages", "Messages"]], "tokens", redraw("view")),
-      choice("Colour by", [["origin", "Origin"], ["advantage", "Advantage"], ["surprise", "Log-prob"]], "origin", redraw("coloring")),
+      choice("Colour by", EG.tokens.colorings, "origin", redraw("coloring")),
       h("span", { class: "hint" }, h("kbd", {}, "j"), " next, ", h("kbd", {}, "k"), " previous. Point at a token for its details."),
     );
   }

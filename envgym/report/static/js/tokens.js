@@ -1,8 +1,10 @@
-// Tokens of an episode: coloured by origin, advantage or surprise; underlined where trained; details on hover.
+// Tokens of an episode: coloured by origin or by a number that they have; underlined where trained; details on hover.
 EG.tokens = (() => {
   const { h, replace } = EG.dom;
   const f = EG.format;
   const LARGEST_SURPRISE = 5;
+  const LARGEST_ENTROPY = 3;
+  const LARGEST_GAP = 1;
   const MARK = "\u23ce";
 
   // Characters that would hide or reorder text are written out.
@@ -19,15 +21,29 @@ EG.tokens = (() => {
     return `color-mix(in srgb, var(${value > 0 ? "--gain" : "--fall"}) ${strength}%, transparent)`;
   }
 
-  function surpriseColor(logprob) {
-    const strength = Math.round(70 * Math.min(1, -logprob / LARGEST_SURPRISE));
-    return strength > 0 ? `color-mix(in srgb, var(--surprise) ${strength}%, transparent)` : "";
+  // `share` from -1 to 1: of the largest value that is told apart.
+  function shaded(share, above, below = above) {
+    const strength = Math.round(70 * Math.min(1, Math.abs(share)));
+    return strength > 0 ? `color-mix(in srgb, var(${share > 0 ? above : below}) ${strength}%, transparent)` : "";
   }
 
+  const hasGap = (segment) => segment.logprobs.length > 0 && segment.learner_logprobs.length > 0;
+  const gap = (segment, i) => segment.learner_logprobs[i] - segment.logprobs[i];
+
+  // What a token may be coloured by: its name in a list, and of a token that has it a colour.
+  const COLORINGS = {
+    origin: { name: "Origin", color: () => "" },
+    advantage: { name: "Advantage", has: ({ advantages }) => advantages.length, color: ({ advantages }, i) => advantageColor(advantages[i]) },
+    surprise: { name: "Log-prob", has: ({ logprobs }) => logprobs.length, color: ({ logprobs }, i) => shaded(-logprobs[i] / LARGEST_SURPRISE, "--surprise") },
+    entropy: { name: "Entropy", has: ({ entropies }) => entropies.length, color: ({ entropies }, i) => shaded(entropies[i] / LARGEST_ENTROPY, "--surprise") },
+    ratio: { name: "Ratio", has: ({ ratios }) => ratios.length, color: ({ ratios }, i) => shaded(Math.log2(ratios[i]), "--gain", "--fall") },
+    gap: { name: "Log-prob gap", has: hasGap, color: (segment, i) => shaded(gap(segment, i) / LARGEST_GAP, "--gain", "--fall") },
+  };
+  const colorings = Object.entries(COLORINGS).map(([key, { name }]) => [key, name]);
+
   function background(segment, i, coloring) {
-    if (coloring === "advantage" && segment.advantages.length) return advantageColor(segment.advantages[i]);
-    if (coloring === "surprise" && segment.logprobs.length) return surpriseColor(segment.logprobs[i]);
-    return "";
+    const { has, color } = COLORINGS[coloring];
+    return has?.(segment) ? color(segment, i) : "";
   }
 
   // `start` is the position of the segment's first token in the episode.
@@ -51,7 +67,7 @@ EG.tokens = (() => {
 
   function details(token) {
     const [i, position] = token.place;
-    const { origin, token_ids, token_strings, logprobs, advantages, trained, policy_version } = token.segment;
+    const { origin, token_ids, token_strings, logprobs, advantages, learner_logprobs, entropies, ratios, trained, policy_version } = token.segment;
     const rows = [
       ["token", safe(JSON.stringify(token_strings[i]))],
       ["id", String(token_ids[i])],
@@ -60,6 +76,10 @@ EG.tokens = (() => {
       ["trained", trained[i] ? "yes" : "no"],
     ];
     if (logprobs.length) rows.push(["log-prob", `${f.fixed(logprobs[i], 4)}  (${f.percent(Math.exp(logprobs[i]))})`]);
+    if (learner_logprobs.length) rows.push(["learner's log-prob", f.fixed(learner_logprobs[i], 4)]);
+    if (hasGap(token.segment)) rows.push(["log-prob gap", f.fixed(gap(token.segment, i), 4)]);
+    if (entropies.length) rows.push(["entropy", `${f.fixed(entropies[i], 4)} nats`]);
+    if (ratios.length) rows.push(["ratio", f.fixed(ratios[i], 4)]);
     if (advantages.length) rows.push(["advantage", f.fixed(advantages[i], 4)]);
     if (policy_version !== null) rows.push(["policy version", f.count(policy_version)]);
     return h("dl", {}, rows.map(([key, value]) => [h("dt", {}, key), h("dd", {}, value)]));
@@ -99,13 +119,17 @@ EG.tokens = (() => {
       h("span", { class: `segment ${name} key` }, h("i", {}), name),
     );
     const trained = h("span", { class: "key" }, h("span", { class: "t trained" }, "underlined"), " trained");
-    const extra = { origin: null, advantage: null, surprise: null };
     const { advantage_scale } = EG.data.report;
     const [least, largest] = [f.number(-advantage_scale), f.number(advantage_scale)];
-    extra.advantage = advantage_scale ? ramp("advantage", `advantage ${least}`, `+${largest}`) : h("span", {}, "No shown token has an advantage other than 0.");
-    extra.surprise = ramp("surprise", "certain", `surprising (${LARGEST_SURPRISE} nats and more)`);
-    return h("div", { class: "token-legend" }, origins, trained, extra[coloring]);
+    const extra = {
+      advantage: advantage_scale ? ramp("advantage", `advantage ${least}`, `+${largest}`) : h("span", {}, "No shown token has an advantage other than 0."),
+      surprise: ramp("surprise", "certain", `surprising (${LARGEST_SURPRISE} nats and more)`),
+      entropy: ramp("surprise", "entropy 0", `${LARGEST_ENTROPY} nats and more; of trained tokens`),
+      ratio: ramp("advantage", "ratio 0.5 after the step's updates", "2; 1 in a single update"),
+      gap: ramp("advantage", `learner's minus sampler's log-prob: -${LARGEST_GAP}`, `+${LARGEST_GAP}`),
+    };
+    return h("div", { class: "token-legend" }, origins, trained, extra[coloring] ?? null);
   }
 
-  return { segmentRow, legend, watch, safe, advantageColor };
+  return { segmentRow, legend, watch, safe, advantageColor, colorings };
 })();

@@ -100,7 +100,7 @@ EG.trees = (() => {
         { class: "controls" },
         choice("Read", [["node", "Node"], ["path", "From the start"]], "node", redraw("scope")),
         choice("Show", [["tokens", "Tokens"], ["messages", "Messages"]], "tokens", redraw("view")),
-        choice("Colour by", [["origin", "Origin"], ["advantage", "Advantage"], ["surprise", "Log-prob"]], "origin", redraw("coloring")),
+        choice("Colour by", EG.tokens.colorings, "origin", redraw("coloring")),
         h("span", { class: "hint" }, ["\u2191", "\u2193", "\u2190", "\u2192"].map((key) => h("kbd", {}, key)), " walk, ", h("kbd", {}, "Enter"), " open or close, ", h("kbd", {}, "*"), " open all below, ", h("kbd", {}, "/"), " filter"),
       ),
     ];

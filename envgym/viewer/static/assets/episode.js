@@ -19,7 +19,7 @@ export function addRests(pane, episode, ask, redraw) {
       row.querySelector(".gutter small").textContent = f.count(segment.num_tokens);
       row.append(more(`${f.count(segment.num_tokens - have)} more tokens`, async () => {
         const next = await ask(turn, "segment", place, have);
-        for (const key of ["token_ids", "token_strings", "logprobs", "trained", "advantages"]) segment[key] = segment[key].concat(next[key]);
+        for (const [key, column] of Object.entries(next)) if (Array.isArray(column)) segment[key] = segment[key].concat(column);
       }));
     });
   } else {
@@ -68,7 +68,7 @@ export function controls(redraw) {
     "div",
     { class: "controls" },
     choice("Show", [["tokens", "Tokens"], ["messages", "Messages"]], options.view, set("view")),
-    choice("Colour by", [["origin", "Origin"], ["advantage", "Advantage"], ["surprise", "Log-prob"]], options.coloring, set("coloring")),
+    choice("Colour by", EG.tokens.colorings, options.coloring, set("coloring")),
   );
 }
 

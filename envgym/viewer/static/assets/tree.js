@@ -165,7 +165,7 @@ export async function show(context) {
       h("span", { class: "hint" }, `size: ${hasStats ? "visits" : "episodes below"}; replay: in the order of the record, branch by branch`),
     ),
     replay.element,
-    h("div", { class: "tree-page-grid" }, drawing.element, h("div", { class: "node-column" }, h("div", { class: "controls" }, choice("Show", [["tokens", "Tokens"], ["messages", "Messages"]], options.view, set("view")), choice("Colour by", [["origin", "Origin"], ["advantage", "Advantage"], ["surprise", "Log-prob"]], options.coloring, set("coloring"))), legend, pane)),
+    h("div", { class: "tree-page-grid" }, drawing.element, h("div", { class: "node-column" }, h("div", { class: "controls" }, choice("Show", [["tokens", "Tokens"], ["messages", "Messages"]], options.view, set("view")), choice("Colour by", EG.tokens.colorings, options.coloring, set("coloring"))), legend, pane)),
     prunedList(model, select),
   ];
 }

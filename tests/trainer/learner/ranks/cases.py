@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
+from torch.nn.utils.rnn import pad_sequence
 
 from envgym.trainer.batch.rows import TrainRow, ValueTarget
 from envgym.trainer.learner.critic import Critic
@@ -21,6 +22,7 @@ from envgym.trainer.learner.processes import ONE_PROCESS
 from envgym.trainer.learner.ranks.group import RankGroup
 from envgym.trainer.learner.ranks.meeting import Meeting
 from envgym.trainer.learner.ranks.sharded import RankedProcesses, gather_weights, scatter_weights, shard
+from envgym.trainer.learner.token_record import TokenRecord
 from envgym.trainer.methods.corrections import Correction, NoCorrection, Tis
 from envgym.trainer.methods.losses import PpoClip
 from envgym.trainer.methods.row_ids import RowId
@@ -144,12 +146,20 @@ def run_case(case: Case, group: RankGroup | None) -> dict[str, Any]:
         temperature=1.0,
     )
     rows = rows_of(case)
-    metrics = learner.train_step(rows, goal, step=0)
+    record = TokenRecord()
+    metrics = learner.train_step(rows, goal, step=0, record=record)
     logprobs = learner.compute_logprobs(rows, 1.0)
     weights = {name: _whole(parameter) for name, parameter in learner.model.named_parameters()}
     if learner.critic is not None:
         weights |= {f"critic.{name}": value.detach().clone() for name, value in learner.critic.head.named_parameters()}
-    return {"metrics": metrics, "gradients": gradients, "weights": weights, "logprobs": logprobs}
+    record_NT = {name: pad_sequence(list(map(torch.tensor, of))) for name, of in record.of_rows(rows).items()}
+    return {
+        "metrics": metrics,
+        "gradients": gradients,
+        "weights": weights,
+        "logprobs": logprobs,
+        "record": record_NT,
+    }
 
 
 def _whole(tensor: Tensor) -> Tensor:

@@ -73,6 +73,8 @@ def test_a_train_step_is_that_of_one_process(name: str, ranked: Mapping[str, Any
         for key, tensor in expected[part].items():
             assert _gap(found[part][key], tensor) <= bound, (part, key)
     assert _gap(found["logprobs"], expected["logprobs"]) <= 10 * bound
+    for key, tensor in expected["record"].items():
+        assert _gap(found["record"][key], tensor) <= 10 * max(bound, 1e-6), key
 
 
 def test_weights_are_scattered_and_gathered_bit_by_bit(ranked: Mapping[str, Any]) -> None:
