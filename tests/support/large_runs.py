@@ -13,7 +13,7 @@ from envgym.core.segments import Origin, Segment
 from envgym.core.tasks import Split, Task
 from envgym.core.tree import Edge, Tree
 from envgym.core.turns import Cost, Ending, Invalid, Scored, TurnOutcome
-from envgym.episodes import episode_rows
+from envgym.episodes import TokenScores, episode_rows
 from envgym.runs import RunDirectory
 
 GROUP_SIZE = 8
@@ -81,6 +81,16 @@ def chain(number: int, rng: np.random.Generator, *, num_turns: int = 2, words_pe
     return tree.freeze()
 
 
+def scores(tree: Tree) -> TokenScores:
+    """Make up what the learner computed: log-probs 0.125 above the sampler's, entropies and ratios rising by token."""
+    sampled = [[value for part in node.edge.segments for value in part.behavior_logprobs or ()] for node in tree.nodes]
+    return {
+        "learner_logprobs": [[value + 0.125 for value in of_node] for of_node in sampled],
+        "entropies": [[0.25 * place for place, _ in enumerate(of_node)] for of_node in sampled],
+        "ratios": [[1.0 + 0.0625 * place for place, _ in enumerate(of_node)] for of_node in sampled],
+    }
+
+
 def step_rows(rows: list[dict[str, Any]], step: int, size: int) -> Iterator[dict[str, Any]]:
     """Yield `size` rows of a step, in groups of `GROUP_SIZE`: copies of `rows` under ids of their own."""
     for number in range(size):
@@ -90,15 +100,18 @@ def step_rows(rows: list[dict[str, Any]], step: int, size: int) -> Iterator[dict
         text = row["tree"].replace('"id": "chain"', f'"id": "{tree_id}"', 1)
         text = text.replace(f'"task_id": "{row["task_id"]}"', f'"task_id": "{task_id}"', 1)
         advantage = (row["reward"] or 0.0) - 0.5
-        given = None if row["reward"] is None else json.dumps([0.0, advantage, advantage])
-        yield {**row, "step": step, "tree_id": tree_id, "task_id": task_id, "tree": text, "advantages": given}
+        learned: dict[str, Any] = {"advantages": json.dumps([0.0, advantage, advantage])}
+        if row["reward"] is None:  # as no invalid episode is learned from
+            learned = {"advantages": None, "token_scores": None}
+        yield {**row, "step": step, "tree_id": tree_id, "task_id": task_id, "tree": text, **learned}
 
 
 def large_run(path: Path, *, num_steps: int, episodes_per_step: int, words_per_turn: int = 12) -> RunDirectory:
     """Write a run of `num_steps` files of episodes, with metrics of every step."""
     rng = np.random.default_rng(0)
     run = RunDirectory.create(path, name=path.name, config=CONFIG)
-    rows = episode_rows([chain(number, rng, words_per_turn=words_per_turn) for number in range(51)], step=1)
+    trees = [chain(number, rng, words_per_turn=words_per_turn) for number in range(51)]
+    rows = [row for tree in trees for row in episode_rows([tree], step=1, token_scores={("chain", 2): scores(tree)})]
     for step in range(1, num_steps + 1):
         run.append_metrics({
             "step": step, "train/success": 0.3 + 0.5 * step / num_steps + 0.05 * float(rng.normal()),

@@ -109,8 +109,21 @@ def make_episodes(rng: np.random.Generator) -> tuple[EpisodeData, ...]:
             edge = trajectory.tree.nodes[trajectory.path[1]].edge
             advantages[1] = tuple(float(value) for value in rng.normal(size=len(edge.segments[0])))
         trained = trajectory.is_valid
-        given = advantages if trained else ()
-        episodes.append(build_episode(trajectory, step=version, trained=trained, advantages=given))
+        if not trained:
+            episodes.append(build_episode(trajectory, step=version))
+            continue
+        sampled = [
+            sum(len(part) for part in trajectory.tree.nodes[node].edge.segments if part.trains)
+            for node in trajectory.path
+        ]
+        scores = {
+            "learner_logprobs": [(-rng.exponential(0.4, size=count)).tolist() for count in sampled],
+            "entropies": [rng.exponential(0.5, size=count).tolist() for count in sampled],
+            "ratios": [np.exp(0.3 * rng.normal(size=count)).tolist() for count in sampled],
+        }
+        episodes.append(
+            build_episode(trajectory, step=version, trained=True, advantages=advantages, token_scores=scores)
+        )
     (of_messages,) = trajectories(spoken("What is 6 * 34?"))
     return (*episodes, build_episode(of_messages, step=NUM_STEPS, source="held-out"))
 

@@ -140,7 +140,7 @@ def test_every_text_has_contrast(opened: "Page", hard: ReportData, scheme: Liter
     opened.emulate_media(color_scheme=scheme)
     opened.evaluate("document.querySelectorAll('details').forEach((part) => (part.open = true))")
     opened.locator(f'[data-id="{max(hard.episodes, key=largest_advantage).id}"]').click()
-    for colouring in ("Origin", "Advantage", "Log-prob"):
+    for colouring in ("Origin", "Advantage", "Log-prob", "Entropy", "Ratio", "Log-prob gap"):
         for button in opened.get_by_role("button", name=colouring, exact=True).all():
             button.click()
         contrasts = opened.evaluate(CONTRASTS)

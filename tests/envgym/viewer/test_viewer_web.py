@@ -170,6 +170,17 @@ def test_episode_says_what_its_record_says(show: Open, run: RunDirectory) -> Non
     assert page.locator(".episode-pane .trained").count() == sum(len(node.edge.segments[0]) for node in tree.nodes[1:])
     page.get_by_role("button", name="Advantage").click()
     assert page.locator(".segment.policy .t").first.evaluate("(token) => token.style.background") != ""
+    token = page.locator(".segment.policy .t").nth(4)
+    for coloring, is_colored in (("Entropy", True), ("Ratio", True), ("Log-prob gap", True), ("Origin", False)):
+        page.get_by_role("button", name=coloring, exact=True).click()
+        assert (token.evaluate("(token) => token.style.background") != "") is is_colored, coloring
+    token.hover()
+    details = dict(zip(*(page.locator(f".tooltip {tag}").all_inner_texts() for tag in ("dt", "dd")), strict=True))
+    sampled = tree.nodes[1].edge.segments[0].behavior_logprobs
+    assert sampled is not None
+    assert float(details["learner's log-prob"].replace("\u2212", "-")) == pytest.approx(sampled[4] + 0.125, abs=1e-4)
+    numbers = [details[name].removesuffix(" nats") for name in ("log-prob gap", "entropy", "ratio")]
+    assert numbers == ["0.1250", "1.0000", "1.2500"]
     page.get_by_role("button", name="Messages").click()
     assert page.locator(".segment.policy .text").first.inner_text() == str(tree.nodes[1].outcome.action)  # type: ignore[union-attr]  # it ends a turn
 
