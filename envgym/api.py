@@ -8,7 +8,7 @@ import re
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, ExitStack
+from contextlib import AsyncExitStack, ExitStack, closing
 from functools import partial
 from os import PathLike
 from pathlib import Path
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 import gymnasium
 
 from envgym.agents.evaluation.play import message_player
-from envgym.agents.evaluation.run import EvalResult, Progress, open_player, run_evaluation
+from envgym.agents.evaluation.run import EvalResult, PolicyHolder, Progress, open_player, run_evaluation
 from envgym.agents.policies.function import FunctionPolicy, ReplyFunction
 from envgym.agents.rollout.episode import EpisodeJob
 from envgym.agents.search import Chain
@@ -204,7 +204,8 @@ async def _play(job: EpisodeJob, settings: EvalSettings, policy: "MessagePolicy 
     """Play one episode with a policy that is given, or with the one of the settings."""
     async with AsyncExitStack() as stack:
         if policy is None:
-            play = await open_player(settings, Chain(), stack)
+            holder = stack.enter_context(closing(PolicyHolder()))
+            play = await open_player(settings, Chain(), holder, stack)
         else:
             await stack.enter_async_context(policy)
             play = message_player(settings.agent, policy, Chain(), settings.evaluation, concurrency=1)

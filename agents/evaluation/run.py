@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AsyncExitStack, ExitStack
+from contextlib import AsyncExitStack, ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -24,9 +24,11 @@ from envgym.agents.evaluation.play import (
 from envgym.agents.loop.agent import agent_kind, make_agent
 from envgym.agents.models.loading import check_model
 from envgym.agents.policies.backends import build_policy
+from envgym.agents.protocols import Policy
+from envgym.agents.rollout.messages import MessagePolicy
 from envgym.agents.search import Strategy
 from envgym.agents.search.protocol import TreeStrategy
-from envgym.agents.settings import EnvSettings, EvalSettings
+from envgym.agents.settings import EngineSettings, EnvSettings, EvalSettings, ModelSettings
 from envgym.core.tree import Tree
 from envgym.episodes import episode_rows, trees_of
 from envgym.errors import InvalidInput, RunError, SettingsError, UnknownName
@@ -61,12 +63,34 @@ class EvalResult:
     evaluations: tuple[EvalRecord, ...]
 
 
+class PolicyHolder:
+    """Keeps the policy of an evaluation for those after it that want the same; one at a time is held."""
+
+    def __init__(self) -> None:
+        """Hold none."""
+        self._held: tuple[ModelSettings, EngineSettings, Policy | MessagePolicy] | None = None
+
+    def policy(self, model: ModelSettings, engine: EngineSettings) -> Policy | MessagePolicy:
+        """Return the policy of these settings; it is made where another, or none, is held, and that one is closed."""
+        if self._held is None or self._held[:2] != (model, engine):
+            self.close()
+            self._held = (model, engine, build_policy(model, engine))
+        return self._held[2]
+
+    def close(self) -> None:
+        """Close what is held."""
+        held, self._held = self._held, None
+        if held is not None:
+            held[2].close()
+
+
 def run_evaluation(
     settings: EvalSettings,
     *,
     resume: bool = False,
     on_progress: Progress = lambda phase, done, total: None,
     started: float | None = None,
+    holder: PolicyHolder | None = None,
 ) -> EvalResult:
     """Evaluate as `settings` say and write a run directory.
 
@@ -76,6 +100,7 @@ def run_evaluation(
             are played, and `history.jsonl` records the change. Episodes that infrastructure ended run again.
         on_progress: called as episodes end.
         started: what `time.perf_counter()` was when the work began, for its wall time; None: now.
+        holder: of the policy, which outlives the evaluation there; None: the policy is closed at its end.
 
     Raises:
         SettingsError, UnknownName, RunError: bad settings or directory; nothing has been written then. RunError: too
@@ -94,7 +119,8 @@ def run_evaluation(
         if run is None or missing:
             if settings.engine.backend.name in _LOADS_MODEL:
                 check_model(settings.model.name)
-            run = run_coroutine(_evaluate_plans(settings, run, missing, search, on_progress, held, started))
+            policies = held.enter_context(closing(PolicyHolder())) if holder is None else holder
+            run = run_coroutine(_evaluate_plans(settings, run, missing, search, policies, on_progress, held, started))
         report = write_run_report(run)
         (run.path / JOURNAL).unlink(missing_ok=True)  # all of it is in the run's episodes
         records = tuple(EvalRecord.from_json(data) for data in run.evals())
@@ -106,13 +132,14 @@ async def _evaluate_plans(
     run: RunDirectory | None,
     plans: Sequence[EvalPlan],
     search: Strategy,
+    policies: PolicyHolder,
     on_progress: Progress,
     held: ExitStack,
     started: float,
 ) -> RunDirectory:
     """Get the policy ready, then play and record the plans; a new directory is made, and held, in between."""
     async with AsyncExitStack() as stack:
-        play = await open_player(settings, search, stack)
+        play = await open_player(settings, search, policies, stack)
         if run is None:
             held.enter_context(sole_writer(settings.run.path))
             run = RunDirectory.create(settings.run.path, name=settings.run.name, config=_config(settings))
@@ -241,15 +268,16 @@ def make_plan(settings: EvalSettings, env: EnvSettings, search: Strategy) -> Eva
     )
 
 
-async def open_player(settings: EvalSettings, search: Strategy, stack: AsyncExitStack) -> Player:
-    """Make the policy, open it until `stack` is left, and return what plays with it.
+async def open_player(
+    settings: EvalSettings, search: Strategy, policies: PolicyHolder, stack: AsyncExitStack
+) -> Player:
+    """Take the policy, open it until `stack` is left, and return what plays with it.
 
     Raises: UnknownName, InvalidInput, SettingsError: no such model, agent or tokenizer, or a search that does not fit.
         PolicyFailure: a server that does not answer, or that cannot state the log-probs of this sampling.
     """
     evaluation, concurrency = settings.evaluation, settings.engine.concurrency
-    policy = build_policy(settings.model, settings.engine)
-    stack.callback(policy.close)
+    policy = policies.policy(settings.model, settings.engine)
     if policy.unit == "messages":
         evaluation.sampling.check("evaluation")
         play = message_player(settings.agent, policy, search, evaluation, concurrency=concurrency)

@@ -6,6 +6,7 @@ episode, viewed and compared as any evaluation. `suite.json` keeps the settings:
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
@@ -14,7 +15,7 @@ from typing import Any, Final, Protocol
 
 from pydantic import Field, model_validator
 
-from envgym.agents.evaluation.run import EvalResult, Progress, run_evaluation
+from envgym.agents.evaluation.run import EvalResult, PolicyHolder, Progress, run_evaluation
 from envgym.agents.settings import EnvSettings, EvalSettings
 from envgym.core.tasks import Split
 from envgym.errors import RunError, SettingsError, unknown_name
@@ -224,9 +225,11 @@ def run_suite(
         env.make().close()  # what is not installed is told before the first episode
     _begin(suite, directory, resume=resume)
     results: dict[str, EvalResult] = {}
-    for name, of_cell in settings.items():
-        is_begun = (of_cell.run.path / "run.json").exists()
-        results[name] = run_evaluation(of_cell, resume=is_begun, on_progress=_named(on_progress, name))
+    with closing(PolicyHolder()) as holder:  # a model is loaded once for all of its cells
+        for name, of_cell in settings.items():
+            is_begun = (of_cell.run.path / "run.json").exists()
+            told = _named(on_progress, name)
+            results[name] = run_evaluation(of_cell, resume=is_begun, on_progress=told, holder=holder)
     return results
 
 

@@ -39,7 +39,8 @@ class SimulationSettings(Settings):
     width: int = Field(default=8, ge=1)
     """Most children of a node."""
     widening: float = Field(default=0.5, ge=0, le=1)
-    """A node with N visits may have N^widening children."""
+    """At a node with N visits N^widening turns may be sampled, equal ones included: a policy that says the same again
+    and again goes on below instead."""
     rule: Literal["uct", "puct"] = "puct"
     """How a branch is chosen on the way down; `puct` reads priors."""
     c: float = Field(default=1.0, ge=0)
@@ -74,6 +75,8 @@ class MctsNode:
     """Q."""
     pending: int = 0
     """Simulations under way below."""
+    repeats: int = 0
+    """Turns that were sampled here and equal that of a child."""
     children: dict[tuple[int, ...], "MctsNode"] = field(default_factory=dict)
     """Sampled tokens -> child."""
 
@@ -199,7 +202,7 @@ class Simulations:
         settings = self._settings
         allowed = num_children(node.visits + node.pending, width=settings.width, widening=settings.widening)
         has_open_child = any(self._is_open(child) for child in node.children.values())
-        return self._has_room(node) and (len(node.children) + node.pending < allowed or not has_open_child)
+        return self._has_room(node) and (len(node.children) + node.repeats + node.pending < allowed or not has_open_child)
 
     def _has_room(self, node: MctsNode) -> bool:
         return self._may_branch(node) and self._tree.num_branches(node.state) < self._settings.width
@@ -228,7 +231,9 @@ class Simulations:
         node, new = start, list[MctsNode]()
         for turn in branch.turns:
             key = turn.generation.token_ids if turn.generation is not None else (-1 - branch.number,)
-            if key not in node.children:
+            if key in node.children:
+                node.repeats += 1
+            else:
                 logprobs = turn.generation.behavior_logprobs if turn.generation is not None else ()
                 surprisal = -math.fsum(logprobs) / len(logprobs) if logprobs else 0.0
                 child = MctsNode(turn.node, turn.end, parent=node, depth=node.depth + 1, surprisal=surprisal)

@@ -100,6 +100,9 @@ def test_a_node_grows_by_its_visits_and_where_no_child_is_open() -> None:
     root.visits = 4  # 2 children
     first = child(root, 1)
     assert found._may_grow(root)
+    root.repeats = 1  # the same turn again: the visits are spent, and the search goes on below
+    assert not found._may_grow(root)
+    root.repeats = 0
     root.pending = 1  # ceil(sqrt 5) = 3 children, and one is under way
     assert found._may_grow(root)
     second = child(root, 2)
