@@ -17,7 +17,8 @@ TEXT = """\
 # Training on proofs, function calls and NP-hard problems
 
 **Question.** Do small models learn these environments, that is, do they solve more held-out tasks after training than
-before; and does search over proofs beat single episodes at an equal budget?
+before; and does a search that goes back to earlier states of proofs find more of them than independent episodes do at
+an equal budget?
 
 **Answer.** {answer}
 
@@ -31,11 +32,12 @@ declared from a pilot with another seed.
 ## Search over proofs
 
 {searched}
-{search_answer} With the policy trained above, on the same {tasks} held-out theorems: `chain` plays {samples} single
-episodes and reports their mean success; each search may spend {budget} generated tokens, about as many. The searches
-use what Coq accepts: `best_of` plays episodes until one is proved, and `mcts` goes back to the states of unfinished
-proofs. A proof that Coq has accepted is a proof, so choosing it by its reward is what a solver may do here. Tokens and
-tactics are means per theorem.
+{search_answer} With the policy trained above, on the same {tasks} held-out theorems, every search may generate {budget}
+tokens on each. `best_of` plays independent episodes until they are spent, and has proved the theorem if one of them
+has. `mcts` plays one, then goes back to the states of unfinished proofs, one tactic at a time, led by what Coq has
+shown (`examples/environments/proof_progress.py`). A proof that Coq has accepted is a proof, so choosing it by its
+reward is what a solver may do here. `chain` is the mean success of {samples} single episodes, for comparison. Tokens
+and tactics are means per theorem, of all episodes together.
 
 ## A few steps on the others
 
@@ -75,13 +77,14 @@ def write_page(study: "Study", path: Path) -> None:
     """Write the page."""
     declared = study.declared
     changes = {name: change for name in declared.trained if (change := study.change(name)) is not None}
-    arms = ["chain", *declared.search.arms]
-    gains = {arm: gain for arm in declared.search.arms if (gain := study.gain(arm)) is not None}
+    search = declared.search
+    arms = ["chain", *search.arms]
+    gains = {arm: gain for arm in search.arms if arm != search.baseline and (gain := study.gain(arm)) is not None}
     text = TEXT.format(
         answer=" ".join([*(_sentence(name, change) for name, change in changes.items())]),
         trained="".join(table(TRAINED_HEAD, [_trained_row(study, name, change) for name, change in changes.items()])),
         searched="".join(table(SEARCH_HEAD, [_search_row(study, arm, gains.get(arm)) for arm in arms])),
-        search_answer=" ".join(_search_sentence(arm, gain) for arm, gain in gains.items()),
+        search_answer=" ".join(_search_sentence(study, arm, gain) for arm, gain in gains.items()),
         budget=f"{declared.search.budget:,}",
         samples=declared.search.samples,
         tasks=declared.search.tasks,
@@ -94,7 +97,7 @@ def write_page(study: "Study", path: Path) -> None:
 
 
 TRAINED_HEAD = ["settings", "environment", "tasks", "chance", "before", "after", "change", "p", "detectable"]
-SEARCH_HEAD = ["search", "success", "difference to `chain`", "p", "tokens", "tactics"]
+SEARCH_HEAD = ["search", "success", "difference to `best_of`", "p", "tokens", "tactics"]
 FEW_HEAD = ["environment", "episodes", "mean reward in training", "invalid", "held-out, before", "after"]
 
 
@@ -154,10 +157,12 @@ def _sentence(name: str, change: PairedComparison) -> str:
     return f"`{name}.yaml` {verdict}: {before} to {after} of {change.num_tasks} held-out tasks."
 
 
-def _search_sentence(arm: str, gain: PairedComparison) -> str:
+def _search_sentence(study: "Study", arm: str, gain: PairedComparison) -> str:
+    declared = study.declared.search
     interval = gain.difference.interval
     verdict = "beats" if interval.low > 0 else "is worse than" if interval.high < 0 else "cannot be told from"
-    return f"`{arm}` {verdict} single episodes."
+    effect = f"minimum detectable effect {100 * (declared.minimum_detectable_effect or 0):.1f} points"
+    return f"`{arm}` {verdict} `{declared.baseline}`: {_points(gain)} points ({effect})."
 
 
 def _points(paired: PairedComparison) -> str:

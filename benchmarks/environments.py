@@ -42,7 +42,7 @@ class Trained(Settings):
 
 
 class Search(Settings):
-    """Searches at an equal budget of generated tokens, by one trained policy."""
+    """Searches at an equal budget of generated tokens, by one trained policy; beside them, single episodes."""
 
     policy: str
     """The environment whose trained policy searches."""
@@ -51,9 +51,11 @@ class Search(Settings):
     budget: int = Field(ge=1)
     """Generated tokens of a search on one task."""
     samples: int = Field(ge=1)
-    """Single episodes on one task, which generate about as many tokens on average."""
+    """Single episodes on one task, whose mean success is told beside the searches."""
     arms: dict[str, tuple[str, ...]]
-    """Name of a search that is compared with single episodes -> its settings."""
+    """Name of a search -> its settings."""
+    baseline: str
+    """The search that the others are compared with."""
     minimum_detectable_effect: float | None = Field(default=None, gt=0, le=1)
 
 
@@ -141,14 +143,15 @@ class Study:
         return _compared(records[0], records[-1], name) if len(records) > 1 else None
 
     def gain(self, arm: str) -> PairedComparison | None:
-        """Compare a search with single episodes, task by task; None: one of them is missing."""
-        first, ours = (self.records(f"search-{which}") for which in (CHAIN, arm))
+        """Compare a search with the baseline, task by task; None: one of them is missing."""
+        first, ours = (self.records(f"search-{which}") for which in (self.declared.search.baseline, arm))
         return _compared(first[0], ours[0], arm) if first and ours else None
 
     def differences(self) -> dict[str, PairedComparison]:
         """Return what was compared, by environment and by search."""
         found = {name: self.change(name) for name in self.declared.trained}
-        found |= {f"search-{arm}": self.gain(arm) for arm in self.declared.search.arms}
+        search = self.declared.search
+        found |= {f"search-{arm}": self.gain(arm) for arm in search.arms if arm != search.baseline}
         return {name: paired for name, paired in found.items() if paired is not None}
 
 

@@ -1,14 +1,21 @@
 """Suites: cells are combinations, each a run that is resumed at the episode; another suite is refused."""
 
 import json
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 import envgym
+from envgym.agents.evaluation import run as evaluations
 from envgym.agents.evaluation import suite as suites
 from envgym.agents.evaluation.compare import compare_evaluations, read_evaluations
+from envgym.agents.evaluation.run import PolicyHolder
 from envgym.agents.evaluation.suite import SHIPPED, SuiteSettings, cells_of, read_suite, run_suite, suite_cells
+from envgym.agents.policies.backends import build_policy
+from envgym.agents.protocols import Policy
+from envgym.agents.rollout.messages import MessagePolicy
+from envgym.agents.settings import EngineSettings, ModelSettings
 from envgym.api import eval_settings
 from envgym.cli.main import main
 from envgym.errors import RunError, SettingsError, UnknownName
@@ -205,3 +212,43 @@ def test_other_options_are_refused_with_a_suite(tmp_path: Path, capsys: pytest.C
     assert "options must be among --model, --out" in capsys.readouterr().err
     assert main(["eval", "--model", "tiny", "--limit", "5"]) == 2
     assert "--limit must be used with a suite, got 5" in capsys.readouterr().err
+
+
+# ---- models ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def events(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What becomes of policies: `made N` and `closed N`, N from 0."""
+    told: list[str] = []
+
+    def build(model: ModelSettings, engine: EngineSettings) -> Policy | MessagePolicy:
+        policy = build_policy(model, engine)
+        close, number = policy.close, sum(event.startswith("made") for event in told)
+
+        def closed() -> None:
+            told.append(f"closed {number}")
+            close()
+
+        monkeypatch.setattr(policy, "close", closed)
+        told.append(f"made {number}")
+        return policy
+
+    monkeypatch.setattr(evaluations, "build_policy", build)
+    return told
+
+
+def test_a_model_is_loaded_once_for_all_its_cells(tmp_path: Path, events: list[str]) -> None:
+    suite = small(searches=["chain", {"name": "best_of", "n": 2}], agent={"max_turn_tokens": 4}, tasks=1)
+    results = run_suite(suite, tmp_path / "s", make_settings=eval_settings)
+    assert (len(results), events) == (2, ["made 0", "closed 0"])
+
+
+def test_a_policy_is_closed_before_that_of_other_settings_is_made(events: list[str]) -> None:
+    settings = eval_settings("tiny", [{"id": "math/arithmetic-v0"}], where="test")
+    other = settings.engine.model_copy(update={"max_batch": 1})
+    with closing(PolicyHolder()) as holder:
+        first = holder.policy(settings.model, settings.engine)
+        assert holder.policy(settings.model, settings.engine) is first
+        assert holder.policy(settings.model, other) is not first
+    assert events == ["made 0", "closed 0", "made 1", "closed 1"]
