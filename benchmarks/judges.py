@@ -1,6 +1,6 @@
 """How well does a small model judge? Its verdicts against an exact verifier's, and answers without content put to it.
 
-Run: python benchmarks/judges.py [--model smollm2] [--tasks 100] [--probe-tasks 10] [--report]
+Run: python benchmarks/judges.py [--model smollm2] [--tasks 100] [--probe-tasks 5] [--report]
 Prints one line of JSON; `--report` also writes docs/results/judges.md.
 
 Declared before the first run: each held-out problem of `math/arithmetic-v0` (level 1) is answered twice, by its key and
@@ -166,7 +166,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="smollm2")
     parser.add_argument("--tasks", type=int, default=100)
-    parser.add_argument("--probe-tasks", type=int, default=10)
+    parser.add_argument("--probe-tasks", type=int, default=5)
     parser.add_argument("--report", action="store_true", help="write docs/results/judges.md")
     options = parser.parse_args()
     party = LocalParty(path=options.model, max_new_tokens=64)

@@ -202,7 +202,9 @@ class Simulations:
         settings = self._settings
         allowed = num_children(node.visits + node.pending, width=settings.width, widening=settings.widening)
         has_open_child = any(self._is_open(child) for child in node.children.values())
-        return self._has_room(node) and (len(node.children) + node.repeats + node.pending < allowed or not has_open_child)
+        return self._has_room(node) and (
+            len(node.children) + node.repeats + node.pending < allowed or not has_open_child
+        )
 
     def _has_room(self, node: MctsNode) -> bool:
         return self._may_branch(node) and self._tree.num_branches(node.state) < self._settings.width

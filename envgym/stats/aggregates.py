@@ -4,8 +4,10 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
+from functools import partial
 
 import numpy as np
+import numpy.typing as npt
 
 from envgym.errors import InvalidInput
 from envgym.stats.intervals import (
@@ -21,6 +23,8 @@ from envgym.stats.intervals import (
 
 _TRIMMED = 0.25
 _NUM_RESAMPLES = 2000
+_BATCH_VALUES = 2_000_000
+"""Of resamples in memory at a time."""
 _MAX_SUBSETS = 2000
 """Up to this many sets of k samples are enumerated; beyond, as many are drawn: a standard error of at most 0.011."""
 
@@ -67,9 +71,9 @@ def estimate_interquartile_mean(
     elif len(tasks) > 1:
         found = bootstrap(
             [np.arange(len(tasks))],
-            lambda drawn: _trimmed_mean(np.concatenate([tasks[number] for number in drawn])),
+            partial(_trimmed_mean_of, tasks),
             n_resamples=_NUM_RESAMPLES,
-            vectorized=False,
+            batch=max(1, _BATCH_VALUES // sum(map(len, tasks))),
             confidence_level=level,
             method="percentile",
             rng=rng,
@@ -78,6 +82,17 @@ def estimate_interquartile_mean(
     ends = {"low": min(float(low), value), "high": max(float(high), value)}
     interval = Interval(**ends, level=level, method=IntervalMethod.BOOTSTRAP_BY_TASK)
     return Estimate(value=value, interval=interval, num_tasks=len(tasks), num_samples=count_samples(samples))
+
+
+def _trimmed_mean_of(tasks: Sequence[FloatArray], drawn: npt.NDArray[np.int64], axis: int = -1) -> FloatArray:
+    """Return the trimmed mean of all samples of tasks that were drawn, by their index along the last axis."""
+    assert axis in (-1, drawn.ndim - 1), "SciPy draws along the last axis"
+    if len({len(task) for task in tasks}) == 1:
+        values = np.stack(tasks)[drawn]
+        return _trimmed_mean(values.reshape(*drawn.shape[:-1], -1))
+    rows = drawn.reshape(-1, drawn.shape[-1])
+    means = [_trimmed_mean(np.concatenate([tasks[number] for number in row])) for row in rows]
+    return np.array(means).reshape(drawn.shape[:-1])
 
 
 def _trimmed_mean(values: FloatArray, axis: int = -1) -> FloatArray:
