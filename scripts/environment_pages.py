@@ -32,7 +32,7 @@ _INTRO = """# Environments
 
 All environments that ship with envgym, each with an episode that its oracle played. `envgym show ENV` prints the
 complete description of one; with `envgym play ENV` you play it yourself. `scripts/environment_pages.py` writes this
-page.
+page. [What small models learned on some of them](results/environments.md).
 
 *Fork* is how an episode is copied: by its state, or by replaying its actions. The *chance score* is the highest mean
 reward of random baselines, which ignore the task.
