@@ -71,8 +71,8 @@ The searches:
 
 Small models and the easiest tasks of each environment. One seed. `bfcl_graded.yaml` was declared after `bfcl.yaml` had
 shown no clear change: of the two runs on function calls it is the better one, and its change is smaller than what was
-declared detectable. With a correction for two runs its p-value is above 5 %. The comparison of searches is at one budget
-and with one policy; the settings of `mcts` were chosen on the train tasks of the pilot's policy.
+declared detectable. With a correction for two runs its p-value is above 5 %. The comparison of searches is at one
+budget and with one policy; the settings of `mcts` were chosen on the train tasks of the pilot's policy.
 """
 
 
