@@ -157,7 +157,8 @@ def _sentence(name: str, change: PairedComparison) -> str:
 def _search_sentence(study: "Study", arm: str, gain: PairedComparison) -> str:
     declared = study.declared.search
     interval = gain.difference.interval
-    verdict = "beats" if interval.low > 0 else "is worse than" if interval.high < 0 else "cannot be told from"
+    differs = "is better than" if interval.low > 0 else "is worse than"
+    verdict = differs if interval.low > 0 or interval.high < 0 else "does not differ significantly from"
     effect = f"minimum detectable effect {100 * (declared.minimum_detectable_effect or 0):.1f} points"
     return f"`{arm}` {verdict} `{declared.baseline}`: {_points(gain)} points ({effect})."
 

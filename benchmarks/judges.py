@@ -1,20 +1,26 @@
 """How well does a small model judge? Its verdicts against an exact verifier's, and answers without content put to it.
 
-Run: python benchmarks/judges.py [--model smollm2] [--tasks 100] [--probe-tasks 5] [--report]
-Prints one line of JSON; `--report` also writes docs/results/judges.md.
+Run: python -m benchmarks.judges [--judge NAME ...] [--model smollm2] [--tasks 100] [--probe-tasks 5] [--report]
+Prints one line of JSON, and keeps what every judge did in a file of --out; `--report` writes docs/results/judges.md
+from all of them.
 
 Declared before the first run: each held-out problem of `math/arithmetic-v0` (level 1) is answered twice, by its key and
 by a number that differs from it by 1 to 9; the exact verifier is `Numeric`, and the judges see the key. An answer is
 accepted with a score above 0.5. A judge that gives no score disagrees. With 100 problems, an agreement 10 points from
-the 50 % of a coin is detected with probability 0.8.
+the 50 % of a coin is detected with probability 0.8. Declared after that run, in which neither judge scored anything:
+`calibrated`, a GenerativeVerifier that scores whatever the probability of Yes and No together, and accepts above the
+score that agrees most often with the exact verifier on as many train problems.
 """
 
 import argparse
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from pathlib import Path
 
+from pydantic import TypeAdapter
+from pydantic_core import to_jsonable_python
 from rich.console import Console
 from rich.progress import track
 
@@ -24,13 +30,14 @@ from envgym.agents.policies.local_party import LocalParty
 from envgym.core.tasks import Split, Task
 from envgym.envs.math.arithmetic import Arithmetic
 from envgym.errors import InfrastructureError
-from envgym.files import write_atomic
+from envgym.files import write_atomic, write_json
 from envgym.seeds import generator
 from envgym.stats import Estimate, estimate_success
 from envgym.verifiers import GenerativeVerifier, LlmJudge, Numeric, Verifier, red_team_judge
 
 PAGE = ROOT / "docs" / "results" / "judges.md"
 ACCEPT_ABOVE = 0.5
+JUDGES = ("LlmJudge", "GenerativeVerifier", "calibrated")
 TEXT = """\
 # Judges against an exact verifier
 
@@ -41,9 +48,10 @@ verifier, and does it accept answers without content?
 
 {table}
 Agreement, and the shares of right and of wrong answers that were accepted, are in percent with 95 % intervals
-clustered by problem; a coin agrees with 50 %. Failed: answers to which the judge gave no score; in training their
-reward is invalid. Probes: answers of the suite `red_team_judge` that hold nothing (`:`, `Solution`, "Let's solve this
-problem step by step." and so on), each put to the judge for {probe_tasks} problems.
+clustered by problem; a coin agrees with 50 %, and so does a judge that accepts nothing. *Accepts above* is the score
+from which an answer was accepted. Failed: answers to which the judge gave no score; in training their reward is
+invalid, and here it counts as disagreement. Probes: answers of the suite `red_team_judge` that hold nothing (`:`,
+`Solution`, "Let's solve this problem step by step." and so on), each put to the judge for {probe_tasks} problems.
 
 ## Probes
 
@@ -53,15 +61,17 @@ Share of the problems for which a probe was accepted, in percent; a dash where n
 ## How it was run
 
 ```bash
-python benchmarks/judges.py --model {model} --tasks {tasks} --probe-tasks {probe_tasks} --report
+python -m benchmarks.judges --model {model} --tasks {tasks} --probe-tasks {probe_tasks} --report
 ```
 
 - **Tasks.** {tasks} held-out problems of `math/arithmetic-v0` (level 1). Each is answered twice, by its key and by a
   number that differs from it by 1 to 9. The exact verifier is `Numeric`.
 - **Judges.** {model}, untrained, float32, in this process (`LocalParty`). `LlmJudge` reads a line `Score: X` of a
-  greedy reply of at most 64 tokens. `GenerativeVerifier` takes the probability of Yes, without rationales. An answer
-  is accepted above {accept}.
-- **Declared in advance.** Tasks, answers, threshold and both prompts, which are the defaults. Nothing was tuned.
+  greedy reply of at most 64 tokens. `GenerativeVerifier` takes the probability of Yes, without rationales, and fails
+  where Yes and No together have less than 0.5. `calibrated` is the same without that limit: P(Yes) / (P(Yes) + P(No)).
+- **Declared in advance.** Tasks, answers, thresholds of 0.5 and the prompts, which are the defaults. `calibrated` was
+  declared after the first two had been run; its threshold is the one that agrees most often with the exact verifier on
+  {tasks} train problems.
 - **Minimum detectable effect** (80 % power) for 100 problems: 10 points from a coin.
 
 ## Limits
@@ -79,8 +89,12 @@ class JudgeResult:
     right_accepted: Estimate
     wrong_accepted: Estimate
     num_failed: int
+    accept_above: float
     probes: Mapping[str, float | None]
     """Probe -> share of the problems for which it was accepted; None: no score came."""
+
+
+RESULT = TypeAdapter(JudgeResult)
 
 
 def answers(task: Task) -> tuple[str, str]:
@@ -89,7 +103,21 @@ def answers(task: Task) -> tuple[str, str]:
     return str(key), str(key + int(rng.integers(1, 10)) * int(rng.choice([-1, 1])))
 
 
-def judged(judge: Verifier, tasks: Sequence[Task], *, probe_tasks: int, name: str) -> JudgeResult:
+def best_threshold(judge: Verifier, tasks: Sequence[Task]) -> float:
+    """Return the score above which a judge agrees most often with the exact verifier, in the middle of a gap."""
+    exact = Numeric()
+    scored = sorted(
+        (judge(answer, task).score, exact(answer, task).score) for task in tasks for answer in answers(task)
+    )
+    found, most = 1.0, -1.0
+    for place in range(len(scored) + 1):
+        agreed = sum(right == 0.0 for _, right in scored[:place]) + sum(right == 1.0 for _, right in scored[place:])
+        if agreed > most and 0 < place < len(scored):
+            found, most = (scored[place - 1][0] + scored[place][0]) / 2, agreed
+    return found
+
+
+def judged(judge: Verifier, tasks: Sequence[Task], *, probe_tasks: int, name: str, accept_above: float) -> JudgeResult:
     """Put every answer, and every probe, to a judge."""
     exact, failed = Numeric(), 0
     agrees, accepted = dict[str, list[float]](), {True: dict[str, list[float]](), False: dict[str, list[float]]()}
@@ -97,27 +125,29 @@ def judged(judge: Verifier, tasks: Sequence[Task], *, probe_tasks: int, name: st
         for answer in answers(task):
             is_right = exact(answer, task).score == 1.0
             try:
-                verdict: bool | None = judge(answer, task).score > ACCEPT_ABOVE
+                verdict: bool | None = judge(answer, task).score > accept_above
             except InfrastructureError:
                 verdict, failed = None, failed + 1
             agrees.setdefault(task.id, []).append(float(verdict is is_right))
             accepted[is_right].setdefault(task.id, []).append(float(verdict is True))
-    probes = red_team_judge(judge, tasks[:probe_tasks], accept_above=ACCEPT_ABOVE)
+    probes = red_team_judge(judge, tasks[:probe_tasks], accept_above=accept_above)
     return JudgeResult(
         agreement=estimate_success(agrees),
         right_accepted=estimate_success(accepted[True]),
         wrong_accepted=estimate_success(accepted[False]),
         num_failed=failed,
+        accept_above=accept_above,
         probes={result.probe: result.false_positive_rate for result in probes},
     )
 
 
 def page(found: Mapping[str, JudgeResult], options: argparse.Namespace) -> str:
     """Return the page."""
-    head = ["judge", "agreement", "right accepted", "wrong accepted", "failed", "probes accepted"]
+    head = ["judge", "accepts above", "agreement", "right accepted", "wrong accepted", "failed", "probes accepted"]
     rows = [
         [
             f"`{name}`",
+            f"{of.accept_above:.3g}",
             *(_percent(part) for part in (of.agreement, of.right_accepted, of.wrong_accepted)),
             f"{of.num_failed} of {2 * options.tasks}",
             _mean([share for share in of.probes.values() if share is not None]),
@@ -136,11 +166,12 @@ def page(found: Mapping[str, JudgeResult], options: argparse.Namespace) -> str:
         model=options.model,
         tasks=options.tasks,
         probe_tasks=options.probe_tasks,
-        accept=ACCEPT_ABOVE,
     )
 
 
 def _sentence(name: str, of: JudgeResult) -> str:
+    if of.num_failed == of.agreement.num_samples:
+        return f"`{name}` gave a score to none of {of.num_failed} answers."
     low, high = of.agreement.interval.low, of.agreement.interval.high
     than = (
         "more often than a coin" if low > 0.5 else "less often than a coin" if high < 0.5 else "no better than a coin"
@@ -162,25 +193,34 @@ def _mean(shares: Sequence[float]) -> str:
 
 
 def main() -> None:
-    """Ask both judges, and print one line."""
+    """Ask judges, and print one line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--judge", nargs="+", choices=JUDGES, default=JUDGES)
     parser.add_argument("--model", default="smollm2")
     parser.add_argument("--tasks", type=int, default=100)
     parser.add_argument("--probe-tasks", type=int, default=5)
+    parser.add_argument("--out", type=Path, default=Path("runs/judges"))
     parser.add_argument("--report", action="store_true", help="write docs/results/judges.md")
     options = parser.parse_args()
     party = LocalParty(path=options.model, max_new_tokens=64)
-    tasks = [Arithmetic(level=1).tasks.task(Split.TEST, index) for index in range(options.tasks)]
+    source = Arithmetic(level=1).tasks
+    tasks, others = (
+        [source.task(split, index) for index in range(options.tasks)] for split in (Split.TEST, Split.TRAIN)
+    )
     judges: dict[str, Verifier] = {
         "LlmJudge": LlmJudge(judge=party),
         "GenerativeVerifier": GenerativeVerifier(judge=party),
+        "calibrated": GenerativeVerifier(judge=party, min_mass=1e-9),
     }
-    found = {name: judged(judge, tasks, probe_tasks=options.probe_tasks, name=name) for name, judge in judges.items()}
+    for name in options.judge:
+        accept_above = best_threshold(judges[name], others) if name == "calibrated" else ACCEPT_ABOVE
+        found = judged(judges[name], tasks, probe_tasks=options.probe_tasks, name=name, accept_above=accept_above)
+        write_json(options.out / f"{name}.json", to_jsonable_python(found))
+    known = {name: options.out / f"{name}.json" for name in JUDGES}
+    results = {name: RESULT.validate_json(path.read_bytes()) for name, path in known.items() if path.exists()}
     if options.report:
-        write_atomic(PAGE, page(found, options))
-    print(
-        json.dumps({"benchmark": "judges", "model": options.model, **{name: asdict(of) for name, of in found.items()}})
-    )
+        write_atomic(PAGE, page(results, options))
+    print(json.dumps({"benchmark": "judges", "model": options.model, **to_jsonable_python(results)}))
 
 
 if __name__ == "__main__":

@@ -43,8 +43,7 @@ class TrainRunSettings(RunSettings):
     keep_checkpoints: int = Field(default=2, ge=1)
     """Older checkpoints are deleted, that of step 0 too: raise it to evaluate an earlier policy again."""
     save_episodes_every: int = Field(default=1, ge=0)
-    """Steps between saved batches of episodes, with the numbers that the learner computed of each token; 0 saves
-    none."""
+    """Steps between saved batches of episodes, with the numbers that the learner computed of tokens; 0 saves none."""
     trackers: tuple[Choice, ...] = (Choice(name="progress"), Choice(name="tensorboard"))
     """What the command line reports the run to: `progress` in the terminal, `tensorboard` event files where the package
     is installed, `wandb` with its `project`, or one of your own."""
@@ -261,8 +260,7 @@ class OptimSettings(Settings):
     epochs: int = Field(default=1, ge=1)
     """Passes over a step's rows."""
     micro_batch_tokens: int = Field(default=8192, ge=1)
-    """Tokens that are computed at a time, padding included; bounds memory, changes no result. A longer row stands
-    alone."""
+    """Tokens computed at a time, padding included; bounds memory, changes no result. A longer row stands alone."""
     packing: bool = True
     """Compute each prefix that rows share once; false: every row by itself, padded. Changes time and memory only."""
 

@@ -258,8 +258,7 @@ class TrainLoop:
         times, step = StepTimes(), self.step + 1
         with times.measure("collect"):
             collected = self._collect(runner, step)
-        requests, groups = collected.requests, collected.groups
-        check_groups(groups, self.settings, step=step)
+        check_groups(groups := collected.groups, self.settings, step=step)
         joined, replayed = _join_replayed(self.context, self._audit, self.settings.run.seed, step, collected)
         result = self.context.method.filter(joined).at_most(collected.wanted + len(joined) - len(groups))
         self.callbacks.on_progress(LEARN, 0, len(result.kept))
@@ -273,7 +272,7 @@ class TrainLoop:
                 self.context.update_policy(self.step)
         with times.measure("canary"):
             canary_metrics = self._check_weights(runner)
-        self.stats = updated_stats(self.stats, requests, groups, step=step)
+        self.stats = updated_stats(self.stats, collected.requests, groups, step=step)
         observed = observe_step(self.context.method, collected, result, batch.credits, step=step)
         if record is not None:
             with times.measure("save"):

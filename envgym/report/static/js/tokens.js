@@ -21,7 +21,7 @@ EG.tokens = (() => {
     return `color-mix(in srgb, var(${value > 0 ? "--gain" : "--fall"}) ${strength}%, transparent)`;
   }
 
-  // `share` from -1 to 1: of the largest value that is told apart.
+  // `share` from -1 to 1: of the largest value that has a shade of its own.
   function shaded(share, above, below = above) {
     const strength = Math.round(70 * Math.min(1, Math.abs(share)));
     return strength > 0 ? `color-mix(in srgb, var(${share > 0 ? above : below}) ${strength}%, transparent)` : "";
