@@ -1,5 +1,6 @@
 """The page of benchmarks/environments.py: what training and search gave, and how it was run."""
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -64,6 +65,8 @@ The searches:
   `examples/environments/` before the declared runs. The pilots had another seed; the pilot's searches were on train
   tasks. The settings were found by pilots with that other seed.
 - **Seed.** {seed}: one run for each environment. The intervals cover other tasks of the same source, not other seeds.
+- **Logs.** [environments.jsonl](environments.jsonl) has the rewards of every held-out task, and for training what each
+  step paid, by run.
 - **Success** is a proved theorem, an optimal packing, and the right call.
 - **Cost.** {cost}
 
@@ -97,6 +100,27 @@ def write_page(study: "Study", path: Path) -> None:
         cost=", ".join(f"{name}: {_minutes(study, name)} minutes" for name in changes) + ", on a shared machine.",
     )
     write_atomic(path, text)
+    runs = [*changes, *(f"search-{arm}" for arm in arms)]
+    write_atomic(path.with_suffix(".jsonl"), "".join(f"{json.dumps(_log(study, name))}\n" for name in runs))
+
+
+LOGGED = (
+    "step",
+    "train/success",
+    "reward/mean",
+    "filter/kept",
+    "loss/entropy",
+    "logprob_gap/mean_abs",
+    "rollout/invalid",
+)
+"""Metrics of a train step that are kept beside the page."""
+
+
+def _log(study: "Study", name: str) -> dict[str, object]:
+    """Return what a run paid, task by task and step by step."""
+    metrics = [row for row in RunDirectory.open(study.directory(name)).metrics() if row["step"]]
+    steps = [{key: row[key] for key in LOGGED if key in row} for row in metrics]
+    return {"run": name, "evaluations": [record.to_json() for record in study.records(name)], "steps": steps}
 
 
 TRAINED_HEAD = ["settings", "environment", "tasks", "before", "after", "change", "p", "detectable"]
