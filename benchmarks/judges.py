@@ -51,7 +51,8 @@ Agreement, and the shares of right and of wrong answers that were accepted, are 
 clustered by problem; a coin agrees with 50 %, and so does a judge that accepts nothing. *Accepts above* is the score
 from which an answer was accepted. Failed: answers to which the judge gave no score; in training their reward is
 invalid, and here it counts as disagreement. Probes: answers of the suite `red_team_judge` that hold nothing (`:`,
-`Solution`, "Let's solve this problem step by step." and so on), each put to the judge for {probe_tasks} problems.
+`Solution`, "Let's solve this problem step by step." and so on), each put to the judge for {probe_tasks} problems; a
+blank one is refused without asking the model.
 
 ## Probes
 
@@ -195,7 +196,7 @@ def _mean(shares: Sequence[float]) -> str:
 def main() -> None:
     """Ask judges, and print one line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--judge", nargs="+", choices=JUDGES, default=JUDGES)
+    parser.add_argument("--judge", nargs="*", choices=JUDGES, default=JUDGES, help="none: report what is kept")
     parser.add_argument("--model", default="smollm2")
     parser.add_argument("--tasks", type=int, default=100)
     parser.add_argument("--probe-tasks", type=int, default=5)
