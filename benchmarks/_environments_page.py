@@ -57,7 +57,7 @@ python -m benchmarks.environments report
 
 The searches:
 
-```bash
+```text
 {commands}
 ```
 
