@@ -1,6 +1,6 @@
 """What an evaluation costs beyond generation, and how long the report of 1,000 episodes takes; one line of JSON.
 
-Run: python -m benchmarks.evaluation [--model smollm2] [--tasks 96]. Two evaluations of `math/arithmetic-v0` differ in
+Run: python -m benchmarks.evaluation [--model tiny] [--tasks 272]. Two evaluations of `math/arithmetic-v0` differ in
 their tasks alone, so that loading and importing cancel out. The model computes in threads of its own; all else happens
 in the main one: environments, rendering, parsing, recording, metrics. `overhead_share` is the processor time of the
 main thread over that of the process, with what the environments take in it. `report_s` and `report_cpu_s` are of
@@ -43,7 +43,7 @@ def measured(work: Callable[[], object]) -> Spent:
 
 
 def settings_of(model: str, tasks: int, directory: Path) -> EvalSettings:
-    """Return the settings of an evaluation: sampled, one thread, as many episodes at a time as fit."""
+    """Return the settings of an evaluation: sampled, by one thread, 64 episodes at a time."""
     return EvalSettings.model_validate({
         "run": {"name": "overhead", "seed": 0, "directory": str(directory)},
         "model": {"name": model},
@@ -56,8 +56,8 @@ def settings_of(model: str, tasks: int, directory: Path) -> EvalSettings:
 def main() -> None:
     """Measure, and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default="smollm2")
-    parser.add_argument("--tasks", type=int, default=96)
+    parser.add_argument("--model", default="tiny")
+    parser.add_argument("--tasks", type=int, default=272)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         _, few, many = (  # the first one imports what the others need, too

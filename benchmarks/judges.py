@@ -52,7 +52,7 @@ clustered by problem; a coin agrees with 50 %, and so does a judge that accepts 
 from which an answer was accepted. Failed: answers to which the judge gave no score; in training their reward is
 invalid, and here it counts as disagreement. Probes: answers of the suite `red_team_judge` that hold nothing (`:`,
 `Solution`, "Let's solve this problem step by step." and so on), each put to the judge for {probe_tasks} problems; a
-blank one is refused without asking the model.
+blank one is refused without asking the model, and is left out of *probes accepted*.
 
 ## Probes
 
@@ -151,7 +151,7 @@ def page(found: Mapping[str, JudgeResult], options: argparse.Namespace) -> str:
             f"{of.accept_above:.3g}",
             *(_percent(part) for part in (of.agreement, of.right_accepted, of.wrong_accepted)),
             f"{of.num_failed} of {2 * options.tasks}",
-            _mean([share for share in of.probes.values() if share is not None]),
+            _mean([share for probe, share in of.probes.items() if share is not None and probe.strip()]),
         ]
         for name, of in found.items()
     ]
