@@ -204,8 +204,8 @@ async def _play(job: EpisodeJob, settings: EvalSettings, policy: "MessagePolicy 
     """Play one episode with a policy that is given, or with the one of the settings."""
     async with AsyncExitStack() as stack:
         if policy is None:
-            holder = stack.enter_context(closing(PolicyHolder()))
-            play = await open_player(settings, Chain(), holder, stack)
+            policies = stack.enter_context(closing(PolicyHolder()))
+            play = await open_player(settings, Chain(), policies, stack)
         else:
             await stack.enter_async_context(policy)
             play = message_player(settings.agent, policy, Chain(), settings.evaluation, concurrency=1)

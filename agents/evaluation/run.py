@@ -90,7 +90,7 @@ def run_evaluation(
     resume: bool = False,
     on_progress: Progress = lambda phase, done, total: None,
     started: float | None = None,
-    holder: PolicyHolder | None = None,
+    policies: PolicyHolder | None = None,
 ) -> EvalResult:
     """Evaluate as `settings` say and write a run directory.
 
@@ -100,7 +100,7 @@ def run_evaluation(
             are played, and `history.jsonl` records the change. Episodes that infrastructure ended run again.
         on_progress: called as episodes end.
         started: what `time.perf_counter()` was when the work began, for its wall time; None: now.
-        holder: of the policy, which outlives the evaluation there; None: the policy is closed at its end.
+        policies: holds the policy, which outlives the evaluation; None: it is closed at its end.
 
     Raises:
         SettingsError, UnknownName, RunError: bad settings or directory; nothing has been written then. RunError: too
@@ -119,7 +119,7 @@ def run_evaluation(
         if run is None or missing:
             if settings.engine.backend.name in _LOADS_MODEL:
                 check_model(settings.model.name)
-            policies = held.enter_context(closing(PolicyHolder())) if holder is None else holder
+            policies = held.enter_context(closing(PolicyHolder())) if policies is None else policies
             run = run_coroutine(_evaluate_plans(settings, run, missing, search, policies, on_progress, held, started))
         report = write_run_report(run)
         (run.path / JOURNAL).unlink(missing_ok=True)  # all of it is in the run's episodes

@@ -225,11 +225,11 @@ def run_suite(
         env.make().close()  # what is not installed is told before the first episode
     _begin(suite, directory, resume=resume)
     results: dict[str, EvalResult] = {}
-    with closing(PolicyHolder()) as holder:  # a model is loaded once for all of its cells
+    with closing(PolicyHolder()) as policies:  # a model is loaded once for all of its cells
         for name, of_cell in settings.items():
             is_begun = (of_cell.run.path / "run.json").exists()
             told = _named(on_progress, name)
-            results[name] = run_evaluation(of_cell, resume=is_begun, on_progress=told, holder=holder)
+            results[name] = run_evaluation(of_cell, resume=is_begun, on_progress=told, policies=policies)
     return results
 
 

@@ -18,6 +18,7 @@ from envgym.agents.rollout.messages import MessagePolicy
 from envgym.agents.settings import EngineSettings, ModelSettings
 from envgym.api import eval_settings
 from envgym.cli.main import main
+from envgym.episodes import trees_of
 from envgym.errors import RunError, SettingsError, UnknownName
 from envgym.runs import RunDirectory
 from envgym.settings import build_settings
@@ -242,6 +243,21 @@ def test_a_model_is_loaded_once_for_all_its_cells(tmp_path: Path, events: list[s
     suite = small(searches=["chain", {"name": "best_of", "n": 2}], agent={"max_turn_tokens": 4}, tasks=1)
     results = run_suite(suite, tmp_path / "s", make_settings=eval_settings)
     assert (len(results), events) == (2, ["made 0", "closed 0"])
+
+
+def test_a_cell_samples_what_it_would_alone(tmp_path: Path) -> None:
+    envs = [{"id": "puzzles/guess_number-v0"}, {"id": "math/arithmetic-v0"}]
+    suite = small(envs=envs, agent={"max_turn_tokens": 4}, evaluation={"temperature": 1.0})
+    together = run_suite(suite, tmp_path / "s", make_settings=eval_settings)["math_arithmetic-v0"]
+    cell = next(cell for cell in suite_cells(suite) if cell.env.id == "math/arithmetic-v0")
+    settings = suites.cell_settings(suite, cell, tmp_path / "a", tasks=2, make_settings=eval_settings, trusted=False)
+    alone = evaluations.run_evaluation(settings)
+
+    def tokens(directory: Path) -> list[tuple[int, ...]]:
+        trees = trees_of(RunDirectory.open(directory).episodes())
+        return [part.token_ids for tree in trees for node in tree.nodes for part in node.edge.segments]
+
+    assert tokens(together.directory) == tokens(alone.directory)
 
 
 def test_a_policy_is_closed_before_that_of_other_settings_is_made(events: list[str]) -> None:
