@@ -63,8 +63,8 @@ The searches:
 
 - **Declared in advance.** Settings, seeds, tasks, budgets, searches and minimum detectable effects were committed in
   `examples/environments/` before the declared runs. Pilots with another seed found the settings of np and proofs, and
-  those of `mcts` among a few variants on train tasks; the pilot of bfcl_graded was stopped after six steps, and bfcl had
-  none.
+  those of `mcts` among a few variants on train tasks; the pilot of bfcl_graded was stopped after six steps, and bfcl
+  had none.
 - **Seed.** {seed}: one run for each environment. The intervals cover other tasks of the same source, not other seeds.
 - **Logs.** [environments.jsonl](environments.jsonl) has the rewards of every held-out task, and for training what each
   step paid, by run.

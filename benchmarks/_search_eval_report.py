@@ -68,6 +68,7 @@ page.
 - A model of 0.5 million parameters on easy problems of about two turns. In such shallow trees a search has few
   decisions to make. The results say nothing about long episodes or language models.
 - The budget counts generated tokens only.
+- A later version of `mcts` counts turns that repeat a child against `widening`; the runs above are of the one before.
 - The declaration is older than these numbers. All searches were measured again, with the same settings and seeds,
   after changes to the warm start, to the selection of an answer, and to the tasks on which a value is measured. The
   minimum detectable effect is that of the pilot of the first measurement, whose policy solved 40.0 % in single

@@ -184,6 +184,7 @@ def test_a_simulation_adds_its_turns_and_its_value_to_all_above() -> None:
     assert [(node.visits, node.total, node.value) for node in (root, first, left, right)] == [
         (2, 1.0, 0.5), (2, 1.0, 0.5), (1, 1.0, 1.0), (1, 0.0, 0.0),
     ]  # fmt: skip
+    assert [node.repeats for node in (root, first, left)] == [1, 0, 0]  # the first turn was sampled twice
     assert [(node.depth, node.surprisal, node.pending) for node in (root, first, left)] == [
         (0, 0.0, 0), (1, 2.0, 0), (2, 0.5, 0),
     ]  # fmt: skip
