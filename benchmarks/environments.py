@@ -36,6 +36,8 @@ PAGE = ROOT / "docs" / "results" / "environments.md"
 class Trained(Settings):
     """An environment that is trained on; its settings stand in the file of its name."""
 
+    seed: int | None = None
+    """Seed of the declared run; None: that of the study."""
     minimum_detectable_effect: float | None = Field(default=None, gt=0, le=1)
     """Difference in held-out success that the declared tasks show with probability 0.8, by the pilot's variance; None:
     not known yet, and the declared run is not made."""
@@ -97,11 +99,11 @@ class Study:
                 for env_id, settings in self.declared.few_steps.items():
                     self._train(name, env_id, {"envs": json.dumps([{"id": env_id, "settings": settings}])})
             else:
-                self._train(name, name)
+                self._train(name, name, seed=None if self.is_pilot else self.declared.trained[name].seed)
 
-    def _train(self, config: str, name: str, sets: dict[str, str] | None = None) -> None:
-        path = EXAMPLES / f"{config}.yaml"
-        every = {"run.seed": self.seed, "model.tiny.seed": self.seed, **(sets or {})}
+    def _train(self, config: str, name: str, sets: dict[str, str] | None = None, *, seed: int | None = None) -> None:
+        path, seed = EXAMPLES / f"{config}.yaml", self.seed if seed is None else seed
+        every = {"run.seed": seed, "model.tiny.seed": seed, **(sets or {})}
         is_whole = evaluated_after(load_train_settings(path, []).run.steps)
         train(str(path.relative_to(ROOT)), self.directory(name), every, is_whole=is_whole)
 

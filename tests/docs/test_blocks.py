@@ -58,6 +58,7 @@ RUNNERS: Final = MappingProxyType(
         ("text", "docs/evaluate.md"): f"{SHOWN}::test_results_have_the_form_that_the_page_shows",
         ("text", "docs/runs.md"): f"{SHOWN}::test_progress_and_the_error_have_the_form_that_the_page_shows",
         ("text", "docs/architecture.md"): f"{SHOWN}::test_commands_of_the_architecture_page_are_those_of_the_program",
+        ("text", "docs/results/environments.md"): f"{SHOWN}::test_searches_of_the_results_are_those_of_the_study",
         ("yaml", "docs/processes.md"): (
             "tests/docs/test_processes.py::test_settings_of_the_page_have_as_many_addresses_as_they_say"
         ),
