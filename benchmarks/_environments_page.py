@@ -96,7 +96,7 @@ def write_page(study: "Study", path: Path) -> None:
         samples=declared.search.samples,
         tasks=declared.search.tasks,
         few="".join(table(FEW_HEAD, [_few_row(study, env_id) for env_id in declared.few_steps])),
-        commands="\n".join(_command(study, arm) for arm in arms),
+        commands="\n".join(search_line(study, arm) for arm in arms),
         seed=declared.seed,
         cost=", ".join(f"{name}: {_minutes(study, name)} minutes" for name in changes) + ", on a shared machine.",
     )
@@ -193,7 +193,8 @@ def _points(paired: PairedComparison) -> str:
     return f"{100 * value:+.1f} [{100 * interval.low:+.1f}, {100 * interval.high:+.1f}]"
 
 
-def _command(study: "Study", arm: str) -> str:
+def search_line(study: "Study", arm: str) -> str:
+    """Return the command of a search as the page shows it."""
     return " ".join(study.search_command(arm)).replace(f"{study.root}", "runs/environments")
 
 
