@@ -6,7 +6,7 @@ from xml.sax.saxutils import escape
 
 from benchmarks._studies import Mean
 
-COLORS = ("#555555", "#d55e00", "#0072b2", "#009e73")
+COLORS = ("#555555", "#d55e00", "#0072b2", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7b3294", "#8c510a")
 """Of the arms in their order; told apart by those who see few colors."""
 PANEL_WIDTH, PANEL_HEIGHT, LEFT, TOP, BOTTOM, GAP = 330, 230, 56, 58, 50, 34
 _TICKS = (0.0, 0.25, 0.5, 0.75, 1.0)

@@ -1,148 +1,165 @@
-"""Report of benchmarks/search_eval.py: docs/results/search_eval.md."""
+"""The page of benchmarks/search_eval.py: success over compute, compared by task."""
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import variance
 
-from benchmarks._search_eval_arms import CHAIN, Bench
-from benchmarks._studies import check_declared
+from benchmarks._curves import CurvePoint, Curves, plot
+from benchmarks._search_eval_cells import CHAIN, Bench, Cell, pilot_differences
+from benchmarks._studies import Mean, check_declared
+from benchmarks._tables import table
+from envgym.agents.evaluation.play import EvalRecord
 from envgym.errors import RunError, sentence
-from envgym.runs import RunDirectory, read_object
-from envgym.stats import PairedComparison
+from envgym.files import write_atomic
+from envgym.stats import HolmStep, PairedComparison, correct_by_holm, minimum_detectable_effect
 
 PAGE = """\
-# Searches against chains, at an equal token budget
+# Which search at evaluation?
 
-**Question.** With an equal number of generated tokens per task, does a search at test time answer better than
-single episodes (`chain`)?
+**Question.** At equal generated tokens, and led by the same learned value, does a search that goes back into episodes
+(`beam`, `mcts`) solve more held-out tasks than independent episodes of which one is chosen (`best_of`)?
 
-**Answer.** On easy problems with a tiny model:
+**Answer.** At {most} times the tokens of an episode:
 
 {findings}
 
-| what answers | success | difference to `chain` | p | tokens | prefilled | env steps | value reads |
-|---|---|---|---|---|---|---|---|
-{table}
+![Held-out success over generated tokens, in episodes]({figure})
 
-Success is in percent, differences are in points, with 95 % intervals paired by task; differences to
-`chain` are paired by task. p is that of a two-sided sign-flip test, multiplied by the {num_compared} declared
-comparisons: {compared}.
+Lines are success at 1, 2, 4 and 8 times the tokens of a mean episode; bands are 95 % intervals over tasks. Every line
+begins at a single episode.
 
-Tokens and steps are means per task of the whole search. Every search except `chain` prefers complete episodes: an
-episode that reached the budget is chosen only if there is no other, and short episodes are more likely to be
-complete. The **oracle-selected** row uses the reward, which is not available at test time: it is an upper bound for
-any selection among such episodes, not a result.
+{games}
+Success is the share of held-out tasks, in percent, with 95 % intervals over tasks. *Tokens*, *prefilled* tokens, *env
+steps* and tokens that the value reads (*value reads*) are means per task of the whole search, at the largest budget.
+The **oracle-selected** rows use the reward, which is not available at test time: upper bounds, not results.
 
 ## How it was run
 
 ```bash
-{commands}
+python -m benchmarks.search_eval pilot
+python -m benchmarks.search_eval run
+python -m benchmarks.search_eval report
 ```
 
-`python benchmarks/search_eval.py run` runs all of them, and `python benchmarks/search_eval.py report` writes this
-page.
-
-- **Tasks.** {tasks} held-out problems of `math/arithmetic-v0` (two operations, with a calculator).
-- **Budget.** {budget} generated tokens per task, which is about {samples} episodes. `chain` spends them on
-  {samples} independent episodes and reports their mean success. The others spend them on one search that gives one
-  answer.
-- **Value.** `envgym value` sampled {episodes} episodes of the policy on train tasks, and fitted a copy of the model
-  with a value head to their returns. It explains {explained:.0f} % of the variance of the returns on train tasks that
-  were held back from the fit. Tokens that the value reads are in a separate column and do not count towards the
-  budget.
-- **Seed.** {seed}, one policy and one value.
-- **Declared in advance.** Policy, value, seed, tasks, budget, searches and the minimum detectable effect were
-  committed in `examples/search_eval/` before any search was run on the held-out tasks.
-- **Minimum detectable effect** (80 % power) for {tasks} tasks at the corrected level: {effect:.1f} points, from the
-  largest standard deviation of paired differences ({pilot_arms}) in a pilot on {pilot_tasks} train tasks with
-  another sampling seed.
-- **Choice of settings.** Policy and value were trained on train tasks only, and their settings were chosen after a
-  few trials there. After the first pilot, `best_of` was changed: with eight episodes started together, this budget
-  was spent on their first turns, and none was completed. The training command evaluates the warm start on the first
-  10 held-out tasks, which was not used to choose anything. No reward of a held-out task was used to guide a search
-  or to select an answer, except in the oracle-selected row.
+- **Tasks.** {tasks} held-out tasks of each environment, the same for every search.
+- **Budget.** Every search may generate 1, 2, 4 or 8 times the tokens of a mean episode, as the pilot counted them. What
+  is prefilled and what the value reads is listed and does not count.
+- **Value.** `envgym value` sampled episodes of the policy on train tasks and fitted a copy of the model with a value
+  head to their returns. The explained variance is on train tasks that were held back from the fit.
+- **Tests.** The pairs above at the largest budget: a sign-flip test, paired by task, corrected by Holm over all
+  {comparisons} comparisons. Everything else on this page is not corrected.
+- **Seed.** {seed}, one policy and one value per environment.
+- **Declared in advance.** Policies, values, seed, tasks, budgets, searches, tests and minimum detectable effects (80 %
+  power, uncorrected) were committed in `examples/search_eval/` before a search was run on held-out tasks. Settings were
+  chosen on train tasks.
+- **Data.** [search_eval.jsonl](search_eval.jsonl) has the rewards of every task, by search and budget.
 
 ## Limits
 
-- One policy and one value, with one seed each: the intervals are over tasks, not over training runs. The value was
-  fitted to few episodes, and its settings were not optimised.
-- A model of 0.5 million parameters on easy problems of about two turns. In such shallow trees a search has few
-  decisions to make. The results say nothing about long episodes or language models.
-- The budget counts generated tokens only.
-- A later version of `mcts` counts turns that repeat a child against `widening`; the runs above are of the one before.
-- The declaration is older than these numbers. All searches were measured again, with the same settings and seeds,
-  after changes to the warm start, to the selection of an answer, and to the tasks on which a value is measured. The
-  minimum detectable effect is that of the pilot of the first measurement, whose policy solved 40.0 % in single
-  episodes.
+Models of half a million parameters and easy tasks of a few turns, with one policy and one value each: the intervals are
+over tasks, not over training runs. Nothing is said about language models or long episodes.
+"""
+
+GAME = """\
+## `{env}`
+
+A single episode solves {success} % and generates {tokens} tokens. The value, fitted to {episodes:,} episodes, explains
+{explained:.0f} % of the variance of returns on tasks held back from its fit. Minimum detectable effect of a pair:
+{effect:.1f} points.
+
 """
 
 
+def planned_effect(bench: Bench, game: str) -> float:
+    """Return the difference that the declared tasks can show, by the largest spread of the pilot's pairs."""
+    spreads = [variance(pilot_differences(bench, game, pair)) for pair in bench.declared.compared]
+    return minimum_detectable_effect(bench.declared.tasks, max(spreads))
+
+
 def write_report(bench: Bench, page: Path) -> None:
-    """Write the page. Raises: RunError: an arm is not through. SettingsError: nothing was declared."""
-    check_declared({"held-out tasks": bench.declared.minimum_detectable_effect})
-    missing = [name for name in bench.arms if bench.record(name, is_pilot=False) is None]
-    if missing:
-        do = "run the benchmark with `run` first"
-        raise RunError(sentence("results", "hold every arm", f"none of {missing}", where=str(bench.root), do=do))
+    """Write the page. Raises: RunError: a cell is not finished. SettingsError: nothing was declared."""
     declared = bench.declared
-    fit = RunDirectory.open(bench.value).metrics()[-1]
-    commands = [*bench.training(), *(bench.evaluation(name, is_pilot=False) for name in bench.arms)]
-    page.write_text(
-        PAGE.format(
-            tasks=declared.tasks,
-            budget=declared.budget,
-            samples=declared.samples,
-            table="\n".join(_table(bench)),
-            num_compared=len(declared.compared),
-            compared=", ".join(bench.arms[name].what for name in declared.compared),
-            findings="\n".join(_findings(bench)),
-            episodes=declared.value.episodes,
-            explained=100 * fit.get("critic/explained_variance", 0.0),
-            seed=declared.seed,
-            effect=100 * (declared.minimum_detectable_effect or 0.0),
-            pilot_tasks=declared.pilot.tasks,
-            pilot_arms=", ".join(declared.pilot.arms),
-            commands="\n".join(" ".join(["envgym", *command]) for command in commands),
-        ),
-        encoding="utf-8",
+    check_declared({game: of.minimum_detectable_effect for game, of in declared.games.items()})
+    records = {cell: bench.record(cell) for game in declared.games for cell in bench.cells(game, is_pilot=False)}
+    missing = [cell.name for cell, record in records.items() if record is None]
+    if missing:
+        must, got, do = "be finished", f"{len(missing)} that are not", "run the benchmark with `run` first"
+        raise RunError(sentence("evaluations", must, got, where=missing[0], do=do))
+    most = declared.factors[-1]
+    pairs = [(game, ours, other) for game in declared.games for ours, other in declared.compared]
+    compared = {
+        (game, ours, other): bench.compared(
+            Cell(game=game, arm=other, factor=most), Cell(game=game, arm=ours, factor=most)
+        )
+        for game, ours, other in pairs
+    }
+    corrected = dict(zip(pairs, correct_by_holm([compared[pair].p_value for pair in pairs]), strict=True))
+    whole = {cell: record for cell, record in records.items() if record is not None}
+    curves = {game: _curves(bench, game, whole) for game in declared.games}
+    write_atomic(page.with_suffix(".svg"), plot(curves, axis="episodes' worth of generated tokens"))
+    lines = [json.dumps({"cell": cell.name, **record.to_json()}) for cell, record in whole.items()]
+    write_atomic(page.with_suffix(".jsonl"), "".join(f"{line}\n" for line in lines))
+    text = PAGE.format(
+        most=most,
+        findings="\n".join(_finding(*pair, compared[pair], corrected[pair]) for pair in pairs),
+        figure=page.with_suffix(".svg").name,
+        games="\n".join(_game(bench, game, whole) for game in declared.games),
+        tasks=declared.tasks,
+        comparisons=len(pairs),
+        seed=declared.seed,
     )
+    write_atomic(page, text)
 
 
-def _table(bench: Bench) -> list[str]:
-    rows: list[str] = []
-    for name, arm in bench.arms.items():
-        record = bench.record(name, is_pilot=False)
-        assert record is not None
-        of = bench.compared(name, is_pilot=False)
-        ends = of.difference.interval
-        interval = f"[{100 * ends.low:+.1f}, {100 * ends.high:+.1f}]"
-        difference = "" if name == CHAIN else f"{100 * of.difference.value:+.1f} {interval}"
-        p = f"{corrected(bench, of):.4f}" if name in bench.declared.compared else ""
-        size = bench.declared.samples if name == CHAIN else 1
-        costs: Mapping[str, float] = {key: cost * size for key, cost in record.costs.items()}
-        reads = read_object(bench.directory(name, is_pilot=False) / "reads.json")["tokens_read"] / len(record.rewards)
+def success_of(record: EvalRecord) -> Mean:
+    """Return success with its interval over tasks."""
+    found = record.success
+    assert found is not None, "valid episodes"
+    return Mean(found.value, found.interval.low, found.interval.high)
+
+
+def _curves(bench: Bench, game: str, records: Mapping[Cell, EvalRecord]) -> Curves:
+    chain = CurvePoint(0.0, success_of(records[Cell(game=game, arm=CHAIN)]))
+    factors = bench.declared.factors
+    return {
+        arm: [chain, *(CurvePoint(f, success_of(records[Cell(game=game, arm=arm, factor=f)])) for f in factors)]
+        for arm in bench.declared.arms
+    }
+
+
+def _game(bench: Bench, game: str, records: Mapping[Cell, EvalRecord]) -> str:
+    declared, of = bench.declared, bench.declared.games[game]
+    chain = records[Cell(game=game, arm=CHAIN)]
+    head = ["search", *(f"{factor}x" for factor in declared.factors), "tokens", "prefilled", "env steps", "value reads"]
+    rows: list[Sequence[str]] = []
+    for arm, how in declared.arms.items():
+        cells = [Cell(game=game, arm=arm, factor=factor) for factor in declared.factors]
+        costs = records[cells[-1]].costs
+        told = [f"{costs[name]:,.0f}" for name in ("tokens_generated", "tokens_prefilled", "env_steps")]
+        name = f"`{arm}`, **oracle-selected**" if how.is_oracle else f"`{arm}`"
         rows.append(
-            f"| {arm.what} | {100 * of.mean_after:.1f} | {difference} | {p} | {costs['tokens_generated']:.0f} "
-            f"| {costs['tokens_prefilled']:.0f} | {costs['env_steps']:.1f} | {reads:.0f} |"
+            [name, *(_share(success_of(records[cell])) for cell in cells), *told, f"{bench.reads(cells[-1]):,.0f}"]
         )
-    return rows
+    told = GAME.format(
+        env=chain.env_id,
+        success=_share(success_of(chain)),
+        tokens=of.chain_tokens,
+        episodes=of.episodes,
+        explained=100 * bench.explained(game),
+        effect=100 * (of.minimum_detectable_effect or 0),
+    )
+    return told + "".join(table(head, rows))
 
 
-def corrected(bench: Bench, of: PairedComparison) -> float:
-    """Return a p-value times the number of comparisons (Bonferroni)."""
-    return min(1.0, of.p_value * len(bench.declared.compared))
+def _finding(game: str, ours: str, other: str, paired: PairedComparison, step: HolmStep) -> str:
+    interval = paired.difference.interval
+    verdict = "better" if paired.difference.value > 0 else "worse"
+    told = f"{verdict} than" if step.p_value <= 0.05 else "not significantly different from"
+    points = f"{100 * paired.difference.value:+.1f} [{100 * interval.low:+.1f}, {100 * interval.high:+.1f}] points"
+    counts = f"{paired.wins} tasks better, {paired.losses} worse, {paired.ties} unchanged"
+    return f"- `{game}`: `{ours}` is {told} `{other}`: {points}, p = {step.p_value:.2g} after correction; {counts}."
 
 
-def _findings(bench: Bench) -> list[str]:
-    """Return one line per declared comparison with its result."""
-    lines = []
-    for name in bench.declared.compared:
-        of = bench.compared(name, is_pilot=False)
-        points = 100 * of.difference.value
-        if corrected(bench, of) < bench.declared.level:
-            verdict = f"{'better' if points > 0 else 'worse'} than `chain`, by {abs(points):.1f} points"
-        else:
-            verdict = f"no significant difference from `chain` at the corrected level ({points:+.1f} points)"
-        lines.append(
-            f"- {bench.arms[name].what}: {verdict}; {of.wins} tasks better, {of.losses} worse, {of.ties} unchanged."
-        )
-    return lines
+def _share(mean: Mean) -> str:
+    return f"{100 * mean.value:.1f} [{100 * mean.low:.1f}, {100 * mean.high:.1f}]"

@@ -1,5 +1,6 @@
 """Search: how the trees of one group are grown from one task. Training and evaluation use the same strategies."""
 
+from envgym.agents.search.beam import Beam
 from envgym.agents.search.best_of import BestOf
 from envgym.agents.search.chain import Chain
 from envgym.agents.search.engine import RolloutContext
@@ -11,6 +12,7 @@ from envgym.agents.search.surprisal_fork import SurprisalFork
 from envgym.agents.search.turn_uncertainty import TurnUncertainty
 
 __all__ = [
+    "Beam",
     "BestOf",
     "Chain",
     "Mcts",

@@ -3,20 +3,23 @@
     envgym play examples/tree_study/doors.py:Doors --oracle
 
 In turns 1 and 2 the agent chooses a door, `1` or `2`. Behind one of them the payoff is higher by `luck`, behind the
-other one lower by as much; nothing tells which, so there is nothing to be learned there. In turns 3 to 10 a letter is
-shown, and the right answer is the number that belongs to it, which is the same in every task: the skill. The reward
-comes after the last turn: the share of right answers, and the shifts. With `luck` 1 the doors decide most of it.
+other one lower by as much; which one is drawn for every task, so there is nothing to be learned there. In turns 3 to
+10 a letter is shown, and the right answer is the number that belongs to it, which is the same in every task: the skill.
+Before each door and letter stands the sign of the shift so far, for a critic to see. The reward comes after the last
+turn: the share of right answers, and the shift. With `luck` 1 the doors decide most of it.
 """
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Any
 
 import numpy as np
 
 from envgym import Action, Env, Reply, Task
 from envgym.authoring import GeneratedTasks, TaskDraft
+from envgym.core.trajectory import Trajectory
 from envgym.core.turns import Scored
 from envgym.errors import InvalidInput
 from envgym.seeds import generator
@@ -33,7 +36,7 @@ class DoorsState:
     """Where an episode stands."""
 
     turn: int = 0
-    shift: float = 0.0
+    lucky: int = 0
     right: int = 0
 
 
@@ -76,19 +79,16 @@ class Doors(Env[DoorsState]):
         """Take a door or an answer; anything else is the wrong one of them."""
         state, said = self.state, action.strip()
         if state.turn < NUM_DOORS:
-            state.shift += self.luck if said == self.doors[state.turn] else -self.luck
+            state.lucky += 1 if said == self.doors[state.turn] else -1
         else:
             state.right += said == ANSWERS[self.letters[state.turn - NUM_DOORS]]
         state.turn += 1
         if state.turn == NUM_DOORS + NUM_LETTERS:
-            skill = state.right / NUM_LETTERS
-            reward = Scored(value=skill + state.shift, components={"skill": skill, "shift": state.shift})
+            skill, shift = state.right / NUM_LETTERS, self.luck * state.lucky
+            reward = Scored(value=skill + shift, components={"skill": skill, "shift": shift})
             return Reply(observation="", reward=reward, terminated=True)
-        return Reply(observation=self._shown())
-
-    def _shown(self) -> str:
-        turn = self.state.turn
-        return "?" if turn < NUM_DOORS else self.letters[turn - NUM_DOORS]
+        sign = "+" if state.lucky > 0 else "-" if state.lucky < 0 else "="
+        return Reply(observation=sign + ("?" if state.turn < NUM_DOORS else self.letters[state.turn - NUM_DOORS]))
 
     def oracle(self) -> str:
         """Choose the better door and the right answer; with `demonstrated` below 1 any door, and some wrong answers."""
@@ -106,4 +106,10 @@ class Doors(Env[DoorsState]):
 def _draw(rng: np.random.Generator) -> TaskDraft:
     letters = "".join(rng.choice(list(ANSWERS), NUM_LETTERS))
     doors = "".join(str(rng.integers(1, 3)) for _ in range(NUM_DOORS))
-    return TaskDraft(prompt="?", payload={"letters": letters, "doors": doors})
+    return TaskDraft(prompt="=?", payload={"letters": letters, "doors": doors})
+
+
+def skill(episodes: Sequence[Trajectory]) -> dict[str, float]:
+    """Return the mean share of right letters: a metric that the doors do not change."""
+    shares = [valid.components["skill"] for episode in episodes if isinstance(valid := episode.reward, Scored)]
+    return {"skill": fmean(shares)} if shares else {}

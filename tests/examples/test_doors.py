@@ -34,7 +34,7 @@ def test_conforms(luck: float) -> None:
 
 def test_skill_alone_is_paid_fully_and_doors_are_luck() -> None:
     def skilled(shown: str, turn: int) -> str:
-        return RIGHT.get(shown, "1")
+        return RIGHT.get(shown[-1], "1")
 
     assert [play(0.0, seed, skilled) for seed in range(5)] == [1.0] * 5
     rewards = [play(1.0, seed, skilled) for seed in range(200)]
@@ -44,7 +44,22 @@ def test_skill_alone_is_paid_fully_and_doors_are_luck() -> None:
 
 @pytest.mark.parametrize("last, reward", [(2, 0.0), (3, 0.125), (9, 0.875), (10, 1.0)])
 def test_each_right_letter_pays_an_eighth(last: int, reward: float) -> None:
-    assert play(0.0, 7, lambda shown, turn: RIGHT.get(shown, "1") if turn < last else "no") == reward
+    assert play(0.0, 7, lambda shown, turn: RIGHT.get(shown[-1], "1") if turn < last else "no") == reward
+
+
+def test_sign_of_the_shift_stands_before_every_door_and_letter() -> None:
+    signs = set()
+    for seed in range(20):
+        env: Env[object] = envgym.make(DOORS, luck=1.0)
+        seen = [str(env.reset(seed=seed).observation)]
+        while not (result := env.step("1")).terminated:
+            seen.append(str(result.observation))
+        assert (seen[0], [len(shown) for shown in seen]) == ("=?", [2] * 10)
+        shift = float(result.reward)  # no letter was answered rightly by "1" alone but b
+        shift -= sum(shown[1] == "b" for shown in seen[2:]) / 8
+        assert {shown[0] for shown in seen[2:]} == {"+" if shift > 0 else "-" if shift < 0 else "="}
+        signs.add(shift)
+    assert signs == {-2.0, 0.0, 2.0}
 
 
 @pytest.mark.parametrize(

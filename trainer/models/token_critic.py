@@ -26,7 +26,7 @@ class TokenCritic(LearningModel):
 
     It begins as a copy of the policy, as a model from a directory, or as what another run has trained: its critic, or a
     named model with a value head, such as a reward model. A head that is not taken over begins at 0. Every step it
-    makes as many updates as the policy, on the same minibatches and packs, by the value loss of the section `critic`.
+    learns from the policy's minibatches and packs, by the value loss of the section `critic`.
 
     Source: 1707.06347 (PPO), with value and policy apart as in 2203.02155 and 2411.15124.
     """
@@ -39,6 +39,7 @@ class TokenCritic(LearningModel):
         run: str | None = None,
         model: str | None = None,
         lr: float = 1e-6,
+        epochs: int | None = None,
         warmup_steps: int = 0,
         decay: Literal["constant", "linear", "cosine"] = "constant",
         grad_clip: float = 1.0,
@@ -51,6 +52,7 @@ class TokenCritic(LearningModel):
             run: directory of a training run; the weights and the critic's head are those of its newest checkpoint.
             model: a named model of that run instead.
             lr: learning rate of the body; that of the head is `critic.lr`.
+            epochs: passes over the rows of a step; null: as many as the policy's, `optim.epochs`.
             warmup_steps: train steps over which both rates rise.
             decay: of both rates afterwards, to 0 at the last step.
             grad_clip: largest norm of the gradient of the body, and of the head's.
@@ -61,6 +63,10 @@ class TokenCritic(LearningModel):
             raise SettingsError(
                 sentence("initial weights of a critic", "come from one place", got, where="model token_critic", do=do)
             )
+        if epochs is not None and epochs < 1:
+            do = "pass e.g. epochs=4, or leave it out"
+            raise SettingsError(sentence("epochs", "be at least 1", epochs, where="model token_critic", do=do))
+        self._epochs = epochs
         self._folder = None if run is None else _folder_of(Path(run), model)
         of_run = context.settings.optim
         super().__init__(
@@ -103,15 +109,21 @@ class TokenCritic(LearningModel):
     def _rates(self) -> Sequence[str]:
         return (self._setting("lr"), "critic.lr")
 
+    def epochs(self, like: OptimSettings) -> int:
+        """Return the passes over the rows of a step whose policy makes those of `like`."""
+        return self._epochs or like.epochs
+
     def learn(self, rows: Sequence[TrainRow], like: OptimSettings, *, step: int) -> Metrics:
-        """Make the updates of a step on the value targets of its rows, as many as `like` says.
+        """Make the updates of a step on the value targets of its rows, in the minibatches that `like` says.
 
         Raises: InvalidInput: the loss or the gradient is not finite.
         """
         if not any(row.supervised for row in rows):
             return {}
         factor = schedule(self._optim, step, self._context.settings.run.steps)
-        return value_step(self.learner, rows, epochs=like.epochs, num_minibatches=like.minibatches, factor=factor)
+        return value_step(
+            self.learner, rows, epochs=self.epochs(like), num_minibatches=like.minibatches, factor=factor
+        )
 
 
 def _folder_of(run: Path, model: str | None) -> Path:

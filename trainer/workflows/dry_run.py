@@ -213,4 +213,4 @@ def _critic_passes(context: RunContext) -> float:
         return _FORWARD_SHARE
     models = (context.critic.learner.model, context.model)
     size, of_policy = (state_memory(model, reference=False).weights for model in models)
-    return size / of_policy * (context.learner.optim.epochs + _FORWARD_SHARE)
+    return size / of_policy * (context.critic.epochs(context.learner.optim) + _FORWARD_SHARE)

@@ -133,6 +133,18 @@ def test_update_that_overflows_names_the_learning_rates_of_body_and_head(
         context.train_step(rows, step=0)
 
 
+def test_its_own_epochs_are_as_many_passes_of_the_policys(tmp_path: Path) -> None:
+    """Reduction: three passes of its own beside one of the policy's are three passes like the policy's."""
+    once, rows = begun(tmp_path / "a", **{**own(epochs=3), "optim": {**OPTIM, "epochs": 1}})
+    thrice, _ = begun(tmp_path / "b", **{**OWN, "optim": {**OPTIM, "epochs": 3}})
+    before = weights(own_critic(once).learner.model)
+    for context in (once, thrice):
+        own_critic(context).learn(rows, context.learner.optim, step=0)
+    assert same(weights(own_critic(once).learner.model), weights(own_critic(thrice).learner.model))
+    assert same(weights(head_of(once).head), weights(head_of(thrice).head))
+    assert not same(before, weights(own_critic(once).learner.model))
+
+
 def test_policy_learns_as_if_there_were_no_critic(tmp_path: Path) -> None:
     apart, rows = begun(tmp_path / "a", **OWN)
     alone, _ = begun(tmp_path / "b", optim=OPTIM)
@@ -226,6 +238,9 @@ def test_dry_run_counts_its_weights_and_passes(tmp_path: Path) -> None:
     assert shared is not None
     assert apart.state.total == 2 * shared.state.total
     assert apart.passes == pytest.approx(shared.passes + 2)  # the pass of the values is one either way
+    longer = dry_run(tiny_settings(tmp_path, **{**own(epochs=5), "critic": {"model": "value"}, "optim": {"epochs": 2}}))
+    assert longer.cost is not None
+    assert longer.cost.passes == pytest.approx(shared.passes + 5)
 
 
 @pytest.mark.parametrize(
@@ -244,6 +259,7 @@ def test_dry_run_counts_its_weights_and_passes(tmp_path: Path) -> None:
             own(path="tiny", run="elsewhere"),
             "initial weights of a critic must come from one place, got path=tiny, run=elsewhere",
         ),
+        (own(epochs=0), "epochs must be at least 1, got 0"),
         (own(model="value"), "initial weights of a critic must come from one place"),
         (own(run="elsewhere"), "run must be a directory"),
         (own(path="elsewhere"), "model must be a known name, got 'elsewhere'"),
