@@ -1,8 +1,9 @@
 """The policies, values and evaluations of benchmarks/search_eval.py: their commands and results.
 
-What is there already is not made again; an interrupted evaluation is continued.
+What is there already is not made again.
 """
 
+import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -143,12 +144,14 @@ class Bench:
                 _run(command)
 
     def evaluate(self, cell: Cell) -> None:
-        """Make an evaluation, one that was stopped from where it stopped."""
+        """Make an evaluation, unless it is there; one that was stopped is made again."""
         directory = self.root / cell.name
         if (directory / "reads.json").exists():
             return
+        if directory.exists():  # begun anew: what the value has read before is not known
+            shutil.rmtree(directory)
         before = self._tokens_read(cell)
-        _run([*self.evaluation(cell), *(["--resume"] if directory.exists() else [])])
+        _run(self.evaluation(cell))
         write_json(directory / "reads.json", {"tokens_read": self._tokens_read(cell) - before})
 
     def _tokens_read(self, cell: Cell) -> int:

@@ -1,7 +1,7 @@
 """The page of benchmarks/trees.py: areas under the curves, compared by paired seeds, and the data behind it."""
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -16,8 +16,11 @@ from benchmarks._tables import table
 from benchmarks._trees_runs import Declaration, TreeRun, area
 from envgym.errors import RunError, sentence
 from envgym.files import write_atomic
-from envgym.stats import correct_by_holm
+from envgym.stats import HolmStep, correct_by_holm
 
+Pair = tuple[str, str, str]
+"""Cell, arm, and what it is compared with."""
+ALPHA = 0.05
 MARKS = 8
 """Places on the axis of tokens at which the figure shows an interval."""
 
@@ -64,17 +67,29 @@ class Comparison(NamedTuple):
 
 
 def compare(differences: Sequence[float]) -> Comparison:
-    """Test whether the mean of paired differences is 0. Equal differences of one seed or more have p 0, or 1 at 0."""
+    """Test whether the mean of two or more paired differences is 0; where all are equal p is 0, or 1 if they are 0."""
     if len(set(differences)) == 1:
         return Comparison(t_interval(differences), float(differences[0] == 0))
     return Comparison(t_interval(differences), float(ttest_1samp(differences, 0.0).pvalue))
 
 
+def primary_differences(declared: Declaration, differences: Mapping[str, Sequence[float]]) -> list[float]:
+    """Return what the primary test is about, by seed: of two cells the last less the first, of one cell itself.
+
+    Args:
+        declared: the cells.
+        differences: cell -> differences of the primary arm to the baseline, by seed.
+    """
+    first, *rest = (differences[cell] for cell in declared.cells)
+    return [more - less for more, less in zip(rest[-1], first, strict=True)] if rest else list(first)
+
+
 def primary_test(results: Results) -> Comparison:
-    """Compare the primary arm's difference to the baseline between the last cell and the first; of one cell with 0."""
-    declared = results.declared
-    first, *rest = (results.differences(cell, declared.primary, declared.baseline) for cell in declared.cells)
-    return compare([more - less for more, less in zip(rest[-1], first, strict=True)] if rest else first)
+    """Compare the primary arm with the baseline: with two cells, its difference between the cells."""
+    of = results.declared
+    return compare(
+        primary_differences(of, {cell: results.differences(cell, of.primary, of.baseline) for cell in of.cells})
+    )
 
 
 def read_results(declared: Declaration, runs: Iterable[TreeRun], data: Path | None = None) -> Results:
@@ -100,11 +115,22 @@ def best_rates(declared: Declaration, root: Path) -> dict[str, dict[str, float]]
 
 
 def planned_effect(declared: Declaration, root: Path) -> float:
-    """Return the difference that the declared seeds can show, by the spread of the pilot's at the best rates."""
+    """Return the result of the primary test that the declared seeds can show, by the spread of the pilot's.
+
+    The spread is pooled over all arms in place of the primary one, as two pilot seeds tell little of each.
+    """
     rates, spreads = best_rates(declared, root), []
-    for cell in declared.cells:
-        areas = {arm: _pilot(declared, root, cell, arm, rates[arm][cell]) for arm in declared.arms}
-        spreads += [[a - b for a, b in zip(areas[arm], areas[other], strict=True)] for arm, other in declared.pairs]
+    areas = {
+        (cell, arm): _pilot(declared, root, cell, arm, rates[arm][cell])
+        for cell in declared.cells
+        for arm in declared.arms
+    }
+    for arm in declared.arms:
+        if arm != declared.baseline:
+            pairs = {
+                cell: zip(areas[cell, arm], areas[cell, declared.baseline], strict=True) for cell in declared.cells
+            }
+            spreads.append(primary_differences(declared, {cell: [a - b for a, b in of] for cell, of in pairs.items()}))
     return minimum_detectable_effect(pooled_spread(spreads), len(declared.seeds))
 
 
@@ -133,7 +159,7 @@ def write_report(declared: Declaration, runs: Sequence[TreeRun], page: Path, tex
     corrected = dict(zip(compared, correct_by_holm([found.p_value for found in compared.values()]), strict=True))
     primary = primary_test(results)
     page_text = text.format(
-        answer=_answer(results, primary),
+        answer=_answer(results, primary, corrected),
         figure=figure.name,
         cells="\n".join(_cell(results, cell, compared, corrected) for cell in declared.cells),
         others="".join(table(OTHERS_HEAD, _others(declared, compared, corrected))),
@@ -141,7 +167,7 @@ def write_report(declared: Declaration, runs: Sequence[TreeRun], page: Path, tex
         seeds=len(results.seeds),
         missing=""
         if results.seeds == declared.seeds
-        else f" **{len(declared.seeds) - len(results.seeds)} are not through.**",
+        else f" **{len(declared.seeds) - len(results.seeds)} are not finished.**",
         pilots=" and ".join(map(str, declared.pilot_seeds)),
         budget=f"{declared.budget:,}",
         rates=", ".join(f"{rate:g}" for rate in declared.rates),
@@ -155,23 +181,20 @@ ARM_HEAD = ["arm", "rate", "area", "difference", "p", "p, Holm", "last", "steps"
 OTHERS_HEAD = ["cell", "arm", "compared with", "difference", "p", "p, Holm"]
 
 
-def _answer(results: Results, primary: Comparison) -> str:
+def _answer(results: Results, primary: Comparison, corrected: Mapping[Pair, HolmStep]) -> str:
     declared, lines = results.declared, []
     arm, other = declared.primary, declared.baseline
     for cell, of in declared.cells.items():
-        found = compare(results.differences(cell, arm, other))
-        told = f"`{arm}` {_verdict(found)} `{other}`: {_points(found.mean)} points"
-        lines.append(f"- {cell.capitalize()}. Predicted: {of.predicted}. Result: {told}.")
+        mean = compare(results.differences(cell, arm, other)).mean
+        is_shown = corrected[cell, arm, other].p_value <= ALPHA
+        verdict = ("is above" if mean.value > 0 else "is below") if is_shown else "does not differ significantly from"
+        result = f"`{arm}` {verdict} `{other}`: {_points(mean)} points"
+        lines.append(f"- {cell.capitalize()}. Predicted: {of.predicted}. Result: {result}.")
     lines.append(f"- Primary test: {_points(primary.mean)} points, p = {primary.p_value:.2g}.")
     return "\n".join(lines)
 
 
-def _verdict(found: Comparison) -> str:
-    mean = found.mean
-    return "is above" if mean.low > 0 else "is below" if mean.high < 0 else "does not differ significantly from"
-
-
-def _cell(results: Results, cell: str, compared: dict[Any, Comparison], corrected: dict[Any, Any]) -> str:
+def _cell(results: Results, cell: str, compared: Mapping[Pair, Comparison], corrected: Mapping[Pair, HolmStep]) -> str:
     declared, rows = results.declared, []
     for arm, of in declared.arms.items():
         key = (cell, arm, declared.baseline)
@@ -193,7 +216,9 @@ def _cell(results: Results, cell: str, compared: dict[Any, Comparison], correcte
     return f"## {cell.capitalize()}\n\n{''.join(table(ARM_HEAD, rows))}"
 
 
-def _others(declared: Declaration, compared: dict[Any, Comparison], corrected: dict[Any, Any]) -> list[list[str]]:
+def _others(
+    declared: Declaration, compared: Mapping[Pair, Comparison], corrected: Mapping[Pair, HolmStep]
+) -> list[list[str]]:
     return [
         [
             cell,

@@ -1,7 +1,6 @@
 """The runs of benchmarks/trees.py: each seed warm-started once, then trained by every arm in every cell."""
 
 import contextlib
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,9 +10,11 @@ from pydantic import Field
 from benchmarks._studies import ROOT
 from benchmarks._token_budget import tokens_of
 from envgym.cli.main import main as envgym
-from envgym.errors import RunError, sentence
+from envgym.errors import RunError, SettingsError, sentence
+from envgym.run_changes import check_same
 from envgym.runs import RunDirectory
 from envgym.settings import Settings
+from envgym.trainer.settings import load_train_settings
 
 WARM_START = "warm_start"
 CAP = 100_000
@@ -58,7 +59,7 @@ class Declaration(Settings):
     others: tuple[tuple[str, str], ...]
     """Further pairs of arms that are compared."""
     minimum_detectable_effect: float | None = Field(default=None, gt=0, le=1)
-    """Difference in area that the declared seeds show with probability 0.8, by the pilot seeds; None: not known yet."""
+    """What the primary test shows with probability 0.8 on the declared seeds, by the pilot; None: not known yet."""
     cells: dict[str, Cell]
     arms: dict[str, Arm]
 
@@ -66,6 +67,15 @@ class Declaration(Settings):
     def pairs(self) -> list[tuple[str, str]]:
         """What is compared in every cell: an arm, and what it is compared with."""
         return [*((arm, self.baseline) for arm in self.arms if arm != self.baseline), *self.others]
+
+    def rate(self, arm: str, cell: str) -> float:
+        """Return a declared learning rate. Raises: SettingsError: the pilot has not chosen it yet."""
+        if cell not in self.arms[arm].rates:
+            do = "run `pilot`, write what it prints into the declaration, and commit that"
+            raise SettingsError.of(
+                f"rate of {arm}", "be declared for every cell", f"none for {cell}", where="arms", do=do
+            )
+        return self.arms[arm].rates[cell]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,19 +126,30 @@ class TreeRun:
             return None
         return [(spent[step], values[step]) for step in sorted(values)]
 
+    @property
+    def log(self) -> Path:
+        """What it printed."""
+        return self.directory.parent / f"{self.directory.name}.log"
+
     def make(self, declared: Declaration) -> None:
-        """Train, unless that is done; a run that was stopped continues. Raises: RunError: training failed."""
-        if self.points(declared) is not None:
-            return
-        words = [word for name, value in self.sets(declared).items() for word in ("--set", f"{name}={value}")]
-        words = [str(self.directory), "--resume"] if self.directory.exists() else [declared.config, *words]
-        self.directory.parent.mkdir(parents=True, exist_ok=True)
-        log = self.directory.with_suffix(".log")
-        os.chdir(ROOT)
-        with log.open("a") as file, contextlib.redirect_stdout(file), contextlib.redirect_stderr(file):
-            code = envgym(["train", *words])
-        if code:
-            raise RunError(sentence("run", "end well", f"code {code}", where=str(log), do="see its last lines"))
+        """Train, unless that is done; a run that was stopped continues.
+
+        Raises: RunError: training failed, or a run that is there has other settings.
+        """
+        sets = [f"{name}={value}" for name, value in self.sets(declared).items()]
+        with contextlib.chdir(ROOT):
+            if self.directory.exists():
+                now = load_train_settings(ROOT / declared.config, sets).model_dump(mode="json")
+                check_same(RunDirectory.open(self.directory).config, now, where=self.directory)
+            if self.points(declared) is not None:
+                return
+            new = [declared.config, *(word for item in sets for word in ("--set", item))]
+            words = [str(self.directory), "--resume"] if self.directory.exists() else new
+            self.directory.parent.mkdir(parents=True, exist_ok=True)
+            with self.log.open("a") as file, contextlib.redirect_stdout(file), contextlib.redirect_stderr(file):
+                code = envgym(["train", *words])
+        if code or self.points(declared) is None:
+            raise RunError(sentence("run", "end well", f"code {code}", where=str(self.log), do="see its last lines"))
 
     def record(self, declared: Declaration) -> dict[str, Any] | None:
         """Return what the page is made of; None: the run is not whole."""

@@ -29,7 +29,7 @@ PAGES = {"tree_study": "trees.md", "tree_study_factbook": "trees_factbook.md"}
 def declared_runs(declared: Declaration, root: Path) -> list[TreeRun]:
     """Return the runs of the declared seeds, a seed after the other."""
     return [
-        TreeRun(root=root, seed=seed, cell=cell, arm=arm, rate=declared.arms[arm].rates[cell])
+        TreeRun(root=root, seed=seed, cell=cell, arm=arm, rate=declared.rate(arm, cell))
         for seed in declared.seeds
         for cell in declared.cells
         for arm in declared.arms
@@ -71,24 +71,24 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=2, help="processes")
     parser.add_argument("--out", type=Path, help="default: runs/STUDY")
     args = parser.parse_args()
-    declared, root, failed = (
-        read_declaration(Declaration, args.study),
-        (args.out or Path("runs") / args.study).resolve(),
-        list[str](),
-    )
+    declared, failed = read_declaration(Declaration, args.study), list[str]()
+    root = (args.out or Path("runs") / args.study).resolve()
     if args.action == "pilot":
         failed = make(declared, pilot_runs(declared, root), jobs=args.jobs)
-        print(json.dumps(best_rates(declared, root), indent=1))
-        print("minimum_detectable_effect", planned_effect(declared, root))
+        if not failed:
+            print(json.dumps(best_rates(declared, root), indent=1))
+            print("minimum_detectable_effect:", round(planned_effect(declared, root), 4))
     elif args.action == "run":
         check_declared({"trees": declared.minimum_detectable_effect})
         failed = make(declared, declared_runs(declared, root), jobs=args.jobs)
     elif args.action == "report":
         text = (ROOT / "examples" / args.study / "page.md").read_text(encoding="utf-8")
         write_report(declared, declared_runs(declared, root), ROOT / "docs" / "results" / PAGES[args.study], text)
+    elif any(not arm.rates for arm in declared.arms.values()):
+        print(json.dumps({"benchmark": "trees", "study": args.study, "seeds": 0}))
     else:
         results = read_results(declared, declared_runs(declared, root))
-        found = primary_test(results).mean.value if results.seeds else None
+        found = primary_test(results).mean.value if len(results.seeds) > 1 else None
         print(json.dumps({"benchmark": "trees", "study": args.study, "seeds": len(results.seeds), "primary": found}))
     print(*(f"failed: {name}" for name in failed), sep="\n", end="\n" if failed else "", file=sys.stderr)
     return 1 if failed else 0

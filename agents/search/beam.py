@@ -1,11 +1,13 @@
 """`beam`: go on from the best states of each turn, as a `ValueFn` judges them. Source: 2408.03314.
 
-At every turn `width` continuations are sampled, an equal share from each state of the beam; the `keep` best, of states
-and of episodes that have ended, are the next beam. A beam is over when all it keeps have ended. For test time alone: a
-group of leaves that were kept by their values would be biased. Here the first continuation of the first beam is a
-whole episode, so that there is always an answer, and an answer is chosen among all ended episodes, pruned ones too.
+At every turn `width` continuations are sampled, as equal a share from each state of the beam as can be; the `keep` best
+of them are the next beam. An episode that ends among the best keeps its place: there is so much less to sample and to
+keep from then on. A beam is over when all that it keeps have ended. For test time alone: a group of leaves that were
+kept by their values would be biased. The first continuation is run alone and to the end of its episode, so that there
+is an answer whatever the budget; its later turns are no part of the beam. The answer is one of all ended episodes.
 """
 
+import itertools
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -57,25 +59,28 @@ class Beam(TreeStrategy):
     async def expand(self, tree: SearchTree, *, leaves: int | None) -> None:
         """Run the beams, one after the other."""
         assert tree.root is not None, "the tree has begun"
-        number, used = 0, None
-        while (self.beams is None or number < self.beams) and not tree.is_stopped and used != tree.tracker.used:
+        first = [await tree.run(tree.add_branch(tree.root))]
+        for _ in itertools.count() if self.beams is None else range(self.beams):
             used = tree.tracker.used
-            await self._run_beam(tree, tree.root, is_first=number == 0)
-            number += 1
+            await self._run_beam(tree, tree.root, begun=first)
+            first = []
+            if tree.is_stopped or (self.beams is None and used == tree.tracker.used):
+                break
+        gone_on = {branch.start for branch in tree.branches if branch.turns}
         for branch in tree.branches:
             end = branch.turns[-1].end if branch.turns else None
-            if end is not None and branch.pruned is None and not tree.num_branches(end):
+            if end is not None and branch.pruned is None and end not in gone_on:
                 branch.pruned = UNFINISHED
 
-    async def _run_beam(self, tree: SearchTree, root: SearchState, *, is_first: bool) -> None:
-        """Run one beam; the first continuation of the first one goes on to the end of its episode."""
+    async def _run_beam(self, tree: SearchTree, root: SearchState, *, begun: Sequence[Branch]) -> None:
+        """Run one beam, of whose first turn `begun` were sampled before."""
         states, num_ended = [root], 0
         while states and not tree.is_stopped:
-            shares = [len(share) for share in np.array_split(range(self.width - num_ended), len(states))]
-            branches = [tree.add_branch(state) for state, share in zip(states, shares, strict=True) for _ in range(share)]
-            num_turns = [None if is_first and branch is branches[0] else 1 for branch in branches]
-            await run_concurrently([tree.run(branch, num_turns=n) for branch, n in zip(branches, num_turns, strict=True)])
-            is_first = False
+            room = self.width - num_ended - len(begun)
+            shares = [len(share) for share in np.array_split(range(room), len(states))]
+            new = [tree.add_branch(state) for state, share in zip(states, shares, strict=True) for _ in range(share)]
+            await run_concurrently([tree.run(branch, num_turns=1) for branch in new])
+            branches, begun = [*begun, *new], ()
             best = (await self._ranked(tree, branches))[: self.keep - num_ended]
             states = [end for branch in best if (end := branch.turns[0].end) is not None]
             num_ended += len(best) - len(states)
@@ -87,8 +92,10 @@ class Beam(TreeStrategy):
         """Return the branches that have a value, the best first; of equal continuations of one state only the first."""
         new = dict[tuple[int, tuple[int, ...]], Branch]()
         for branch in branches:
-            generation = branch.turns[0].generation if branch.turns and not has_failed(branch) else None
-            if generation is not None and new.setdefault((id(branch.start), generation.token_ids), branch) is not branch:
+            turn = branch.turns[0] if branch.turns else None
+            if turn is None or turn.generation is None or (turn.end is None and has_failed(branch)):
+                continue
+            if new.setdefault((id(branch.start), turn.generation.token_ids), branch) is not branch:
                 branch.pruned = REPEATS
         valued = list(new.values())
         ends = [branch.turns[0].end for branch in valued]
@@ -96,6 +103,6 @@ class Beam(TreeStrategy):
         assert self.value_fn is not None, "checked before"
         values = await self.value_fn(seen) if seen else []
         for branch, value in zip(valued, values, strict=True):
-            tree.stats[branch.turns[0].node] = SearchStats(visits=1, value=value)
+            tree.stats[branch.turns[0].node] = SearchStats(value=value)
         order = sorted(range(len(valued)), key=lambda place: -values[place])
         return [valued[place] for place in order]

@@ -117,7 +117,7 @@ def test_page_says_what_was_found(tmp_path: Path) -> None:
     (row,) = (line for line in text.splitlines() if line.startswith("| `beam` |"))
     assert row.endswith("| 48 | 8 | 2 | 10 |")
     figure = ElementTree.fromstring(page.with_suffix(".svg").read_text())
-    assert len(figure.findall("{http://www.w3.org/2000/svg}polyline")) == 2
+    assert len(figure.findall("{http://www.w3.org/2000/svg}polyline")) == 3
     assert len(page.with_suffix(".jsonl").read_text().splitlines()) == 5
     game = SMALL.games["arithmetic"].model_copy(update={"minimum_detectable_effect": None})
     undeclared = SMALL.model_copy(update={"games": {"arithmetic": game}})

@@ -7,12 +7,15 @@ from xml.etree import ElementTree
 
 import pytest
 
-from benchmarks._studies import minimum_detectable_effect, read_declaration, t_interval
+from benchmarks._curves import CurvePoint, plot
+from benchmarks._studies import Mean, minimum_detectable_effect, read_declaration, t_interval
 from benchmarks._trees_report import best_rates, compare, planned_effect, primary_test, read_results, write_report
 from benchmarks._trees_runs import Arm, Cell, Declaration, TreeRun, area
 from benchmarks.trees import PAGES, declared_runs
 from envgym.agents.settings import EvaluationSettings
-from envgym.errors import RunError
+from envgym.errors import RunError, SettingsError
+from envgym.run_changes import changed_keys
+from envgym.runs import RunDirectory
 from envgym.trainer.checks.compatibility import check_search
 from envgym.trainer.env_source import build_env_sources
 from envgym.trainer.method import build_method
@@ -56,6 +59,8 @@ def records(seeds: tuple[int, ...] = (0, 1)) -> str:
     )
 
 
+FREE = ("search", "credit", "critic", "models.", "models", "rollout.group", "objective.shared_tokens", "run.directory")
+"""What arms may differ in."""
 TOTALS = {"rate": 0.001, "steps": 3, "prefilled": 1000.0, "seconds": 2.0}
 
 
@@ -98,6 +103,18 @@ def test_interaction_is_the_difference_of_differences_by_seed(tmp_path: Path) ->
     assert (mean, high - mean, mean - low) == pytest.approx((0.55, 0.63531024, 0.63531024))
 
 
+def test_legend_of_many_arms_fits_the_figure() -> None:
+    points = [CurvePoint(0.0, Mean(0.1, 0.0, 0.2)), CurvePoint(1.0, Mean(0.3, 0.2, 0.4))]
+    figure = ElementTree.fromstring(plot({"one": dict.fromkeys(DECLARED.arms, points)}, axis="tokens"))
+    width, height = map(float, figure.attrib["viewBox"].split()[2:])
+    entries = [text for text in figure.iter("{http://www.w3.org/2000/svg}text") if text.text in DECLARED.arms]
+    places = [(float(text.attrib["x"]), float(text.attrib["y"])) for text in entries]
+    assert len(set(places)) == len(DECLARED.arms)
+    assert all(x + 7 * len(str(text.text)) < width for (x, _), text in zip(places, entries, strict=True))
+    grid = [line for line in figure.iter("{http://www.w3.org/2000/svg}line") if line.attrib["stroke"] == "#ddd"]
+    assert max(y for _, y in places) < min(float(line.attrib["y1"]) for line in grid) < height
+
+
 def test_only_whole_seeds_count_and_two_are_needed(tmp_path: Path) -> None:
     page = tmp_path / "trees.md"
     page.with_suffix(".jsonl").write_text(records((0,)) + records((1,)).splitlines()[0] + "\n")
@@ -135,8 +152,8 @@ def test_pilot_chooses_the_rate_of_the_largest_mean_area(monkeypatch: pytest.Mon
     fake_pilot(monkeypatch, {("wild", "tree", 0.01): (0.9, 0.5), ("wild", "tree", 0.001): (0.6, 0.7)})
     rates = best_rates(SMALL, tmp_path)
     assert rates["tree"] == {"calm": 0.001, "wild": 0.01}
-    # of six differences two, tree to chain and to critic in wild, have a variance of .08
-    expected = minimum_detectable_effect((2 * 0.08 / 6) ** 0.5, 2)
+    # tree: (.9 - .25) and (.5 - .25), less 0 each, have a variance of .08; critic: 0
+    expected = minimum_detectable_effect((0.08 / 2) ** 0.5, 2)
     assert planned_effect(SMALL, tmp_path) == pytest.approx(expected)
 
 
@@ -161,9 +178,8 @@ def test_arms_differ_in_search_credit_and_rate_only(study: str, cell: str, arm: 
     base, ours = (settings_of(declared, cell, name) for name in (declared.baseline, arm))
     sources = build_env_sources(ours.envs, EvaluationSettings(tasks=1))
     check_search(build_method(ours).search, sources, ours.agent, group_size=ours.rollout.group_size)
-    for part in ("filter", "loss", "agent", "sft", "evaluation", "envs", "model", "optim"):
-        assert getattr(ours, part) == getattr(base, part)
-    assert ours.objective.aggregation == base.objective.aggregation
+    changed = changed_keys(base.model_dump(mode="json"), ours.model_dump(mode="json"))
+    assert [key for key in changed if not key.startswith(FREE)] == []
     assert (ours.filter.name, ours.objective.aggregation.name) == ("keep_all", "seq-mean-token-sum")
 
 
@@ -209,10 +225,25 @@ def test_failed_run_names_its_log(tmp_path: Path) -> None:
     run = TreeRun(root=tmp_path, seed=3, cell="luck 1", arm="chain/grpo", rate=0.001)  # without its warm start
     with pytest.raises(RunError, match="run must end well, got code"):
         run.make(DECLARED)
-    assert "must" in run.directory.with_suffix(".log").read_text()
+    assert "must" in run.log.read_text()
+
+
+def test_run_with_other_settings_is_refused(tmp_path: Path) -> None:
+    run = TreeRun(root=tmp_path, seed=3, cell="luck 1", arm="chain/grpo", rate=0.001)
+    theirs = settings_of(DECLARED, "luck 1", "tree/sibling").model_dump(mode="json")
+    RunDirectory.create(run.directory, name="other", config=theirs)
+    with pytest.raises(RunError, match="resumed settings must be those of the run, got changes in"):
+        run.make(DECLARED)
+
+
+def test_rate_that_no_pilot_has_chosen_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="rate of chain/grpo must be declared for every cell"):
+        declared_runs(STUDIES["tree_study_factbook"], tmp_path)
 
 
 def test_study_has_a_run_of_every_seed_cell_and_arm(tmp_path: Path) -> None:
     runs = declared_runs(SMALL, tmp_path)
-    assert len({run.directory for run in runs}) == len(runs) == 2 * 2 * 3
+    assert len({run.directory for run in runs}) == len({run.log for run in runs}) == len(runs) == 2 * 2 * 3
+    rates = [TreeRun(root=tmp_path, seed=0, cell="wild", arm="tree", rate=rate) for rate in (0.001, 0.0003)]
+    assert rates[0].log != rates[1].log
     assert {run.rate for run in runs if run.cell == "wild"} == {0.01}

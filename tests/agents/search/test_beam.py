@@ -1,6 +1,7 @@
 """Beam search: what is sampled, kept and told at every turn, and that there is always an answer."""
 
 from collections import Counter
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given, settings
@@ -11,11 +12,15 @@ from envgym.agents.protocols import GenerateRequest
 from envgym.agents.search import Beam
 from envgym.agents.search.beam import NOT_AMONG_THE_BEST, REPEATS
 from envgym.agents.search.budget import SearchBudget
+from envgym.agents.search.scorers import SearchObservation
+from envgym.core.messages import Action, Role
 from envgym.core.serialize import tree_from_json, tree_to_json
 from envgym.core.trajectory import Trajectory, trajectories
 from envgym.core.tree import Tree
+from envgym.core.turns import Ending
 from envgym.errors import SettingsError
 from envgym.plugins import Choice
+from envgym.records import Reply
 from tests.agents.search.growing import Babbler, answer, ended
 from tests.agents.search.test_mcts import CLIMBER, Ladder, Short
 from tests.support.parrots import char_agent, said
@@ -101,12 +106,59 @@ def test_there_is_an_answer_within_the_budget(tokens: int, seed: int) -> None:
     assert tree.nodes[0].stats.spent.tokens_generated < tokens + 12  # less than one turn more
 
 
+@pytest.mark.parametrize("tokens", [6, 7, 8, 20])
+def test_budget_of_one_episode_is_spent_on_a_whole_one(tokens: int) -> None:
+    strategy = Beam(width=4, value=VALUE, budget=SearchBudget(tokens_generated=tokens))
+    tree = answer(strategy, ScriptedPolicy(speaks), make_env=Ladder, agent=char_agent())
+    (episode,) = trajectories(tree)  # of three turns of two tokens, after which Ladder cuts it
+    assert episode.ending is Ending.TRUNCATED_TURNS
+
+
+def test_failed_first_episode_leaves_its_state_in_the_beam() -> None:
+    policy = Babbler("b", end=1 - 1e-9, fails_at=1)  # in the second turn of the first episode
+    tree = answer(Beam(width=1 + 1, keep=1, value=VALUE), policy, make_env=Ladder)
+    (episode,) = trajectories(tree)
+    assert episode.ending is Ending.TRUNCATED_TURNS
+    endings = Counter(node.ending for node in tree.nodes if node.ending is not None)
+    assert sum(count for ending, count in endings.items() if ending.is_error) == 1
+
+
+def test_one_ends_and_the_others_go_on() -> None:
+    """An ended episode keeps its place: a continuation and a state fewer from then on."""
+    lines = iter(["z", "b", "a", "c", "d", *["a"] * 100])
+    policy = ScriptedPolicy(lambda request: said(next(lines)))
+    tree = answer(Beam(width=5, keep=2, value=Choice(name=f"{__name__}:ZIsBest")), policy, make_env=Short3)
+    contexts = Counter(request.token_ids for request in policy.requests)
+    assert sorted(contexts.values()) == [4, 4, 5]  # z ends in the first turn; then 4 from the one state beside it
+    (episode,) = trajectories(tree)
+    assert episode.ending is Ending.TERMINATED
+
+
+class Short3(Ladder):
+    """Ends at z."""
+
+    def respond(self, action: Action) -> Reply:
+        """End, or not."""
+        return Reply(observation="?", terminated=action.content == "z")
+
+
+class ZIsBest:
+    """Prefers z, then b."""
+
+    async def __call__(self, seen: Sequence[SearchObservation]) -> list[float]:
+        said = [
+            "".join(message.content for message in item.messages if message.role is Role.ASSISTANT) for item in seen
+        ]
+        return [2.0 * text.startswith("z") + text.startswith("b") for text in said]
+
+
 def test_beams_repeat_until_the_budget_is_spent() -> None:
-    once, often = ScriptedPolicy(speaks), ScriptedPolicy(speaks)
+    once, twice, often = ScriptedPolicy(speaks), ScriptedPolicy(speaks), ScriptedPolicy(speaks)
     answer(Beam(width=4, value=VALUE), once, make_env=Ladder, agent=char_agent())
+    answer(Beam(width=4, beams=2, value=VALUE), twice, make_env=Ladder, agent=char_agent())
     budget = SearchBudget(tokens_generated=200)
     answer(Beam(width=4, beams=None, value=VALUE, budget=budget), often, make_env=Ladder, agent=char_agent())
-    assert len(once.requests) == 3 * 4 + 2
+    assert (len(once.requests), len(twice.requests)) == (3 * 4 + 2, 2 * 3 * 4 + 2)
     assert len(often.requests) == 100  # two tokens each: a letter and the end of the turn
 
 
