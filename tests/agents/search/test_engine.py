@@ -16,6 +16,7 @@ from envgym.agents.protocols import GenerateRequest, Generation, Sampling
 from envgym.agents.rollout.episode import EpisodeJob
 from envgym.agents.rollout.pool import AbortHandle
 from envgym.agents.search import (
+    Beam,
     BestOf,
     Chain,
     Mcts,
@@ -39,7 +40,7 @@ from envgym.env import ForkCapability
 from envgym.errors import InvalidInput, SettingsError
 from envgym.plugins import Choice
 from envgym.records import Reply
-from tests.agents.search.growing import Babbler, GrownGroup, ended, episodes, grow, grow_group
+from tests.agents.search.growing import Babbler, GrownGroup, answer, ended, episodes, grow, grow_group
 from tests.support.parrots import CALL, Parrot, char_agent, parrot_job, said
 from tests.support.plugins import STRATEGIES
 
@@ -115,6 +116,8 @@ STRATEGIES_MADE = [
 ]
 PLANNED = PlannedTrees(children=(2,), last_turn=2)
 """Its trees have as many leaves as its plan says, also where a budget is left."""
+BEAM = Beam(value=Choice(name="tests.agents.search.test_mcts:Climber"))
+"""Grows no groups, but answers."""
 
 
 def endless(place: int, **fields: object) -> TreeStrategy:
@@ -130,6 +133,15 @@ def endless(place: int, **fields: object) -> TreeStrategy:
 def test_no_env_is_left_open(strategy: TreeStrategy, branching: Branching, kind: type[Counted]) -> None:
     kind.alive = 0
     grow(strategy.model_copy(update={"branching": branching}), make_env=kind, group_size=4)
+    assert kind.alive == 0
+
+
+@pytest.mark.parametrize("kind", [Counted, Slow])
+@pytest.mark.parametrize("branching", [Branching.FORK, Branching.REPLAY])
+def test_no_env_of_a_beam_is_left_open(branching: Branching, kind: type[Counted]) -> None:
+    kind.alive = 0
+    tree = answer(BEAM.model_copy(update={"branching": branching}), Babbler("abc"), make_env=kind)
+    assert len(trajectories(tree)) == 1
     assert kind.alive == 0
 
 
@@ -313,7 +325,7 @@ def test_trees_come_back_from_json() -> None:
 
 
 def test_every_strategy_is_in_the_table_under_its_name() -> None:
-    assert {strategy.name for strategy in (*STRATEGIES_MADE, PLANNED)} | {"chain"} == set(STRATEGIES)
+    assert {strategy.name for strategy in (*STRATEGIES_MADE, PLANNED, BEAM)} | {"chain"} == set(STRATEGIES)
 
 
 @settings(max_examples=40)
