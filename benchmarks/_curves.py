@@ -8,7 +8,7 @@ from benchmarks._studies import Mean
 
 COLORS = ("#555555", "#d55e00", "#0072b2", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7b3294", "#8c510a")
 """Of the arms in their order; told apart by those who see few colors."""
-PANEL_WIDTH, PANEL_HEIGHT, LEFT, TOP, BOTTOM, GAP = 330, 230, 56, 58, 50, 34
+PANEL_WIDTH, PANEL_HEIGHT, LEFT, TOP, BOTTOM, GAP = 330, 230, 56, 58, 50, 48
 LEGEND_WIDTH = 165
 _TICKS = (0.0, 0.25, 0.5, 0.75, 1.0)
 
@@ -64,10 +64,11 @@ def _panel(title: str, curves: Curves, axis: str, *, left: int, top: int) -> lis
     for spent in sorted({point.spent for points in curves.values() for point in points}):
         parts.append(f'<text x="{x(spent):.1f}" y="{bottom + 16}" text-anchor="middle" font-size="10">{spent:g}</text>')
     parts.append(f'<text x="{left + PANEL_WIDTH / 2}" y="{bottom + 36}" text-anchor="middle">{escape(axis)}</text>')
+    opacity = 0.15 if len(curves) <= 4 else 0.06
     for color, points in zip(COLORS, curves.values(), strict=False):
         ups = [f"{x(point.spent):.1f},{y(point.success.high):.1f}" for point in points]
         downs = [f"{x(point.spent):.1f},{y(point.success.low):.1f}" for point in reversed(points)]
         middles = [f"{x(point.spent):.1f},{y(point.success.value):.1f}" for point in points]
-        parts.append(f'<polygon points="{" ".join(ups + downs)}" fill="{color}" fill-opacity="0.15"/>')
+        parts.append(f'<polygon points="{" ".join(ups + downs)}" fill="{color}" fill-opacity="{opacity}"/>')
         parts.append(f'<polyline points="{" ".join(middles)}" fill="none" stroke="{color}" stroke-width="2.5"/>')
     return parts

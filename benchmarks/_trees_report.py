@@ -159,7 +159,7 @@ def write_report(declared: Declaration, runs: Sequence[TreeRun], page: Path, tex
     corrected = dict(zip(compared, correct_by_holm([found.p_value for found in compared.values()]), strict=True))
     primary = primary_test(results)
     page_text = text.format(
-        answer=_answer(results, primary, corrected),
+        answer=_answer(declared, primary, compared, corrected),
         figure=figure.name,
         cells="\n".join(_cell(results, cell, compared, corrected) for cell in declared.cells),
         others="".join(table(OTHERS_HEAD, _others(declared, compared, corrected))),
@@ -181,16 +181,23 @@ ARM_HEAD = ["arm", "rate", "area", "difference", "p", "p, Holm", "last", "steps"
 OTHERS_HEAD = ["cell", "arm", "compared with", "difference", "p", "p, Holm"]
 
 
-def _answer(results: Results, primary: Comparison, corrected: Mapping[Pair, HolmStep]) -> str:
-    declared, lines = results.declared, []
-    arm, other = declared.primary, declared.baseline
+def _answer(
+    declared: Declaration, primary: Comparison, compared: Mapping[Pair, Comparison], corrected: Mapping[Pair, HolmStep]
+) -> str:
+    """Return the verdicts: the primary test's, and by corrected p-values those of all pairs."""
+    lines = [f"- Primary test: {_points(primary.mean)} points, p = {primary.p_value:.2g}."]
     for cell, of in declared.cells.items():
-        mean = compare(results.differences(cell, arm, other)).mean
-        is_shown = corrected[cell, arm, other].p_value <= ALPHA
-        verdict = ("is above" if mean.value > 0 else "is below") if is_shown else "does not differ significantly from"
-        result = f"`{arm}` {verdict} `{other}`: {_points(mean)} points"
-        lines.append(f"- {cell.capitalize()}. Predicted: {of.predicted}. Result: {result}.")
-    lines.append(f"- Primary test: {_points(primary.mean)} points, p = {primary.p_value:.2g}.")
+        lines.append(f"- {cell.capitalize()}. Predicted: {of.predicted}.")
+        for other in dict.fromkeys(other for _, other in declared.pairs):
+            found: dict[str, list[str]] = {"above": [], "below": [], "not distinguishable from": []}
+            for arm in (arm for arm, its in declared.pairs if its == other):
+                mean = compared[cell, arm, other].mean
+                side = "above" if mean.value > 0 else "below"
+                is_shown = corrected[cell, arm, other].p_value <= ALPHA
+                found[side if is_shown else "not distinguishable from"].append(f"`{arm}` {_points(mean)}")
+            told = [f"{verdict} `{other}`: {', '.join(arms)}" for verdict, arms in found.items() if arms]
+            text = "; ".join(told)
+            lines.append(f"    - {text[0].upper()}{text[1:]}.")
     return "\n".join(lines)
 
 

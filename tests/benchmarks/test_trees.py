@@ -128,7 +128,8 @@ def test_page_says_what_the_tests_say_and_is_made_again_from_its_data(tmp_path: 
     write_report(SMALL, [], page, TEXT)
     text = page.read_text()
     assert "Primary test: +55.0 [-8.5, +118.5] points, p = 0.058" in text
-    assert "- Wild. Predicted: a gain. Result: `tree` does not differ significantly from `chain`: +60.0" in text
+    assert "- Wild. Predicted: a gain.\n    - Above `chain`: `critic` +25.0" in text
+    assert "; not distinguishable from `chain`: `tree` +60.0 [-67.1, +187.1].\n" in text
     assert "| wild | `tree` | `critic` | +35.0" in text
     # wild, tree: t = .6 / .1 = 6 with 1 degree of freedom: p = .10514; of 6 comparisons the least is of the critic, 0
     assert "| `tree` | 0.01 | 85.0 [-42.1, 212.1] | +60.0 [-67.1, +187.1] | 0.11 | 0.53 |" in text
