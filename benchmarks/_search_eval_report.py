@@ -138,12 +138,12 @@ def _game(bench: Bench, game: str, records: Mapping[Cell, EvalRecord]) -> str:
     for arm, how in declared.arms.items():
         cells = [Cell(game=game, arm=arm, factor=factor) for factor in declared.factors]
         costs = records[cells[-1]].costs
-        told = [f"{costs[name]:,.0f}" for name in ("tokens_generated", "tokens_prefilled", "env_steps")]
+        told = [f"{costs[key]:,.0f}" for key in ("tokens_generated", "tokens_prefilled", "env_steps")]
         name = f"`{arm}`, **oracle-selected**" if how.is_oracle else f"`{arm}`"
         rows.append(
             [name, *(_share(success_of(records[cell])) for cell in cells), *told, f"{bench.reads(cells[-1]):,.0f}"]
         )
-    told = GAME.format(
+    section = GAME.format(
         env=chain.env_id,
         success=_share(success_of(chain)),
         tokens=of.chain_tokens,
@@ -151,7 +151,7 @@ def _game(bench: Bench, game: str, records: Mapping[Cell, EvalRecord]) -> str:
         explained=100 * bench.explained(game),
         effect=100 * (of.minimum_detectable_effect or 0),
     )
-    return told + "".join(table(head, rows))
+    return section + "".join(table(head, rows))
 
 
 def _finding(game: str, ours: str, other: str, paired: PairedComparison, step: HolmStep) -> str:
