@@ -15,9 +15,8 @@ import numpy as np
 from pydantic import Field
 
 from envgym.agents.loop.agent import AgentSettings
-from envgym.agents.search.branches import Branch, SearchState
+from envgym.agents.search.branches import Branch, SearchState, prune_unfinished
 from envgym.agents.search.engine import SearchTree
-from envgym.agents.search.mcts_tree import UNFINISHED
 from envgym.agents.search.protocol import TreeStrategy, run_concurrently
 from envgym.agents.search.scorers import VALUE_NAME, has_failed, observe_branch, observe_state
 from envgym.core.tree import SearchStats
@@ -66,11 +65,7 @@ class Beam(TreeStrategy):
             first = []
             if tree.is_stopped or (self.beams is None and used == tree.tracker.used):
                 break
-        gone_on = {branch.start for branch in tree.branches if branch.turns}
-        for branch in tree.branches:
-            end = branch.turns[-1].end if branch.turns else None
-            if end is not None and branch.pruned is None and end not in gone_on:
-                branch.pruned = UNFINISHED
+        prune_unfinished(tree.branches)
 
     async def _run_beam(self, tree: SearchTree, root: SearchState, *, begun: Sequence[Branch]) -> None:
         """Run one beam, of whose first turn `begun` were sampled before."""
@@ -90,12 +85,12 @@ class Beam(TreeStrategy):
 
     async def _ranked(self, tree: SearchTree, branches: Sequence[Branch]) -> list[Branch]:
         """Return the branches that have a value, the best first; of equal continuations of one state only the first."""
-        new = dict[tuple[int, tuple[int, ...]], Branch]()
+        new = dict[tuple[SearchState, tuple[int, ...]], Branch]()
         for branch in branches:
             turn = branch.turns[0] if branch.turns else None
             if turn is None or turn.generation is None or (turn.end is None and has_failed(branch)):
                 continue
-            if new.setdefault((id(branch.start), turn.generation.token_ids), branch) is not branch:
+            if new.setdefault((branch.start, turn.generation.token_ids), branch) is not branch:
                 branch.pruned = REPEATS
         valued = list(new.values())
         ends = [branch.turns[0].end for branch in valued]

@@ -14,6 +14,8 @@ from envgym.core.tree import SearchStats
 from envgym.core.turns import Cost, Ending
 from envgym.seeds import derive_seed
 
+UNFINISHED = "not continued"
+
 TOKENS, OBSERVATION = "tokens", "observation"
 """What a node may repeat of an earlier sibling."""
 
@@ -159,6 +161,15 @@ class Branch:
     def is_finished(self) -> bool:
         """True where its episode ended."""
         return self.ending is not None
+
+
+def prune_unfinished(branches: Sequence[Branch]) -> None:
+    """Say of every branch that ended between two turns, where no other one went on, that it was not continued."""
+    gone_on = {branch.start for branch in branches if branch.turns}
+    for branch in branches:
+        end = branch.turns[-1].end if branch.turns else None
+        if end is not None and branch.pruned is None and end not in gone_on:
+            branch.pruned = UNFINISHED
 
 
 def node_statistics(

@@ -8,7 +8,7 @@ from typing import Literal
 from pydantic import Field
 
 from envgym.agents.loop.path import PathNode
-from envgym.agents.search.branches import Branch, SearchState
+from envgym.agents.search.branches import Branch, SearchState, prune_unfinished
 from envgym.agents.search.engine import SearchTree
 from envgym.agents.search.mcts_scores import (
     FrontierWeights,
@@ -28,7 +28,6 @@ from envgym.settings import Settings
 MAX_REPEATS = 16
 """Whole episodes in a row that may repeat earlier ones before a group is left with too few."""
 MERGED = "repeats an earlier sibling to its end"
-UNFINISHED = "not continued"
 
 
 class SimulationSettings(Settings):
@@ -282,10 +281,7 @@ class Simulations:
         for node in self.root.walk():
             prior = node.parent.prior(node) if node.parent is not None else None
             self._tree.stats[node.node] = SearchStats(visits=node.visits, value=node.value, prior=prior)
-        for branch in self._tree.branches:
-            end = branch.turns[-1].end if branch.turns else None
-            if end is not None and not self._tree.num_branches(end):
-                branch.pruned = UNFINISHED
+        prune_unfinished(self._tree.branches)
 
 
 def _count_pending(node: MctsNode) -> MctsNode:

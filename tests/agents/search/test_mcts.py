@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from envgym.agents.policies.scripted import ScriptedPolicy
 from envgym.agents.protocols import GenerateRequest
 from envgym.agents.search import Mcts
+from envgym.agents.search.branches import UNFINISHED
 from envgym.agents.search.budget import SearchBudget
 from envgym.agents.search.engine import OUT_OF_BUDGET
-from envgym.agents.search.mcts_tree import MAX_REPEATS, MERGED, UNFINISHED
+from envgym.agents.search.mcts_tree import MAX_REPEATS, MERGED
 from envgym.agents.search.protocol import NO_FURTHER_EPISODE
 from envgym.agents.search.scorers import SearchObservation
 from envgym.core.messages import Action, Role
