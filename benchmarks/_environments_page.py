@@ -1,6 +1,7 @@
 """The page of benchmarks/environments.py: what training and search gave, and how it was run."""
 
 import json
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import NormalDist
@@ -97,7 +98,7 @@ def write_page(study: "Study", path: Path) -> None:
     gains = {arm: gain for arm in search.arms if arm != search.baseline and (gain := study.gain(arm)) is not None}
     text = TEXT.format(
         answer=" ".join(_sentence(name, change, p_values[name]) for name, change in changes.items()),
-        together=f"{_together([changes[name] for name in SAME_METHOD]):.2g}",
+        together=_together([changes.get(name) for name in SAME_METHOD]),
         trained="".join(
             table(TRAINED_HEAD, [_trained_row(study, name, change, p_values[name]) for name, change in changes.items()])
         ),
@@ -117,6 +118,7 @@ def write_page(study: "Study", path: Path) -> None:
 
 
 SAME_METHOD = ("bfcl_graded", "bfcl_again")
+"""Runs that differ in seed, steps and samples only."""
 LOGGED = (
     "step",
     "train/success",
@@ -194,12 +196,14 @@ def _sentence(name: str, change: PairedComparison, corrected: float) -> str:
     return f"`{name}.yaml` {verdict}: {before} to {after} of {change.num_tasks} held-out tasks."
 
 
-def _together(changes: Sequence[PairedComparison]) -> float:
-    """Return the two-sided p-value of several independent comparisons by Stouffer's sum of z, equally weighted."""
-    normal = NormalDist()
-    signs = [1 if change.difference.value > 0 else -1 for change in changes]
-    scores = [sign * normal.inv_cdf(1 - change.p_value / 2) for sign, change in zip(signs, changes, strict=True)]
-    return 2 * (1 - normal.cdf(abs(sum(scores)) / len(scores) ** 0.5))
+def _together(changes: Sequence[PairedComparison | None]) -> str:
+    """Return the two-sided p-value of several comparisons by Stouffer's sum of z; `not known` where one is missing."""
+    normal, scores = NormalDist(), list[float]()
+    for change in changes:
+        if change is None:
+            return "not known"
+        scores.append(math.copysign(normal.inv_cdf(1 - change.p_value / 2), change.difference.value))
+    return f"{2 * (1 - normal.cdf(abs(sum(scores)) / len(scores) ** 0.5)):.2g}"
 
 
 def _search_sentence(study: "Study", arm: str, gain: PairedComparison) -> str:

@@ -7,7 +7,7 @@ from statistics import variance
 
 from benchmarks._curves import CurvePoint, Curves, plot
 from benchmarks._search_eval_cells import CHAIN, Bench, Cell, pilot_differences
-from benchmarks._studies import Mean, check_declared
+from benchmarks._studies import Mean, check_declared, points, share
 from benchmarks._tables import table
 from envgym.agents.evaluation.play import EvalRecord
 from envgym.errors import RunError, sentence
@@ -141,11 +141,11 @@ def _game(bench: Bench, game: str, records: Mapping[Cell, EvalRecord]) -> str:
         told = [f"{costs[key]:,.0f}" for key in ("tokens_generated", "tokens_prefilled", "env_steps")]
         name = f"`{arm}`, **oracle-selected**" if how.is_oracle else f"`{arm}`"
         rows.append(
-            [name, *(_share(success_of(records[cell])) for cell in cells), *told, f"{bench.reads(cells[-1]):,.0f}"]
+            [name, *(share(success_of(records[cell])) for cell in cells), *told, f"{bench.reads(cells[-1]):,.0f}"]
         )
     section = GAME.format(
         env=chain.env_id,
-        success=_share(success_of(chain)),
+        success=share(success_of(chain)),
         tokens=of.chain_tokens,
         episodes=of.episodes,
         explained=100 * bench.explained(game),
@@ -158,10 +158,6 @@ def _finding(game: str, ours: str, other: str, paired: PairedComparison, step: H
     interval = paired.difference.interval
     verdict = "better" if paired.difference.value > 0 else "worse"
     told = f"{verdict} than" if step.p_value <= 0.05 else "not significantly different from"
-    points = f"{100 * paired.difference.value:+.1f} [{100 * interval.low:+.1f}, {100 * interval.high:+.1f}] points"
+    difference = f"{points(Mean(paired.difference.value, interval.low, interval.high))} points"
     counts = f"{paired.wins} tasks better, {paired.losses} worse, {paired.ties} unchanged"
-    return f"- `{game}`: `{ours}` is {told} `{other}`: {points}, p = {step.p_value:.2g} after correction; {counts}."
-
-
-def _share(mean: Mean) -> str:
-    return f"{100 * mean.value:.1f} [{100 * mean.low:.1f}, {100 * mean.high:.1f}]"
+    return f"- `{game}`: `{ours}` is {told} `{other}`: {difference}, p = {step.p_value:.2g} after correction; {counts}."

@@ -102,6 +102,16 @@ class Mean(NamedTuple):
     high: float
 
 
+def share(mean: Mean) -> str:
+    """Return a share in percent, with its interval."""
+    return f"{100 * mean.value:.1f} [{100 * mean.low:.1f}, {100 * mean.high:.1f}]"
+
+
+def points(mean: Mean) -> str:
+    """Return a difference of shares in points, with its interval."""
+    return f"{100 * mean.value:+.1f} [{100 * mean.low:+.1f}, {100 * mean.high:+.1f}]"
+
+
 def t_quantile(share: float, freedom: int) -> float:
     """Return t with P(T <= t) = share of Student's distribution."""
     return float(t.ppf(share, freedom))

@@ -11,7 +11,7 @@ import numpy as np
 from scipy.stats import ttest_1samp  # type: ignore[import-untyped]  # shipped without types
 
 from benchmarks._curves import CurvePoint, Curves, plot
-from benchmarks._studies import Mean, minimum_detectable_effect, pooled_spread, t_interval
+from benchmarks._studies import Mean, minimum_detectable_effect, points, pooled_spread, share, t_interval
 from benchmarks._tables import table
 from benchmarks._trees_runs import Declaration, TreeRun, area
 from envgym.errors import RunError, sentence
@@ -52,8 +52,8 @@ class Results:
         for mark in range(MARKS + 1):
             spent, values = budget * mark / MARKS, []
             for seed in self.seeds:
-                points = np.asarray(self.records[seed, cell, arm]["points"], dtype=np.float64)
-                values.append(float(np.interp(spent, points[:, 0], points[:, 1])))
+                curve = np.asarray(self.records[seed, cell, arm]["points"], dtype=np.float64)
+                values.append(float(np.interp(spent, curve[:, 0], curve[:, 1])))
             found.append(CurvePoint(spent / 1000, t_interval(values)))
         return found
 
@@ -136,7 +136,7 @@ def planned_effect(declared: Declaration, root: Path) -> float:
 
 def _pilot(declared: Declaration, root: Path, cell: str, arm: str, rate: float) -> list[float]:
     runs = [TreeRun(root=root, seed=seed, cell=cell, arm=arm, rate=rate) for seed in declared.pilot_seeds]
-    return [area(points, declared.budget) for run in runs if (points := run.points(declared)) is not None]
+    return [area(found, declared.budget) for run in runs if (found := run.points(declared)) is not None]
 
 
 def write_report(declared: Declaration, runs: Sequence[TreeRun], page: Path, text: str) -> None:
@@ -163,7 +163,7 @@ def write_report(declared: Declaration, runs: Sequence[TreeRun], page: Path, tex
         figure=figure.name,
         cells="\n".join(_cell(results, cell, compared, corrected) for cell in declared.cells),
         others="".join(table(OTHERS_HEAD, _others(declared, compared, corrected))),
-        primary=f"{_points(primary.mean)} points, p = {primary.p_value:.2g}",
+        primary=f"{points(primary.mean)} points, p = {primary.p_value:.2g}",
         seeds=len(results.seeds),
         missing=""
         if results.seeds == declared.seeds
@@ -185,7 +185,7 @@ def _answer(
     declared: Declaration, primary: Comparison, compared: Mapping[Pair, Comparison], corrected: Mapping[Pair, HolmStep]
 ) -> str:
     """Return the verdicts: the primary test's, and by corrected p-values those of all pairs."""
-    lines = [f"- Primary test: {_points(primary.mean)} points, p = {primary.p_value:.2g}."]
+    lines = [f"- Primary test: {points(primary.mean)} points, p = {primary.p_value:.2g}."]
     for cell, of in declared.cells.items():
         lines.append(f"- {cell.capitalize()}. Predicted: {of.predicted}.")
         for other in dict.fromkeys(other for _, other in declared.pairs):
@@ -194,7 +194,7 @@ def _answer(
                 mean = compared[cell, arm, other].mean
                 side = "above" if mean.value > 0 else "below"
                 is_shown = corrected[cell, arm, other].p_value <= ALPHA
-                found[side if is_shown else "not distinguishable from"].append(f"`{arm}` {_points(mean)}")
+                found[side if is_shown else "not distinguishable from"].append(f"`{arm}` {points(mean)}")
             told = [f"{verdict} `{other}`: {', '.join(arms)}" for verdict, arms in found.items() if arms]
             text = "; ".join(told)
             lines.append(f"    - {text[0].upper()}{text[1:]}.")
@@ -207,14 +207,14 @@ def _cell(results: Results, cell: str, compared: Mapping[Pair, Comparison], corr
         key = (cell, arm, declared.baseline)
         told = ["", "", ""]
         if key in compared:
-            told = [_points(compared[key].mean), f"{compared[key].p_value:.2g}", f"{corrected[key].p_value:.2g}"]
+            told = [points(compared[key].mean), f"{compared[key].p_value:.2g}", f"{corrected[key].p_value:.2g}"]
         last = fmean(results.records[seed, cell, arm]["points"][-1][1] for seed in results.seeds)
         totals = [f"{results.mean(cell, arm, name):,.0f}" for name in ("steps", "prefilled", "seconds")]
         rows.append(
             [
                 f"`{arm}`",
                 f"{of.rates[cell]:g}",
-                _share(t_interval(results.areas(cell, arm))),
+                share(t_interval(results.areas(cell, arm))),
                 *told,
                 f"{100 * last:.1f}",
                 *totals,
@@ -231,7 +231,7 @@ def _others(
             cell,
             f"`{arm}`",
             f"`{other}`",
-            _points(compared[key].mean),
+            points(compared[key].mean),
             f"{compared[key].p_value:.2g}",
             f"{corrected[key].p_value:.2g}",
         ]
@@ -239,11 +239,3 @@ def _others(
         for arm, other in declared.others
         for key in [(cell, arm, other)]
     ]
-
-
-def _share(mean: Mean) -> str:
-    return f"{100 * mean.value:.1f} [{100 * mean.low:.1f}, {100 * mean.high:.1f}]"
-
-
-def _points(mean: Mean) -> str:
-    return f"{100 * mean.value:+.1f} [{100 * mean.low:+.1f}, {100 * mean.high:+.1f}]"

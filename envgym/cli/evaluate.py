@@ -74,7 +74,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--max-invalid", type=float, metavar="R", help=help_invalid)
     what.add_argument("--seed", type=int, help="seed of environments and sampling (default: 0)")
     search = parser.add_argument_group("search")
-    help_search = "search strategy: chain (default: one episode per sample), best_of, beam, mcts, my_search.py:MySearch ..."
+    help_search = (
+        "search strategy: chain (default: one episode per sample), best_of, beam, mcts, my_search.py:MySearch ..."
+    )
     search.add_argument("--search", metavar="NAME", help=help_search)
     _add_pairs(search, "--search-set", "setting of the search, such as n=8 or budget.tokens_generated=4096")
     how = parser.add_argument_group("execution")

@@ -121,9 +121,7 @@ class TokenCritic(LearningModel):
         if not any(row.supervised for row in rows):
             return {}
         factor = schedule(self._optim, step, self._context.settings.run.steps)
-        return value_step(
-            self.learner, rows, epochs=self.epochs(like), num_minibatches=like.minibatches, factor=factor
-        )
+        return value_step(self.learner, rows, epochs=self.epochs(like), num_minibatches=like.minibatches, factor=factor)
 
 
 def _folder_of(run: Path, model: str | None) -> Path:
