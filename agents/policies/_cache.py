@@ -43,16 +43,16 @@ class SlotLayer(CacheLayerMixin):
     keys: Tensor
     values: Tensor
 
-    def __init__(self, layout: CacheLayout) -> None:
-        """Allocate at the first use, when heads and width are known."""
+    def __init__(self, layout: CacheLayout, dtype: torch.dtype | None) -> None:
+        """Allocate at the first use, when heads and width are known; `dtype` as `SlotCache` has it."""
         super().__init__()  # type: ignore[no-untyped-call]  # transformers leaves it untyped
-        self._layout = layout
+        self._layout, self._dtype = layout, dtype
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
         """Allocate; zeros, as even what the mask hides must be finite."""
-        rows, columns = self._layout.max_rows, self._layout.max_columns
-        self.keys = key_states.new_zeros((rows, key_states.shape[1], columns, key_states.shape[3]))
-        self.values = value_states.new_zeros((rows, value_states.shape[1], columns, value_states.shape[3]))
+        rows, columns, dtype = self._layout.max_rows, self._layout.max_columns, self._dtype or key_states.dtype
+        self.keys = key_states.new_zeros((rows, key_states.shape[1], columns, key_states.shape[3]), dtype=dtype)
+        self.values = value_states.new_zeros((rows, value_states.shape[1], columns, value_states.shape[3]), dtype=dtype)
         self.is_initialized = True
 
     def grow(self) -> None:
@@ -76,8 +76,8 @@ class SlotLayer(CacheLayerMixin):
             self.keys[rows, :, start : layout.width] = key_states
             self.values[rows, :, start : layout.width] = value_states
         else:
-            self.keys[layout.rows, :, layout.columns] = key_states.transpose(1, 2)
-            self.values[layout.rows, :, layout.columns] = value_states.transpose(1, 2)
+            self.keys[layout.rows, :, layout.columns] = key_states.transpose(1, 2).to(self.keys.dtype)
+            self.values[layout.rows, :, layout.columns] = value_states.transpose(1, 2).to(self.values.dtype)
         return self.keys[rows, :, : layout.width], self.values[rows, :, : layout.width]
 
     def move(self, targets: Tensor, sources: Tensor, width: int) -> None:
@@ -102,10 +102,15 @@ class SlotLayer(CacheLayerMixin):
 class SlotCache(Cache):
     """The layers of one model, made as its first forward pass reaches them."""
 
-    def __init__(self) -> None:
-        """Hold nothing yet."""
+    def __init__(self, dtype: torch.dtype | None = None) -> None:
+        """Hold nothing yet.
+
+        Args:
+            dtype: of keys and values: the type that autocast attends in, so that they are cast once and not at every
+                token; None: as the model makes them.
+        """
         self.layout = CacheLayout()
-        super().__init__(layer_class_to_replicate=lambda: SlotLayer(self.layout))  # type: ignore[arg-type]  # called without arguments, and nothing else
+        super().__init__(layer_class_to_replicate=lambda: SlotLayer(self.layout, dtype))  # type: ignore[arg-type]  # called without arguments, and nothing else
 
     def reserve(self, *, rows: int, columns: int) -> None:
         """Make room, and a last column that holds no token; the content stays."""

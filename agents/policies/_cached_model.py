@@ -5,7 +5,7 @@ Positions and masks are made here, by the row, so rows of any lengths lie side b
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from itertools import chain
 from typing import Any
 
@@ -62,12 +62,12 @@ class CachedModel:
         config = module.config.get_text_config()  # type: ignore[union-attr, operator]  # nn.Module types attributes as tensors
         self._windows = _windows(config)
         self._run: Forward = self._run_modules
-        self._candidate = None if self._additive or autocast else llama_forward(module, list(self._windows))
+        self._candidate = None if self._additive else llama_forward(module, list(self._windows), autocast=autocast)
         """What is to be proved before it replaces the model's own forward pass."""
         self.vocabulary: int = config.vocab_size
         self.max_positions: int | None = getattr(config, "max_position_embeddings", None)
-        self.cache = SlotCache()
-        self._packed = PackedLinears(module)
+        self.cache = SlotCache(autocast)
+        self._packed = PackedLinears(module, autocast=autocast)
         self._recorders = recorders
         self._graphs: DecodeGraphs | None = None
         self._addresses: tuple[int, ...] = ()
@@ -80,7 +80,7 @@ class CachedModel:
 
     def forget(self) -> None:
         """Free the cache, the recordings and the copies of weights."""
-        self.cache, self._graphs = SlotCache(), None
+        self.cache, self._graphs = SlotCache(self._autocast), None
         self.forget_weights()
 
     def forget_weights(self) -> None:
@@ -109,7 +109,7 @@ class CachedModel:
             ):
                 if self._candidate is not None:
                     self._choose(self._candidate)
-                with nullcontext() if is_cast else self._packed.serving():
+                with self._packed.serving():
                     yield
         finally:
             if was_training:
@@ -178,7 +178,8 @@ class CachedModel:
             width: columns in use after this, of the longest row.
         """
         recorder = self._recorders.get(tokens.device.type)
-        if recorder is None or not isinstance(self._run, LlamaForward):  # others may wait for the device
+        # Other forward passes may wait for the device; what autocast has cast cannot be recorded.
+        if recorder is None or self._autocast is not None or not isinstance(self._run, LlamaForward):
             return self._decode(tokens, positions, width)
         if self._graphs is None:
             self._graphs = DecodeGraphs(
@@ -228,7 +229,7 @@ class CachedModel:
         self._candidate = None
         if computes_the_same(self._run_modules, candidate, self._windows, self.device):
             self._run = candidate
-            self._packed = PackedLinears(self.module, leave_out=candidate.linears())
+            self._packed = PackedLinears(self.module, autocast=self._autocast, leave_out=candidate.linears())
 
 
 def _windows(config: Any) -> dict[str, int | None]:  # a transformers config

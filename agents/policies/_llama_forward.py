@@ -48,10 +48,15 @@ class Forward(Protocol):
 class LlamaForward:
     """Computes what a model computes, without gradients; see `Forward`."""
 
-    def __init__(self, model: Any, kinds: Sequence[str]) -> None:  # transformers types parts of a model as tensors
-        """Take a Llama-shaped model, and each layer's kind of attention."""
-        self._model, self._body = model, model.model
-        self._layers = [_Layer(layer, kind) for layer, kind in zip(model.model.layers, kinds, strict=True)]
+    def __init__(
+        self,
+        model: Any,  # transformers types parts of a model as tensors
+        kinds: Sequence[str],
+        autocast: torch.dtype | None,
+    ) -> None:
+        """Take a Llama-shaped model, each layer's kind of attention, and the type of products under autocast."""
+        self._model, self._body, self._autocast = model, model.model, autocast
+        self._layers = [_Layer(layer, kind, autocast) for layer, kind in zip(model.model.layers, kinds, strict=True)]
         self._head: Product | None = None
 
     def linears(self) -> list[nn.Module]:
@@ -75,15 +80,15 @@ class LlamaForward:
         for number, layer in enumerate(self._layers):
             states = layer(states, rotation, masks[layer.kind], cache, number)
         if self._head is None:
-            self._head = _product([self._model.lm_head])
+            self._head = _product([self._model.lm_head], self._autocast)
         return self._head(_rms_norm(states[:, states.shape[1] - keep :], self._body.norm))
 
 
 class _Layer:
     """One decoder layer."""
 
-    def __init__(self, layer: Any, kind: str) -> None:  # see LlamaForward
-        self.kind = kind
+    def __init__(self, layer: Any, kind: str, autocast: torch.dtype | None) -> None:  # see LlamaForward
+        self.kind, self._autocast = kind, autocast
         self._attention = attention = layer.self_attn
         self._norms = layer.input_layernorm, layer.post_attention_layernorm
         self._head_norms = (attention.q_norm, attention.k_norm) if hasattr(attention, "q_norm") else None
@@ -103,7 +108,7 @@ class _Layer:
     ) -> Tensor:
         """Return [B, T, D] the states behind the layer, of those before it."""
         if self.products is None:
-            self.products = [_product(group) for group in self.groups]
+            self.products = [_product(group, self._autocast) for group in self.groups]
         project, output, gate, up, down = self.products
         heads = project(_rms_norm(states, self._norms[0])).unflatten(-1, (-1, self._attention.head_dim))
         num_kv = heads.shape[2] // (self._attention.num_key_value_groups + 2)
@@ -114,16 +119,18 @@ class _Layer:
             rotated = torch.cat([_rms_norm(part, norm) for part, norm in pairs], dim=2)
         cos, turned_sin = rotation
         half = rotated.shape[-1] // 2
-        rotated = (rotated * cos).add_(rotated.roll(half, -1).mul_(turned_sin))
+        rotated = (rotated * cos).add_(rotated.roll(half, -1) * turned_sin)
         query, key = rotated.transpose(1, 2).split(sizes, 1)
         keys, values = cache.update(key, value.transpose(1, 2), number)
         found, _ = grouped_attention(self._attention, query, keys, values, mask, self._attention.scaling)
-        states = output(found.flatten(2)).add_(states)
+        states = output(found.flatten(2)) + states
         normed = _rms_norm(states, self._norms[1])
-        return down(functional.silu(gate(normed), inplace=True).mul_(up(normed))).add_(states)
+        return down(functional.silu(gate(normed), inplace=True).mul_(up(normed))) + states
 
 
-def llama_forward(module: nn.Module, kinds: Sequence[str]) -> LlamaForward | None:
+def llama_forward(
+    module: nn.Module, kinds: Sequence[str], *, autocast: torch.dtype | None = None
+) -> LlamaForward | None:
     """Return the forward pass of a model that has the parts of a Llama and no others, else None.
 
     What it does with them is not told by that: see `computes_the_same`.
@@ -131,6 +138,7 @@ def llama_forward(module: nn.Module, kinds: Sequence[str]) -> LlamaForward | Non
     Args:
         module: a transformers model, or a PEFT model around one.
         kinds: of attention that the model has.
+        autocast: under which it runs, if any.
     """
     model: Any = module.get_base_model() if hasattr(module, "get_base_model") else module  # type: ignore[operator]  # see LlamaForward
     if any(part._forward_hooks or part._forward_pre_hooks or "forward" in vars(part) for part in module.modules()):
@@ -143,7 +151,7 @@ def llama_forward(module: nn.Module, kinds: Sequence[str]) -> LlamaForward | Non
         if _names(layer.self_attn) - _HEAD_NORMS != _PARTS["self_attn"]:
             return None
     kinds_by_layer = getattr(model.config, "layer_types", None) or list(kinds) * len(model.model.layers)
-    return LlamaForward(model, kinds_by_layer)
+    return LlamaForward(model, kinds_by_layer, autocast)
 
 
 def computes_the_same(one: Forward, other: Forward, windows: Mapping[str, int | None], device: torch.device) -> bool:
@@ -182,13 +190,14 @@ def _rms_norm(states: Tensor, norm: Any) -> Tensor:  # see LlamaForward
     """Return the states divided by their root mean square over the last dimension, times the norm's weight."""
     wide = states.float()
     scale = wide.pow(2).mean(-1, keepdim=True).add_(norm.variance_epsilon).rsqrt_()
-    return (wide * scale).to(states.dtype).mul_(norm.weight)
+    normed: Tensor = (wide * scale).to(states.dtype) * norm.weight
+    return normed
 
 
-def _product(layers: Sequence[Any]) -> Product:  # see LlamaForward
+def _product(layers: Sequence[Any], autocast: torch.dtype | None) -> Product:  # see LlamaForward
     """Return what gives the outputs of linear layers, one after the other."""
-    if all(type(layer) is nn.Linear and can_pack(layer.weight) for layer in layers):
-        return packed_product(layers)
+    if all(type(layer) is nn.Linear and can_pack(layer.weight, autocast) for layer in layers):
+        return packed_product(layers, autocast)
     singles = [_plain_product(layer) if type(layer) is nn.Linear else layer for layer in layers]
     if len(singles) == 1:
         return singles[0]

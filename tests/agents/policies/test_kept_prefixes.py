@@ -147,14 +147,16 @@ def test_contexts_computed_anew_from_the_same_weights_need_no_new_copies_of_thes
     made: list[object] = []
     copied = _llama_forward._product
 
-    def counted(layers: Sequence[torch.nn.Module]) -> Product:
-        made.append(layers)
-        return copied(layers)
+    def counted(layers: Sequence[torch.nn.Module], autocast: torch.dtype | None) -> Product:
+        product = copied(layers, autocast)
+        made.append(product)
+        return product
 
     monkeypatch.setattr(_llama_forward, "_product", counted)
     policy, item = TransformersPolicy(llama().bfloat16()), request(range(3, 60))
     before = generate(policy, [item])[0]
     num_products = len(made)
+    assert num_products > 0
     policy.clear_prefix_cache()
     assert generate(policy, [item])[0] == before
     assert len(made) == num_products

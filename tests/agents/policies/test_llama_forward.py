@@ -38,33 +38,48 @@ def logits(model: CachedModel, *, own: bool) -> list[Tensor]:
         return [model.decode(tokens + step, lengths + step, 18 + step) for step in range(4)]
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(
+    "dtype, autocast",
+    [(torch.float32, None), (torch.bfloat16, None), (torch.float32, torch.bfloat16)],
+    ids=["float32", "bfloat16", "autocast"],
+)
 @pytest.mark.parametrize("family", FAMILIES)
-def test_logits_are_those_of_the_models_modules_bit_by_bit(family: str, dtype: torch.dtype) -> None:
+def test_logits_are_those_of_the_models_modules_bit_by_bit(
+    family: str, dtype: torch.dtype, autocast: torch.dtype | None
+) -> None:
     torch.manual_seed(0)
     module: torch.nn.Module = models()[family]().eval()
     module = module.to(dtype)
-    model = CachedModel(module)
+    model = CachedModel(module, autocast=autocast)
     found = logits(model, own=False)
     assert isinstance(model._run, LlamaForward)
     for mine, theirs in zip(found, logits(model, own=True), strict=True):
         assert torch.equal(mine, theirs)
 
 
-def test_adapters_are_applied_to_layers_that_have_them() -> None:
+def test_under_autocast_keys_and_values_are_cast_once() -> None:
+    model = CachedModel(llama().eval(), autocast=torch.bfloat16)
+    logits(model, own=False)
+    kept = {tensor.dtype for layer in model.cache._slots() for tensor in (layer.keys, layer.values)}
+    assert kept == {torch.bfloat16}
+
+
+@pytest.mark.parametrize("autocast", [None, torch.bfloat16], ids=str)
+def test_adapters_are_applied_to_layers_that_have_them(autocast: torch.dtype | None) -> None:
     module = adapted().eval()
-    model = CachedModel(module)
+    model = CachedModel(module, autocast=autocast)
     found = logits(model, own=False)
     assert isinstance(model._run, LlamaForward)
     for mine, theirs in zip(found, logits(model, own=True), strict=True):
         assert torch.equal(mine, theirs)
     with module.disable_adapter():
-        assert not torch.allclose(found[0], logits(CachedModel(module), own=True)[0], atol=1e-2)
+        assert not torch.allclose(found[0], logits(CachedModel(module, autocast=autocast), own=True)[0], atol=1e-2)
 
 
-def test_new_weights_are_used_once_the_copies_are_forgotten() -> None:
-    module = llama().bfloat16().eval()
-    model = CachedModel(module)
+@pytest.mark.parametrize("autocast", [None, torch.bfloat16], ids=str)
+def test_new_weights_are_used_once_the_copies_are_forgotten(autocast: torch.dtype | None) -> None:
+    module = llama().eval() if autocast else llama().bfloat16().eval()
+    model = CachedModel(module, autocast=autocast)
     old = logits(model, own=False)[0]
     with torch.no_grad():
         module.model.layers[1].self_attn.v_proj.weight.neg_()
