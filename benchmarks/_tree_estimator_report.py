@@ -40,6 +40,8 @@ gives the groups with little noise the most weight. Sampling errors of the figur
 - The variances S, measured on the other groups of a step, are as good as known ones.
 - A good critic on chains beats trees without one. Trees with the critic beat it where nothing is noise, and on the
   turns after the noise; over all turns, chains with a critic are better where there is noise.
+- [Training](trees.md) shows a part of this: with noise, planned trees learn faster than chains before correction for
+  many comparisons; without noise they do not, and a critic that learns from the same episodes does not help.
 - Where trees branch decides most: `sibling` with `random_expand`, which branches anywhere, is worse than chains.
 
 ## Where to branch
