@@ -38,6 +38,8 @@ class Game(Settings):
 
     chain_tokens: int | None = Field(default=None, ge=1)
     """Mean generated tokens of an episode, by the pilot; None: not known yet."""
+    temperature: float = Field(default=1.0, gt=0)
+    """Of the policy, in the episodes of the value's fit and in all evaluations."""
     episodes: int = Field(ge=1)
     """Episodes that the value is fitted to."""
     fit: tuple[str, ...] = ()
@@ -116,7 +118,8 @@ class Bench:
         """Return the commands that make policy and value."""
         of, policy = self.declared.games[game], str(self.policy(game))
         config = (EXAMPLES / f"{game}.yaml").relative_to(ROOT)
-        sets = [word for item in of.fit for word in ("--set", item)]
+        fit = (f"sampling.temperature={of.temperature:g}", *of.fit)
+        sets = [word for item in fit for word in ("--set", item)]
         return [
             ["train", str(config), "--set", f"run.directory={policy}"],
             ["value", policy, "--episodes", str(of.episodes), *sets, "--out", str(self.value(game))],
@@ -127,12 +130,14 @@ class Bench:
         declared, game = self.declared, self.declared.games[cell.game]
         of = declared.pilot if cell.is_pilot else declared
         words = ["eval", "--model", str(self.policy(cell.game)), "--tasks", str(of.tasks), "--seed", str(of.seed)]
+        words += ["--temperature", f"{game.temperature:g}"]
         words += ["--split", "train"] if cell.is_pilot else []
         if cell.arm == CHAIN:
             words += ["--samples", str(declared.samples)]
         else:
             arm = declared.arms[cell.arm]
-            sets = [*arm.set, f"budget.tokens_generated={cell.factor * (game.chain_tokens or 1)}"]
+            assert game.chain_tokens is not None, "a search is asked for once the tokens of an episode are declared"
+            sets = [*arm.set, f"budget.tokens_generated={cell.factor * game.chain_tokens}"]
             sets += ["value.name=critic", f"value.run={self.value(cell.game)}"] if arm.reads_value else []
             words += ["--search", arm.search, *(word for item in sets for word in ("--search-set", item))]
         return [*words, "--threads", "1", "--out", str(self.root / cell.name)]

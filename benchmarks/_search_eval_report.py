@@ -47,6 +47,8 @@ python -m benchmarks.search_eval report
 - **Tasks.** {tasks} held-out tasks of each environment, the same for every search.
 - **Budget.** Every search may generate 1, 2, 4 or 8 times the tokens of a mean episode, as the pilot counted them. What
   is prefilled and what the value reads is listed and does not count.
+- **Forks.** Branches of `beam` and `mcts` act in forks of the environment, so a search knows what its actions lead to
+  before it answers. That is possible where an environment forks, as these do.
 - **Value.** `envgym value` sampled episodes of the policy on train tasks and fitted a copy of the model with a value
   head to their returns. The explained variance is on train tasks that were held back from the fit.
 - **Tests.** The pairs above at the largest budget: a sign-flip test, paired by task, corrected by Holm over all
@@ -66,9 +68,9 @@ over tasks, not over training runs. Nothing is said about language models or lon
 GAME = """\
 ## `{env}`
 
-A single episode solves {success} % and generates {tokens} tokens. The value, fitted to {episodes:,} episodes, explains
-{explained:.0f} % of the variance of returns on tasks held back from its fit. Minimum detectable effect of a pair:
-{effect:.1f} points.
+A single episode, sampled at temperature {temperature:g}, solves {success} % and generates {tokens} tokens. The value,
+fitted to {episodes:,} episodes, explains {explained:.0f} % of the variance of returns on tasks held back from its fit.
+Minimum detectable effect of a pair: {effect:.1f} points.
 
 """
 
@@ -145,6 +147,7 @@ def _game(bench: Bench, game: str, records: Mapping[Cell, EvalRecord]) -> str:
         )
     section = GAME.format(
         env=chain.env_id,
+        temperature=of.temperature,
         success=share(success_of(chain)),
         tokens=of.chain_tokens,
         episodes=of.episodes,

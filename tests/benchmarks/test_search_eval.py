@@ -112,8 +112,8 @@ def test_page_says_what_was_found(tmp_path: Path) -> None:
     # 12 tasks, each a point better: p = 2 / 2^12
     assert "`arithmetic`: `beam` is better than `best_of`: +100.0 [" in text
     assert "p = 0.00049 after correction; 12 tasks better, 0 worse, 0 unchanged." in text
-    assert "A single episode solves 50.0 [" in text
-    assert "fitted to 64 episodes, explains\n38 % of the variance" in text
+    assert "A single episode, sampled at temperature 1, solves 50.0 [" in text
+    assert "\nfitted to 64 episodes, explains 38 % of the variance" in text
     (row,) = (line for line in text.splitlines() if line.startswith("| `beam` |"))
     assert row.endswith("| 48 | 8 | 2 | 10 |")
     figure = ElementTree.fromstring(page.with_suffix(".svg").read_text())

@@ -31,7 +31,10 @@ def test_a_port_in_use_is_told(command: Command) -> None:
 @pytest.mark.parametrize(
     "backend, sentence",
     [
-        ("{name: policy_servers, servers: ['http://127.0.0.1:9']}", "server must be reachable, got ConnectionFailed"),
+        (
+            "{name: policy_servers, servers: ['http://127.0.0.1:9'], wait_s: 0.5}",
+            "server must be reachable, got ConnectionFailed",
+        ),
         ("{name: policy_servers, servers: []}", "servers must"),
         (
             "{name: policy_servers, servers: ['http://127.0.0.1:9'], token_env: NO_SUCH_TOKEN}",
