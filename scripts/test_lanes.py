@@ -81,7 +81,7 @@ _WAITING = ("-n", "3", "--dist", "loadgroup", "--maxschedchunk", "1", "--timeout
 
 def _files_of(marker: str) -> tuple[str, ...]:
     """Return where tests of a marker lie, or may, so that no other test module is imported for them."""
-    named = re.compile(rf"mark\.{marker}\b|getattr\(pytest\.mark")
+    named = re.compile(rf"mark\.{marker}\b|getattr\(pytest\.mark|support\.lanes")
     files = sorted(path for path in (ROOT / "tests").rglob("test_*.py") if named.search(path.read_text("utf-8")))
     return tuple(path.relative_to(ROOT).as_posix() for path in files)
 
@@ -143,7 +143,7 @@ LANES = (
     ),
     Lane(
         name="java",
-        steps=(Step(markers="java", options=(*_PARALLEL, "tests/envs/puzzles", "tests/docs/test_environments.py")),),
+        steps=(Step(markers="java", options=(*_PARALLEL, *_files_of("java"))),),
         limit_s=600,
         constraints="constraints/core.txt",
         packages=("scienceworld==1.2.3", "textworld-express==1.1.0"),

@@ -10,19 +10,19 @@ import envgym
 from envgym.errors import EnvgymError
 from envgym.registry import find
 from scripts import environment_pages
+from tests.support.lanes import marks_of
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "environments.md").read_text(encoding="utf-8")
 IDS = [env_id for env_id in envgym.list_ids() if find(env_id).origin == "envgym"]
-OF_JAVA = ("puzzles/science-v0", "puzzles/textworld-v0")
 
 
-def marks_of(env_id: str) -> list[pytest.MarkDecorator]:
-    """Return the lane that has what an environment needs."""
-    return [pytest.mark.web] * env_id.startswith("web/") + [pytest.mark.java] * (env_id in OF_JAVA)
+def marks_of_page(env_id: str) -> list[pytest.MarkDecorator]:
+    """Return the lane that has what an environment needs to be shown; pages of the web are drawn by a browser."""
+    return [pytest.mark.web] if env_id.startswith("web/") else marks_of(env_id)
 
 
-@pytest.mark.parametrize("env_id", [pytest.param(env_id, marks=marks_of(env_id)) for env_id in IDS])
+@pytest.mark.parametrize("env_id", [pytest.param(env_id, marks=marks_of_page(env_id)) for env_id in IDS])
 def test_page_shows_the_episode_of_the_oracle(env_id: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(environment_pages, "IMAGES", shutil.copytree(ROOT / "docs" / "images", tmp_path / "images"))
     told = f"run `python scripts/environment_pages.py {env_id}`"

@@ -7,15 +7,10 @@ from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 
 import envgym
 from envgym.errors import InvalidInput
-from envgym.registry import find
+from tests.support.lanes import env_params
 
 
-def marked(env_id: str) -> object:
-    """Return the id, in the lane of the browser where it needs one."""
-    return pytest.param(env_id, marks=pytest.mark.web) if find(env_id).requires == "web" else env_id
-
-
-@pytest.fixture(params=map(marked, envgym.list_ids()))
+@pytest.fixture(params=env_params(envgym.list_ids()))
 def env_id(request: pytest.FixtureRequest) -> str:
     name: str = request.param
     try:

@@ -15,6 +15,7 @@ from envgym.core.tasks import Split
 from envgym.core.turns import Scored
 from envgym.parsing import tool_call_action
 from envgym.sandbox import BwrapSandbox, has_program, why_unusable
+from tests.support.lanes import marks_of
 
 GOLDEN = Path(__file__).parent / "golden"
 EPISODES: Mapping[str, tuple[str, dict[str, JsonValue], tuple[str, ...] | None]] = {
@@ -266,7 +267,7 @@ EPISODES: Mapping[str, tuple[str, dict[str, JsonValue], tuple[str, ...] | None]]
 """Name of the file -> env id, keyword arguments, what is said (None: what the oracle says)."""
 
 
-@pytest.mark.parametrize("name", EPISODES)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=marks_of(EPISODES[name][0])) for name in EPISODES])
 def test_episode_equals_its_golden_transcript(name: str) -> None:
     env_id, kwargs, said = EPISODES[name]
     if env_id == "search/factbook-v0":

@@ -41,6 +41,7 @@ from envgym.errors import InvalidInput, SettingsError
 from envgym.plugins import Choice
 from envgym.records import Reply
 from tests.agents.search.growing import Babbler, GrownGroup, answer, ended, episodes, grow, grow_group
+from tests.support.lanes import env_params
 from tests.support.parrots import CALL, Parrot, char_agent, parrot_job, said
 from tests.support.plugins import STRATEGIES
 
@@ -56,7 +57,7 @@ def without_stats(trees: Sequence[Tree]) -> list[Tree]:
     return [replace(tree, nodes=tuple(replace(node, stats=None) for node in tree.nodes)) for tree in trees]
 
 
-@pytest.mark.parametrize("env_id", envgym.list_ids())
+@pytest.mark.parametrize("env_id", env_params(envgym.list_ids()))
 def test_forks_and_replays_grow_the_same_trees_on_every_env_that_copies_its_state(env_id: str) -> None:
     try:
         env = envgym.make(env_id)
