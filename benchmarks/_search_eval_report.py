@@ -4,9 +4,10 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import variance
+from typing import Any
 
 from benchmarks._curves import CurvePoint, Curves, plot
-from benchmarks._search_eval_cells import CHAIN, Bench, Cell, pilot_differences
+from benchmarks._search_eval_cells import CHAIN, EXAMPLES, Bench, Cell, pilot_differences
 from benchmarks._studies import Mean, check_declared, points, share
 from benchmarks._tables import table
 from envgym.agents.evaluation.play import EvalRecord
@@ -24,6 +25,7 @@ PAGE = """\
 
 {findings}
 
+{reading}
 ![Held-out success over generated tokens, in episodes]({figure})
 
 Lines are success at 1, 2, 4 and 8 times the tokens of a mean episode; bands are 95 % intervals over tasks. `chain` is
@@ -57,7 +59,8 @@ python -m benchmarks.search_eval report
 - **Declared in advance.** Policies, values, seed, tasks, budgets, searches, tests and minimum detectable effects (80 %
   power, uncorrected) were committed in `examples/search_eval/` before these searches were run on held-out tasks. An
   earlier study had run others on tasks of arithmetic. Settings were chosen on train tasks.
-- **Data.** [search_eval.jsonl](search_eval.jsonl) has the rewards of every task, by search and budget.
+- **Data.** [search_eval.jsonl](search_eval.jsonl) has the rewards by task, in the same order, and the costs of every
+  search and budget.
 
 ## Limits
 
@@ -102,11 +105,12 @@ def write_report(bench: Bench, page: Path) -> None:
     whole = {cell: record for cell, record in records.items() if record is not None}
     curves = {game: _curves(bench, game, whole) for game in declared.games}
     write_atomic(page.with_suffix(".svg"), plot(curves, axis="episodes' worth of generated tokens"))
-    lines = [json.dumps({"cell": cell.name, **record.to_json()}) for cell, record in whole.items()]
+    lines = [json.dumps(_data(cell, record)) for cell, record in whole.items()]
     write_atomic(page.with_suffix(".jsonl"), "".join(f"{line}\n" for line in lines))
     text = PAGE.format(
         most=most,
         findings="\n".join(_finding(*pair, compared[pair], corrected[pair]) for pair in pairs),
+        reading=(EXAMPLES / "reading.md").read_text(encoding="utf-8"),
         figure=page.with_suffix(".svg").name,
         games="\n".join(_game(bench, game, whole) for game in declared.games),
         tasks=declared.tasks,
@@ -114,6 +118,11 @@ def write_report(bench: Bench, page: Path) -> None:
         seed=declared.seed,
     )
     write_atomic(page, text)
+
+
+def _data(cell: Cell, record: EvalRecord) -> dict[str, Any]:
+    """Return what the data file keeps; the tasks are the same in all cells, in the same order."""
+    return {"cell": cell.name, "rewards": list(record.rewards.values()), "costs": record.costs}
 
 
 def success_of(record: EvalRecord) -> Mean:
