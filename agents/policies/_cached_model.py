@@ -227,7 +227,12 @@ class CachedModel:
     def _choose(self, candidate: LlamaForward) -> None:
         """Use the candidate from now on if it computes what the model's modules compute."""
         self._candidate = None
-        if computes_the_same(self._run_modules, candidate, self._windows, self.device):
+        if self._autocast is not None:  # what is told by that is less than without it
+            plain = llama_forward(self.module, list(self._windows))
+            with torch.autocast(self.device.type, enabled=False):
+                if plain is None or not computes_the_same(self._run_modules, plain, self._windows, self.device):
+                    return
+        if computes_the_same(self._run_modules, candidate, self._windows, self.device, self._autocast):
             self._run = candidate
             self._packed = PackedLinears(self.module, autocast=self._autocast, leave_out=candidate.linears())
 

@@ -154,7 +154,13 @@ def llama_forward(
     return LlamaForward(model, kinds_by_layer, autocast)
 
 
-def computes_the_same(one: Forward, other: Forward, windows: Mapping[str, int | None], device: torch.device) -> bool:
+def computes_the_same(
+    one: Forward,
+    other: Forward,
+    windows: Mapping[str, int | None],
+    device: torch.device,
+    dtype: torch.dtype | None = None,
+) -> bool:
     """Return whether two forward passes give the same logits of a few tokens, within rounding.
 
     Args:
@@ -162,13 +168,14 @@ def computes_the_same(one: Forward, other: Forward, windows: Mapping[str, int | 
         other: may fail.
         windows: of each kind of attention.
         device: of the model.
+        dtype: of the cache, see `SlotCache`.
     """
     ids = torch.tensor(_PROBE, device=device)
     positions = torch.arange(ids.shape[1], device=device)[None]
     masks = {kind: attention_mask(positions, ids.shape[1], window) for kind, window in windows.items()}
 
     def logits(forward: Forward) -> Tensor:
-        cache = SlotCache()
+        cache = SlotCache(dtype)
         cache.reserve(rows=len(ids), columns=ids.shape[1])
         cache.writing(0, len(ids), ids.shape[1])
         return forward(ids, positions, masks, cache, keep=ids.shape[1])

@@ -1,8 +1,8 @@
 """Products in bfloat16 on a CPU, from copies of the weights that lie as its kernels read them.
 
 The product with a plain weight rearranges all of it at every call, which for the few rows of a decoding step takes as
-long as the product; autocast casts it besides. Results are the same bit by bit; the copies take as much memory as
-weights in bfloat16.
+long as the product; autocast casts it besides. Results are the same bit by bit, under autocast where it reaches the
+layers; the copies take as much memory as weights in bfloat16.
 """
 
 from collections.abc import Callable, Collection, Iterator, Sequence

@@ -113,7 +113,7 @@ def test_page_says_what_was_found(tmp_path: Path) -> None:
     assert "`arithmetic`: `beam` is better than `best_of`: +100.0 [" in text
     assert "p = 0.00049 after correction; 12 tasks better, 0 worse, 0 unchanged." in text
     assert "A single episode, sampled at temperature 1, solves 50.0 [" in text
-    assert "\nfitted to 64 episodes, explains 38 % of the variance" in text
+    assert "fitted to 64 episodes, explains 38 %\nof the returns' variance" in text
     (row,) = (line for line in text.splitlines() if line.startswith("| `beam` |"))
     assert row.endswith("| 48 | 8 | 2 | 10 |")
     figure = ElementTree.fromstring(page.with_suffix(".svg").read_text())

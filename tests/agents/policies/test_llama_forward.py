@@ -103,15 +103,20 @@ def hooked() -> PreTrainedModel:
     return model
 
 
+def nearly_llama() -> PreTrainedModel:
+    return GraniteForCausalLM(GraniteConfig(**SHAPE, residual_multiplier=1.01))
+
+
 def eager() -> PreTrainedModel:
     return models()["eager"]()
 
 
-@pytest.mark.parametrize("build", [granite, layers_without_positions, hooked, eager])
+@pytest.mark.parametrize("autocast", [None, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("build", [granite, nearly_llama, layers_without_positions, hooked, eager])
 def test_a_model_that_computes_something_else_or_is_watched_runs_its_own_modules(
-    build: Callable[[], PreTrainedModel],
+    build: Callable[[], PreTrainedModel], autocast: torch.dtype | None
 ) -> None:
-    model = CachedModel(build().eval())
+    model = CachedModel(build().eval(), autocast=autocast)
     with model.serving():
         assert model._run == model._run_modules
 
