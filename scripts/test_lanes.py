@@ -81,7 +81,9 @@ _WAITING = ("-n", "3", "--dist", "loadgroup", "--maxschedchunk", "1", "--timeout
 
 def _files_of(marker: str) -> tuple[str, ...]:
     """Return where tests of a marker lie, or may, so that no other test module is imported for them."""
-    named = re.compile(rf"mark\.{marker}\b|getattr\(pytest\.mark|support\.lanes")
+    marks = rf"mark\.{marker}\b"
+    by_env = re.search(marks, (ROOT / "tests/support/lanes.py").read_text("utf-8")) is not None
+    named = re.compile(rf"{marks}|getattr\(pytest\.mark" + r"|support\.lanes" * by_env)
     files = sorted(path for path in (ROOT / "tests").rglob("test_*.py") if named.search(path.read_text("utf-8")))
     return tuple(path.relative_to(ROOT).as_posix() for path in files)
 
