@@ -119,13 +119,13 @@ class _Layer:
             rotated = torch.cat([_rms_norm(part, norm) for part, norm in pairs], dim=2)
         cos, turned_sin = rotation
         half = rotated.shape[-1] // 2
-        rotated = (rotated * cos).add_(rotated.roll(half, -1) * turned_sin)
+        rotated = (rotated * cos).add_(_times(rotated.roll(half, -1), turned_sin))
         query, key = rotated.transpose(1, 2).split(sizes, 1)
         keys, values = cache.update(key, value.transpose(1, 2), number)
         found, _ = grouped_attention(self._attention, query, keys, values, mask, self._attention.scaling)
-        states = output(found.flatten(2)) + states
+        states = _plus(output(found.flatten(2)), states)
         normed = _rms_norm(states, self._norms[1])
-        return down(functional.silu(gate(normed), inplace=True).mul_(up(normed))) + states
+        return _plus(down(functional.silu(gate(normed), inplace=True).mul_(up(normed))), states)
 
 
 def llama_forward(
@@ -197,8 +197,17 @@ def _rms_norm(states: Tensor, norm: Any) -> Tensor:  # see LlamaForward
     """Return the states divided by their root mean square over the last dimension, times the norm's weight."""
     wide = states.float()
     scale = wide.pow(2).mean(-1, keepdim=True).add_(norm.variance_epsilon).rsqrt_()
-    normed: Tensor = (wide * scale).to(states.dtype) * norm.weight
-    return normed
+    return _times((wide * scale).to(states.dtype), norm.weight)
+
+
+def _plus(own: Tensor, other: Tensor) -> Tensor:
+    """Return the sum, in place of `own` unless autocast made the types differ."""
+    return own.add_(other) if own.dtype == other.dtype else own + other
+
+
+def _times(own: Tensor, other: Tensor) -> Tensor:
+    """Return the product, as `_plus`."""
+    return own.mul_(other) if own.dtype == other.dtype else own * other
 
 
 def _product(layers: Sequence[Any], autocast: torch.dtype | None) -> Product:  # see LlamaForward
