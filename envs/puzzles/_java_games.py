@@ -63,7 +63,7 @@ class JavaMachine:
 
         Raises: EnvFailure: it does not start.
         """
-        from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
+        from py4j.java_gateway import GatewayClient, GatewayParameters, JavaGateway, launch_gateway
 
         self.name = name
         self.lock = threading.RLock()
@@ -83,6 +83,8 @@ class JavaMachine:
             raise self._lost("start", error) from error
         parameters = GatewayParameters(port=port, auth_token=token, auto_field=True, read_timeout=_ANSWER_S)
         self._gateway = JavaGateway(gateway_parameters=parameters, java_process=self.process)
+        self._client = GatewayClient(gateway_parameters=parameters)
+        self._gateway.set_gateway_client(self._client)
 
     @property
     def packages(self) -> Any:  # proxy of the machine's packages
@@ -120,6 +122,19 @@ class JavaMachine:
         with suppress(OSError):
             self.process.stdin.close()
         self.process.wait()
+
+    def abandon(self) -> None:
+        """Let go of it in a forked child without a word: connections are shared with the parent, whose it is.
+
+        Otherwise proxies and connections that Python finds unused would say so, and the parent read the answers.
+        """
+        self.is_lost = True
+        self._client.is_connected = False
+        for connection in self._client.deque:
+            connection.stream.close()
+            connection.socket.close()  # of this process; a connection's own close would end it for the parent
+        self.process.stdin.close()  # the machine ends when nobody holds it
+        self.process.returncode = 0  # no child of this process
 
     def _lost(self, must: str, error: Exception) -> EnvFailure:
         where, do = self.name.lower(), "begin the episode again"
@@ -275,4 +290,6 @@ class GamePool(ABC, Generic[StartT, StepT, MachineT, GameT]):
 
     def _forget(self) -> None:
         """Begin without machines in a forked child: they are the parent's."""
+        for machine in self._machines:
+            machine.abandon()
         self._machines, self._games, self._lock = [], OrderedDict(), threading.Lock()

@@ -1,10 +1,12 @@
 """`puzzles/textworld-v0` with the real simulator: the package's games, seeds and scores, forks, lost machines."""
 
+import gc
 import json
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from importlib.util import find_spec
+from multiprocessing import get_context
 
 import pytest
 
@@ -298,3 +300,27 @@ def test_machine_that_ends_makes_the_reward_invalid(own_pool: TextWorldPool) -> 
     assert (result.truncated, reward.cause) == (True, Ending.ERROR_ENV)
     env.reset(seed=0, options={"split": "train", "index": 0})
     assert env.step("look around").reward == 0.0
+
+
+def test_forked_child_leaves_the_machine_to_its_parent(own_pool: TextWorldPool) -> None:
+    env, twin = begun(), begun()
+    for _ in range(3):
+        env.step(env.oracle())
+        twin.step(twin.oracle())
+    context, machine = get_context("fork"), own_pool._machines[0]
+    said = context.Queue()
+    solution = gold_actions(env.state.variation)
+
+    def play() -> None:
+        gc.collect()  # of the parent's games, which a child has no use for
+        said.put((machine.is_lost, len(own_pool._machines), env.step(solution[3]).observation))
+
+    child = context.Process(target=play)
+    child.start()
+    in_child = said.get(timeout=300)
+    child.join()
+    assert in_child == (True, 0, twin.step(solution[3]).observation)
+    assert (child.exitcode, machine.is_lost, own_pool._machines) == (0, False, [machine])
+    assert env.step(solution[3]).observation == in_child[2]
+    again = begun("cookingworld")
+    assert again.step(again.oracle()).info["envgym"].ending is None
