@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 import envgym
-from benchmarks._gpu_numerics import Check, Checked, check_attention, check_packing, check_sampling
+from benchmarks._gpu_numerics import Check, Checked, check_attention, check_compiled, check_packing, check_sampling
 from envgym.runs import RunDirectory
 from envgym.trainer.train import train
 from tests.support.tiny_runs import tiny_settings
@@ -84,6 +84,7 @@ def _weights(checkpoint: Path) -> Tensor:
 CHECKS: Final[dict[str, Callable[[torch.device, bool], Checked]]] = {
     "attention": check_attention,
     "packing": check_packing,
+    "compiled": check_compiled,
     "sampling": check_sampling,
     "demo": check_demo,
     "server": check_server,

@@ -219,6 +219,23 @@ def check_packing(device: torch.device, is_dry: bool) -> Checked:
     return Checked(checks, {})
 
 
+def check_compiled(device: torch.device, is_dry: bool) -> Checked:
+    """Compare compiled with plain layers on packs; a dry run, which need not have a compiler, runs plain ones twice."""
+    checks: list[Check] = []
+    trunk, turn = (20, 8) if is_dry else (300, 90)
+    rows = uneven_rows(0, trunk=trunk, turn=turn)
+    for name, dtype in DTYPES.items():
+        plain = _scored(rows, trunk, device, dtype, packing=True)
+        compiled = _scored(rows, trunk, device, dtype, packing=True, compiles=not is_dry)
+        gap = (compiled.logprobs_NT - plain.logprobs_NT).abs().sum() / plain.num_trained
+        checks += [
+            Check(f"{name} log-probs, nats", gap.item(), BOUNDS[name].logprobs),
+            Check(f"{name} gradient", relative_gap(compiled.gradient, plain.gradient), BOUNDS[name].gradient),
+            Check(f"{name} with and without gradient, nats", compiled.without_gradient, 0.0),
+        ]
+    return Checked(checks, {})
+
+
 class _Scored(NamedTuple):
     """What a model computes from some rows."""
 
@@ -226,24 +243,34 @@ class _Scored(NamedTuple):
     logprobs_NT: Tensor
     num_trained: int
     gradient: Tensor
+    without_gradient: float
+    """The largest difference to the log-probs of a pass that keeps nothing for a gradient."""
 
 
-def _scored(rows: Rows, trunk: int, device: torch.device, dtype: torch.dtype, *, packing: bool) -> _Scored:
+def _scored(
+    rows: Rows, trunk: int, device: torch.device, dtype: torch.dtype, *, packing: bool, compiles: bool = False
+) -> _Scored:
     """Score rows, and differentiate a random sum of their log-probs and a tenth of their entropies."""
     model = small_model(device, dtype, mixed=True)
     forward = ForwardPass(model, OptimSettings(packing=packing, micro_batch_tokens=2048), device=device)
+    if compiles:
+        forward.compile_layers()
     train_rows = as_train_rows([(list(row), trunk) for row in rows])
     shape = (len(rows), max(map(len, rows)))
     factors_NT = torch.randn(shape, generator=torch.Generator().manual_seed(1)).to(device)
     logprobs_NT = torch.zeros(shape, device=device)
-    for batch in forward.micro_batches(train_rows, range(len(rows))):
+    batches = forward.micro_batches(train_rows, range(len(rows)))
+    without_NT = forward.logprobs(train_rows, batches, temperature=1.0)
+    for batch in batches:
         with forward.mode():
             scored = forward.hidden_states(batch).logprobs(temperature=1.0, with_entropy=True)
         assert scored.entropies_BT is not None, "asked for"
         logprobs_NT[batch.row_slice] = scored.logprobs_BT.detach()
         (factors_NT[batch.row_slice] * (scored.logprobs_BT + 0.1 * scored.entropies_BT)).sum().backward()
     gradient = torch.cat([weight.grad.flatten() for weight in model.parameters() if weight.grad is not None])
-    return _Scored(forward.packs, logprobs_NT, sum(sum(row.loss_mask) for row in train_rows), gradient)
+    without_gradient = (logprobs_NT - without_NT).abs().max().item()
+    num_trained = sum(sum(row.loss_mask) for row in train_rows)
+    return _Scored(forward.packs, logprobs_NT, num_trained, gradient, without_gradient)
 
 
 # ---- sampling --------------------------------------------------------------------------------------------------------

@@ -118,7 +118,7 @@ def model_flops(model: PreTrainedModel, batches: Sequence[MicroBatch]) -> float:
 
 
 class TrainStep(NamedTuple):
-    """A train step, packed or padded."""
+    """A train step, packed or padded, of plain or compiled layers."""
 
     seconds: float
     """Median of some steps: preparation, forward, backward, update."""
@@ -153,9 +153,17 @@ def measure_training(name: str, device: torch.device, peak_flops: float, is_dry:
     }
 
 
-def _train_steps(name: str, device: torch.device, peak_flops: float, is_dry: bool, *, packing: bool) -> TrainStep:
+def measure_compiled(name: str, device: torch.device, peak_flops: float, is_dry: bool) -> dict[str, object]:
+    """Measure packed train steps with compiled layers; a dry run, which need not have a compiler, runs plain ones."""
+    side = _train_steps(name, device, peak_flops, is_dry, packing=True, compiles=not is_dry)
+    return {"packed, compiled": side._asdict()}
+
+
+def _train_steps(
+    name: str, device: torch.device, peak_flops: float, is_dry: bool, *, packing: bool, compiles: bool = False
+) -> TrainStep:
     model = shaped_model(name, device, is_dry)
-    optim = OptimSettings(lr=1e-6, packing=packing, micro_batch_tokens=8192)
+    optim = OptimSettings(lr=1e-6, packing=packing, micro_batch_tokens=8192, compile_layers=compiles)
     cell, groups = ("G2-P16", 1) if is_dry else (CELL, GROUPS)
     rows = as_train_rows([row for seed in range(groups) for row in rows_of(cell, model.config.vocab_size, seed)])
     learner = Learner(model, optim=optim, num_steps=REPEATS + 1, device=device)

@@ -48,8 +48,7 @@ class TrainRunSettings(RunSettings):
     """What the command line reports the run to: `progress` in the terminal, `tensorboard` event files where the package
     is installed, `wandb` with its `project`, or one of your own."""
     journal: bool = True
-    """Keep every turn that is sampled until a checkpoint holds what was learned from it, so that a run that is resumed
-    samples none of them again."""
+    """Keep sampled turns until a checkpoint holds what they taught, so that a resumed run samples none again."""
     max_invalid_rate: float = Field(default=0.5, ge=0, le=1)
     """The run stops when a larger share of a step's episodes is invalid, or of the annotations of one name failed."""
 
@@ -263,6 +262,8 @@ class OptimSettings(Settings):
     """Tokens computed at a time, padding included; bounds memory, changes no result. A longer row stands alone."""
     packing: bool = True
     """Compute each prefix that rows share once; false: every row by itself, padded. Changes time and memory only."""
+    compile_layers: bool = False
+    """Compile the decoder layers (torch.compile): a longer first step, shorter ones after it, other rounding."""
 
 
 class DemonstrationSettings(Settings):
@@ -307,8 +308,7 @@ class ObjectiveSettings(Settings):
     """How token losses become the number that is minimised."""
 
     aggregation: Choice = Choice(name="token-mean")
-    """`token-mean`, `token-sum`, `seq-mean-token-sum`, `seq-mean-token-mean`, or `seq-mean-token-sum-norm` with its
-    constant `max_tokens`."""
+    """`token-mean`, `token-sum`, `seq-mean-token-sum`, `seq-mean-token-mean`, `seq-mean-token-sum-norm` (max_tokens)"""
     shared_tokens: Literal["per_path", "once"] = "per_path"
     """A token that k rows share trains k times, or once (weight 1/k)."""
     old_policy: Literal["recomputed", "rollout"] = "recomputed"

@@ -179,6 +179,7 @@ def test_page_shows_every_number_and_every_failure() -> None:
             },
             "demo": {"error": "exit code 1\nRuntimeError: no kernel"},
             "training 0.5B": {"packed": side, "padded": side, "speedup": 2.0, "flop_ratio": 2.5},
+            "compiled 0.5B": {"packed, compiled": side | {"seconds": 0.2}},
             "training 1.5B": {"error": "stopped after 100 s"},
             "sampling 0.5B": {
                 "batches": {"64": cell},
@@ -196,6 +197,7 @@ def test_page_shows_every_number_and_every_failure() -> None:
         "| demo | failed, see below |",
         "| 0.5B | packed | 0.250 | 2,048 | 5.9 | 31.0% | 4.2 | 31.0 |",
         "2.00 times as fast, of 2.50 counted",
+        "| 0.5B | packed, compiled | 0.200 | 2,048 |",
         "| 1.5B | failed, see below |",
         "| 0.5B | 64 | 6,400 | 10.00 | 25.00 | 2.50 | 25% | 1.5 |",
         "RuntimeError: no kernel",

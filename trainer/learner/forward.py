@@ -5,12 +5,14 @@ Equal rows give equal numbers, whoever asks for them.
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from envgym.trainer.batch.rows import MicroBatch, TrainRow, packed_batches, padded_batches
+from envgym.trainer.learner.compiled import CompiledLayers
 from envgym.trainer.learner.logprobs import TokenHiddenStates, TokenLogprobs, token_hidden_states
 from envgym.trainer.learner.packing.support import can_pack, packed_token_hidden_states
 from envgym.trainer.sections import OptimSettings
@@ -37,6 +39,17 @@ class ForwardPass:
         self.packs = optim.packing and can_pack(model)
         """Whether shared prefixes are computed once."""
         self._make_batches = packed_batches if self.packs else padded_batches
+        self._compiled: CompiledLayers | None = None
+
+    def compile_layers(self) -> None:
+        """Run the model's layers compiled from now on. Raises: InvalidInput: there is no compiler."""
+        self._compiled = CompiledLayers(self.model, self.device)
+
+    @contextmanager
+    def layers(self) -> Iterator[None]:
+        """Have the layers that are run in their places, for a forward pass and its backward pass."""
+        with nullcontext() if self._compiled is None else self._compiled.in_place():
+            yield
 
     def micro_batches(self, rows: Sequence[TrainRow], chosen: Sequence[int]) -> list[MicroBatch]:
         """Deal the chosen rows into micro-batches: with each shared prefix once where the model can, else padded."""
@@ -45,6 +58,13 @@ class ForwardPass:
     def hidden_states(self, batch: MicroBatch, model: nn.Module | None = None) -> TokenHiddenStates:
         """Run the body of the model, or of another of its architecture; call it inside `mode`."""
         model = self.model if model is None else model
+        if self._compiled is not None and not torch.is_grad_enabled():
+            with torch.enable_grad():  # the same compiled code as for the gradient, and so the same numbers
+                states = self._hidden_states(batch, model)
+            return replace(states, hidden_SD=states.hidden_SD.detach())
+        return self._hidden_states(batch, model)
+
+    def _hidden_states(self, batch: MicroBatch, model: nn.Module) -> TokenHiddenStates:
         if batch.pack is not None:
             return packed_token_hidden_states(model, batch.pack, loss_mask_BT=batch.scored_mask_BT)
         return token_hidden_states(
@@ -127,7 +147,7 @@ class ForwardPass:
         was_training = self.model.training
         self.model.train(bool(getattr(self.model, "is_gradient_checkpointing", False)))
         try:
-            with cast:
+            with cast, self.layers():
                 yield
         finally:
             self.model.train(was_training)

@@ -64,10 +64,11 @@ class Learner:
         self.critic, self.reference, self.rates = critic, reference, rates
         # Where there are several, this leaves a shard of the model here.
         self.forward = processes.forward_pass(model, optim, device=device, autocast=autocast)
+        if optim.compile_layers:
+            self.forward.compile_layers()
         self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self.optimizer = adamw(model, optim)
-        self.processes = processes
-        self.num_steps = num_steps
+        self.processes, self.num_steps = processes, num_steps
 
     # ---- train steps ---------------------------------------------------------------------------------------------
 
@@ -90,10 +91,8 @@ class Learner:
         rows = _with_first_states(rows, objective)
         rate = self.optim.lr * schedule(self.optim, step, self.num_steps)
         set_learning_rate(self.optimizer, rate)
-        in_pass_of_their_own = needs_old_logprobs_pass(self.optim, objective)
-        inputs = StepInputs.compute(
-            self, rows, objective, with_old_logprobs=in_pass_of_their_own, step=step, record=record
-        )
+        in_own_pass = needs_old_logprobs_pass(self.optim, objective)
+        inputs = StepInputs.compute(self, rows, objective, with_old_logprobs=in_own_pass, step=step, record=record)
         norms: list[float] = []
         for _ in range(self.optim.epochs):
             for chosen in minibatches(rows, self.optim.minibatches, whole_groups=objective.is_coupled):
@@ -121,7 +120,7 @@ class Learner:
         self.zero_grad()
         losses: list[Tensor] = []
         for batch in micro_batches:
-            with explain_out_of_memory(batch, self.optim, self.device):
+            with explain_out_of_memory(batch, self.optim, self.device), self.forward.layers():
                 loss = loss_fn(batch)
                 loss.backward()
             losses.append(loss.detach())
@@ -151,7 +150,8 @@ class Learner:
         everything = range(len(rows))
         inputs = StepInputs.compute(self, rows, objective, with_old_logprobs=objective.is_coupled, step=0)
         batch = max(self.micro_batches(rows, everything), key=lambda batch: batch.num_tokens)
-        inputs.loss_fn(everything)(batch).backward()
+        with self.forward.layers():
+            inputs.loss_fn(everything)(batch).backward()
         return batch.num_tokens
 
     def zero_grad(self) -> None:

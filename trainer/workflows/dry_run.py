@@ -182,6 +182,8 @@ def _measure(context: RunContext, settings: TrainSettings, rows: list[TrainRow],
     state = state_memory(context.model, reference=has_reference)
     with measure_memory(context.device) as use:
         learner.backward_largest_micro_batch(rows, objective)
+    if settings.optim.compile_layers:
+        learner.backward_largest_micro_batch(rows, objective)  # compiles
     started = time.perf_counter()
     tokens = learner.backward_largest_micro_batch(rows, objective)
     seconds = time.perf_counter() - started

@@ -244,11 +244,16 @@ def tree_attention(
     if torch.is_autocast_enabled(device) and query.dtype is not torch.float64:  # as SDPA does
         query, key, value = (part.to(torch.get_autocast_dtype(device)) for part in (query, key, value))
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    if device == "cpu":
-        found = _TreeAttention.apply(query, key, value, attention_mask, scale)  # type: ignore[no-untyped-call]  # torch's
-    else:
-        found = attend_squares(query, key, value, attention_mask, scale)
-    return found.transpose(1, 2).contiguous(), None
+    return _attend(query, key, value, attention_mask, scale).transpose(1, 2).contiguous(), None
+
+
+# Of compiled layers this is no part: it is a call for each part, or FlexAttention's own code.
+@torch.compiler.disable  # type: ignore[untyped-decorator]
+def _attend(query: Tensor, key: Tensor, value: Tensor, mask: TreeMask, scale: float) -> Tensor:
+    if query.device.type != "cpu":
+        return attend_squares(query, key, value, mask, scale)
+    found: Tensor = _TreeAttention.apply(query, key, value, mask, scale)  # type: ignore[no-untyped-call]  # torch's
+    return found
 
 
 def attend_squares(

@@ -33,6 +33,10 @@ CPU = torch.device("cpu")
 OPTIM = {"lr": 1e-2, "eps": 1e-3, "grad_clip": 0.05, "weight_decay": 0.1}
 
 
+COMPILING = (".torch.jit.script_method. is deprecated", "The .grad attribute of a Tensor that is not a leaf")
+"""Warnings of what torch does itself while it compiles."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Case:
     """One train step."""
@@ -61,6 +65,7 @@ CASES = {
     "lora": Case(lora=True),
     "tied": Case(model={"tie_word_embeddings": True}),
     "recomputed": Case(checkpointing=True, optim={"micro_batch_tokens": 30}),
+    "compiled": Case(optim={"compile_layers": True, "micro_batch_tokens": 40}),
 }
 
 
@@ -184,6 +189,8 @@ def _gap(one: Tensor, other: Tensor) -> float:
 def main(names: Sequence[str], out: Path) -> None:
     """Run cases as one rank; rank 0 writes what it found."""
     warnings.simplefilter("error")
+    for message in COMPILING:
+        warnings.filterwarnings("ignore", message)
     torch.set_num_threads(1)
     group = RankGroup(CPU, Meeting.of_torchrun())
     found: dict[str, Any] = {name: run_case(CASES[name], group) for name in names}
