@@ -12,10 +12,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.trainer.learner.ranks.cases import CASES, run_case
+from tests.trainer.learner.ranks.cases import CASES, COMPILING, run_case
 
 # Starting several programs is slow where cores are few.
-pytestmark = [pytest.mark.processes, pytest.mark.xdist_group("ranks"), pytest.mark.timeout(600)]
+pytestmark = [
+    pytest.mark.processes,
+    pytest.mark.xdist_group("ranks"),
+    pytest.mark.timeout(600),
+    *(pytest.mark.filterwarnings(f"ignore:{message}") for message in COMPILING),
+]
 
 
 def start_ranks(num_ranks: int, *words: str) -> list[subprocess.Popen[str]]:
