@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
+from weakref import WeakSet
 
 from envgym.core.json_types import well_formed
 from envgym.errors import EnvFailure, InvalidInput
@@ -85,6 +86,7 @@ class JavaMachine:
         self._gateway = JavaGateway(gateway_parameters=parameters, java_process=self.process)
         self._client = GatewayClient(gateway_parameters=parameters)
         self._gateway.set_gateway_client(self._client)
+        _running.add(self)
 
     @property
     def packages(self) -> Any:  # proxy of the machine's packages
@@ -116,6 +118,7 @@ class JavaMachine:
     def close(self) -> None:
         """End it; may be called twice."""
         self.is_lost = True
+        _running.discard(self)
         with suppress(OSError):
             self._gateway.close()
         self.process.kill()
@@ -139,6 +142,19 @@ class JavaMachine:
     def _lost(self, must: str, error: Exception) -> EnvFailure:
         where, do = self.name.lower(), "begin the episode again"
         return EnvFailure.of(f"Java with {self.name}", must, str(error), where=where, do=do)
+
+
+_running: WeakSet[JavaMachine] = WeakSet()
+"""The machines of this process."""
+
+
+def _abandon_all() -> None:
+    for machine in list(_running):
+        machine.abandon()
+    _running.clear()
+
+
+os.register_at_fork(after_in_child=_abandon_all)  # before any pool forgets its games there
 
 
 class GameStep(Protocol):
@@ -290,6 +306,4 @@ class GamePool(ABC, Generic[StartT, StepT, MachineT, GameT]):
 
     def _forget(self) -> None:
         """Begin without machines in a forked child: they are the parent's."""
-        for machine in self._machines:
-            machine.abandon()
         self._machines, self._games, self._lock = [], OrderedDict(), threading.Lock()

@@ -4,7 +4,7 @@ Equal rows give equal numbers, whoever asks for them.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 
 import torch
@@ -45,11 +45,9 @@ class ForwardPass:
         """Run the model's layers compiled from now on. Raises: InvalidInput: there is no compiler."""
         self._compiled = CompiledLayers(self.model, self.device)
 
-    @contextmanager
-    def layers(self) -> Iterator[None]:
+    def layers(self) -> AbstractContextManager[None]:
         """Have the layers that are run in their places, for a forward pass and its backward pass."""
-        with nullcontext() if self._compiled is None else self._compiled.in_place():
-            yield
+        return nullcontext() if self._compiled is None else self._compiled.in_place()
 
     def micro_batches(self, rows: Sequence[TrainRow], chosen: Sequence[int]) -> list[MicroBatch]:
         """Deal the chosen rows into micro-batches: with each shared prefix once where the model can, else padded."""

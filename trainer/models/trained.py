@@ -51,13 +51,12 @@ class LearningModel(Model):
         Args:
             context: of the run.
             path: as `model.name`, with the policy's tokenizer; None: a copy of the policy, after its warm start.
-            optim: of this model; how rows are dealt into micro-batches is the run's.
+            optim: of this model; how rows are dealt into micro-batches and computed is the run's.
         """
         of_run = context.settings.optim
         self._context, self._path = context, path
-        self._optim = optim.model_copy(
-            update={"micro_batch_tokens": of_run.micro_batch_tokens, "packing": of_run.packing}
-        )
+        shared = ("micro_batch_tokens", "packing", "compile_layers")
+        self._optim = optim.model_copy(update={name: getattr(of_run, name) for name in shared})
         self._learner: Learner | None = None
         self._one_at_a_time = threading.Lock()
         """Annotators ask from threads, also while it learns."""

@@ -33,7 +33,7 @@ def learner_of(model: torch.nn.Module, **optim: object) -> Learner:
 
 @pytest.fixture(autouse=True)
 def _forget_what_was_compiled() -> None:
-    """Begin without other tests' layers: beyond a number of variants torch compiles no more, and says nothing."""
+    """Begin without other tests' layers: beyond a number of variants torch compiles no more."""
     torch.compiler.reset()
 
 
@@ -85,11 +85,12 @@ def test_ratio_of_a_step_begins_at_exactly_one() -> None:
 def test_rows_of_other_lengths_are_not_compiled_again() -> None:
     case = Case()
     learner, rows = learner_of(model_of(case)), rows_of(case)
-    learner.compute_logprobs(rows, 1.0)
+    whole = learner.compute_logprobs(rows, 1.0)
     learner.compute_logprobs(rows[:1], 1.0)
     with torch.compiler.set_stance("fail_on_recompile"):
         for count in range(2, len(rows)):
-            learner.compute_logprobs(rows[:count], 1.0)
+            found = learner.compute_logprobs(rows[:count], 1.0)
+            assert (found - whole[:count, : found.shape[1]]).abs().max().item() <= 1e-11
 
 
 @pytest.mark.usefixtures("traced")
