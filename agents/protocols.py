@@ -1,11 +1,11 @@
 """What the agent loop asks of a policy, a renderer and a context strategy. No torch, no tokenizer."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import StrEnum
 from itertools import accumulate
-from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple, Protocol, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol, Self
 
 from envgym.core.frozen import quick_init
 from envgym.core.messages import Action, Message, Observation
@@ -124,6 +124,24 @@ class Generation:
     def spans(self) -> tuple[VersionSpan, ...]:
         """`version_spans`, or the one of all tokens."""
         return self.version_spans or (VersionSpan(self.policy_version, len(self.token_ids)),)
+
+    def to_data(self) -> dict[str, Any]:
+        """Return its fields as JSON takes them."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+    @classmethod
+    def from_data(cls, data: Mapping[str, Any]) -> Self:
+        """Return the generation that `to_data` wrote. Raises: KeyError, TypeError, ValueError: it is none."""
+        raw, tops = data["raw_logprobs"], data["top_logprobs"]
+        read = {
+            "token_ids": tuple(data["token_ids"]),
+            "behavior_logprobs": tuple(data["behavior_logprobs"]),
+            "raw_logprobs": None if raw is None else tuple(raw),
+            "finish_reason": FinishReason(data["finish_reason"]),
+            "version_spans": tuple(VersionSpan(*span) for span in data["version_spans"]),
+            "top_logprobs": None if tops is None else tuple(tuple(map(tuple, top)) for top in tops),
+        }
+        return cls(**{**data, **read})
 
 
 def join_spans(spans: Iterable[VersionSpan]) -> tuple[VersionSpan, ...]:
@@ -273,8 +291,12 @@ class Renderer(Protocol):
         """
         ...
 
-    def parse(self, token_ids: Sequence[int]) -> Action:
-        """Read sampled tokens (stop token included) as an action; what cannot be read is listed in `malformed`."""
+    def parse(self, token_ids: Sequence[int], tools: Sequence[ToolSpec] = ()) -> Action:
+        """Read sampled tokens (stop token included) as an action; what cannot be read is listed in `malformed`.
+
+        `tools` are the tools of the episode: some formats write arguments without quotes, and only the schema of the
+        episode's own tool tells text from numbers.
+        """
         ...
 
     def encode_action(self, action: Action) -> tuple[int, ...]:

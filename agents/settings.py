@@ -14,12 +14,13 @@ from pydantic import Field, field_validator
 from envgym.agents.loop.agent import AgentSettings
 from envgym.agents.models.tiny import TinySettings
 from envgym.agents.protocols import Sampling
-from envgym.catalog import PARTY, WRAPPER
+from envgym.config.plugins import Choice
+from envgym.config.settings import Settings
 from envgym.core.tasks import Split
-from envgym.plugins import Choice
+from envgym.party import PARTY
 from envgym.registry import id_of, maker
 from envgym.serving.remote_env import remote_id
-from envgym.settings import Settings
+from envgym.wrappers.base import WRAPPER
 
 if TYPE_CHECKING:
     from envgym.env import Env
@@ -37,7 +38,6 @@ class RunSettings(Settings):
 
     @property
     def path(self) -> Path:
-        """Where the run is written."""
         return Path(self.directory or Path("runs") / self.name)
 
 
@@ -165,18 +165,22 @@ class EnvSettings(Settings):
         """Make a fresh env. Raises: UnknownName, SettingsError, InvalidInput: one of its settings does not hold."""
         return self.maker()()
 
-    def maker(self) -> "Callable[[], Env[Any]]":  # as `make`
-        """Return what makes fresh envs, always of the code as it is now: a run keeps it while its author edits files.
+    def maker(self, servers: tuple[str, ...] = ()) -> "Callable[[], Env[Any]]":  # as `make`
+        """Return the maker of fresh envs, always of the code as it is now: a run keeps it while its author edits files.
+
+        Args:
+            servers: addresses of servers that have the env, unless the settings name some.
 
         Raises: UnknownName, SettingsError, InvalidInput: no such env, wrapper or party.
         """
         parties = {role: PARTY.maker(choice) for role, choice in self.parties.items()}
-        make_env = maker(remote_id(self.servers, self.id) if self.servers else self.id)
+        servers = self.servers or servers
+        make_env = maker(remote_id(servers, self.id) if servers else self.id)
         wrappers = [WRAPPER.maker(choice) for choice in self.wrappers]
 
         def make() -> "Env[Any]":
-            made = {"parties": {role: make_party() for role, make_party in parties.items()}} if parties else {}
-            env = make_env(**self.settings, **made)
+            options = {"parties": {role: make_party() for role, make_party in parties.items()}} if parties else {}
+            env = make_env(**self.settings, **options)
             for wrap in wrappers:
                 env = wrap(env)  # type: ignore[assignment]  # wrappers forward the whole contract
             return env
@@ -209,7 +213,6 @@ class RolloutSamplingSettings(SamplingSettings):
 
     @property
     def sampling(self) -> Sampling:
-        """How turns are sampled; the agent says how long they may be."""
         return replace(super().sampling, top_logprobs=self.top_logprobs)
 
 

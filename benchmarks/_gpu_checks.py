@@ -18,7 +18,7 @@ from torch import Tensor
 
 import envgym
 from benchmarks._gpu_numerics import Check, Checked, check_attention, check_compiled, check_packing, check_sampling
-from envgym.runs import RunDirectory
+from envgym.runs.directory import RunDirectory
 from envgym.trainer.train import train
 from tests.support.tiny_runs import tiny_settings
 

@@ -14,13 +14,13 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
 
 from benchmarks.packing import as_train_rows
-from envgym.agents.policies._llama_forward import LlamaForward
-from envgym.agents.policies.transformers import TransformersPolicy
+from envgym.agents.policies.engine.llama_forward import LlamaForward
+from envgym.agents.policies.engine.policy import TransformersPolicy
 from envgym.agents.protocols import GenerateRequest, Generation, Sampling
 from envgym.trainer.batch.packs import build_pack, build_trie
 from envgym.trainer.learner.forward import ForwardPass
 from envgym.trainer.learner.packing.attention import TreeMask, tree_attention
-from envgym.trainer.sections import OptimSettings
+from envgym.trainer.learner.settings import OptimSettings
 
 VOCABULARY: Final = 509
 WINDOW: Final = 48
@@ -63,7 +63,6 @@ class Check(NamedTuple):
         return self.value <= self.bound
 
     def to_json(self) -> dict[str, object]:
-        """Return plain JSON types."""
         return {**self._asdict(), "passed": self.is_passed}
 
 
@@ -75,7 +74,6 @@ class Checked(NamedTuple):
     """What has no bound."""
 
     def to_json(self) -> dict[str, object]:
-        """Return plain JSON types."""
         return {"checks": [check.to_json() for check in self.checks], **self.numbers}
 
 

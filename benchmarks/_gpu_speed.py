@@ -15,15 +15,15 @@ from torch import nn
 from transformers import PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
 
 from benchmarks.packing import as_train_rows, rows_of
-from envgym.agents.policies.transformers import TransformersPolicy
+from envgym.agents.policies.engine.policy import TransformersPolicy
 from envgym.agents.protocols import GenerateRequest, Sampling
 from envgym.trainer.batch.rows import MicroBatch
 from envgym.trainer.learner.learner import Learner
 from envgym.trainer.learner.memory import measure_memory
 from envgym.trainer.learner.objective import Objective
+from envgym.trainer.learner.settings import ObjectiveSettings, OptimSettings
 from envgym.trainer.methods.corrections import NoCorrection
 from envgym.trainer.methods.losses import PpoClip
-from envgym.trainer.sections import ObjectiveSettings, OptimSettings
 
 SHAPES: Final[dict[str, dict[str, Any]]] = {  # settings of Qwen2Config
     "0.5B": {"hidden_size": 896, "intermediate_size": 4864, "num_hidden_layers": 24, "num_attention_heads": 14},

@@ -8,9 +8,6 @@ server that usually stands between agent and environment. Timed are calls of `st
 what chooses the guess is not. A round is the same number of steps on every side; medians over the rounds.
 """
 
-import argparse
-import json
-import platform
 import random
 import time
 from collections.abc import Callable
@@ -20,6 +17,7 @@ from statistics import median
 from typing import Any, Final, NamedTuple
 
 import envgym
+from benchmarks._options import print_result, read_options
 from envgym.parsing import tool_call_action
 
 LOW, HIGH, GUESSES = 1, 20, 20
@@ -176,11 +174,7 @@ def play(side: Side, num_steps: int) -> Times:
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=500)
-    parser.add_argument("--rounds", type=int, default=25)
-    parser.add_argument("--sides", nargs="+", choices=list(MAKERS), default=list(MAKERS))
-    options = parser.parse_args()
+    options = read_options(__doc__, steps=500, rounds=25, sides=tuple(MAKERS))
     sides = {name: MAKERS[name]() for name in options.sides}
     for side in sides.values():
         play(side, 100)  # imports, and tables that are read once
@@ -197,8 +191,7 @@ def main() -> None:
         for name, taken in times.items()
     }
     versions = {name: version(package) for name, package in PEERS.items() if name in sides}
-    where = {"versions": versions, "python": platform.python_version()}
-    print(json.dumps({"benchmark": "speed_envs", "sides": result, **where}))
+    print_result("speed_envs", sides=result, versions=versions)
 
 
 if __name__ == "__main__":

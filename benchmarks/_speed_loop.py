@@ -8,17 +8,16 @@ tree. Its later releases run an agent program in a process of its own and answer
 release whose loop runs in one process is measured.
 """
 
-import argparse
 import asyncio
 import gc
-import json
-import platform
 import statistics
 import time
 import warnings
 from importlib import import_module
 from importlib.metadata import version
 from typing import Any
+
+from benchmarks._options import print_result, read_options
 
 TALK = "go on"
 
@@ -59,11 +58,7 @@ async def run(env: Any, client: Any, num_episodes: int) -> list[Any]:  # as abov
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--episodes", type=int, default=1000)
-    parser.add_argument("--turns", type=int, default=10)
-    parser.add_argument("--repeat", type=int, default=3)
-    options = parser.parse_args()
+    options = read_options(__doc__, episodes=1000, turns=10, repeat=3)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         env, client = make_env(options.turns), make_client()
@@ -77,16 +72,14 @@ def main() -> None:
         wall.append((time.perf_counter() - started) / num_turns * 1e6)
         cpu.append((time.process_time() - started_cpu) / num_turns * 1e6)
         assert sum(len(state["trajectory"]) for state in states) == num_turns
-    result = {
-        "benchmark": "speed_loop",
-        "episodes": options.episodes,
-        "turns": options.turns,
-        "us_per_turn": round(statistics.median(wall), 1),
-        "cpu_us_per_turn": round(statistics.median(cpu), 1),
-        "verifiers": version("verifiers"),
-        "python": platform.python_version(),
-    }
-    print(json.dumps(result))
+    print_result(
+        "speed_loop",
+        episodes=options.episodes,
+        turns=options.turns,
+        us_per_turn=round(statistics.median(wall), 1),
+        cpu_us_per_turn=round(statistics.median(cpu), 1),
+        verifiers=version("verifiers"),
+    )
 
 
 if __name__ == "__main__":

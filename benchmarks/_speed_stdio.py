@@ -4,23 +4,19 @@ Run: python -m benchmarks._speed_stdio [--programs 80]. Prints one JSON line. As
 `benchmarks/sandbox.py`; resets and what the oracle writes are not timed, and every program must earn 1.
 """
 
-import argparse
-import json
-import platform
 from queue import SimpleQueue
 from statistics import mean
 from typing import Any
 
 import envgym
+from benchmarks._options import print_result, read_options
 from benchmarks.sandbox import IN_FLIGHT, per_second
 from envgym.env import Env
 
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--programs", type=int, default=80)
-    options = parser.parse_args()
+    options = read_options(__doc__, programs=80)
     left: SimpleQueue[tuple[Env[Any], str]] = SimpleQueue()  # every env has its own state type
     num_tests: list[int] = []
     for index in range(options.programs):
@@ -37,10 +33,8 @@ def main() -> None:
         env.close()
 
     rate = per_second(grade, options.programs)
-    result = {"programs": options.programs, "in_flight": IN_FLIGHT, "tests_per_program": round(mean(num_tests), 1)}
-    print(
-        json.dumps({"benchmark": "speed_stdio", "programs_per_s": rate, **result, "python": platform.python_version()})
-    )
+    tests = round(mean(num_tests), 1)
+    print_result("speed_stdio", programs_per_s=rate, **vars(options), in_flight=IN_FLIGHT, tests_per_program=tests)
 
 
 if __name__ == "__main__":

@@ -10,9 +10,7 @@ The rollout that follows would do it otherwise, and does not do it again: the ca
 """
 
 import argparse
-import json
 import os
-import platform
 import statistics
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -20,9 +18,11 @@ from tempfile import TemporaryDirectory
 import torch
 
 from benchmarks._clock import timed
+from benchmarks._options import print_result, read_options
 from benchmarks._talks import ENV_ID
 from benchmarks.trl_step import Case, Ours
-from envgym.agents.policies import _llama_forward, _packed_linears
+from envgym.agents.policies.engine import llama_forward as _llama_forward
+from envgym.agents.policies.engine import packed_linears as _packed_linears
 from envgym.registry import register
 from envgym.trainer.checks.mask_audit import MaskAudit
 from envgym.trainer.checks.weight_canary import WeightCanary
@@ -64,16 +64,11 @@ def measure(case: Case, options: argparse.Namespace) -> dict[str, float]:
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default="smollm2")
-    parser.add_argument("--steps", type=int, default=3, help="measured ones, after one to warm up")
-    parser.add_argument("--threads", type=int, default=os.cpu_count())
-    options = parser.parse_args()
+    options = read_options(__doc__, model="smollm2", steps=3, threads=os.cpu_count())
     torch.set_num_threads(options.threads)
     register(ENV_ID, "benchmarks._talks:Ledger")
     cases = {name: measure(case, options) for name, case in CASES.items()}
-    settings = {"model": options.model, "threads": options.threads, "python": platform.python_version()}
-    print(json.dumps({"benchmark": "speed_step", "cases": cases, **settings}))
+    print_result("speed_step", cases=cases, model=options.model, threads=options.threads)
 
 
 if __name__ == "__main__":

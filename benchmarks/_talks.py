@@ -38,11 +38,9 @@ class Ledgers:
     """Tasks that differ in the number of one entry."""
 
     def size(self, split: Split) -> int:
-        """Return how many there are."""
         return _ENTRIES // 2
 
     def task(self, split: Split, index: int) -> Task:
-        """Return the task about an entry."""
         number = _FIRST + 2 * index + (split is Split.TEST)
         return Task(id=f"{split}/{index}", prompt=question(number), payload={"number": number}, split=split)
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from pydantic import Field, PrivateAttr
 
-from envgym.files import write_json
-from envgym.settings import Settings
+from envgym.config.settings import Settings
+from envgym.runs.files import write_json
 from envgym.trainer.methods.controllers.base import Control, ControlContext
 from envgym.trainer.metrics.update import Metrics
 
@@ -23,17 +23,14 @@ class TokenBudget(Settings):
     _spent: float = PrivateAttr(default=0.0)
 
     def after_step(self, context: ControlContext) -> Control | None:
-        """Count the step."""
         self._spent += tokens_of(dict(context.metrics), prefilled=self.prefilled)
         done = self._spent >= self.tokens
         return Control(stop=f"{self._spent:.0f} tokens are spent" if done else None, metrics={"spent": self._spent})
 
     def save(self, folder: Path) -> None:
-        """Write what is spent."""
         write_json(folder / _FILE, self._spent)
 
     def load(self, folder: Path) -> None:
-        """Take it over."""
         self._spent = float(json.loads((folder / _FILE).read_text(encoding="utf-8")))
 
 

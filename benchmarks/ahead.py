@@ -7,14 +7,12 @@ step has 16 groups of 8, so 10.2 s of sampling, and the learner takes `--learn-s
 between the second and the last train step in which the sampler served; without staleness it waits for envs and learner.
 """
 
-import argparse
 import asyncio
-import json
-import os
 import time
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
+from benchmarks._options import print_result, read_options
 from benchmarks.collector import STEP_S, Server
 from envgym.authoring.sources import ListTasks, TaskDraft
 from envgym.core.messages import Action
@@ -22,7 +20,9 @@ from envgym.core.tasks import Task
 from envgym.env import Env
 from envgym.records import Reply
 from envgym.seeds import generator
-from envgym.trainer.build import RunContext, build_run_context
+from envgym.trainer.build import build_run_context, collect_plan
+from envgym.trainer.rollout.collector import Collector
+from envgym.trainer.run import RunContext
 from envgym.trainer.settings import TrainSettings, train_settings
 
 TURNS: Final = 4
@@ -45,12 +45,10 @@ class Waits(Env[int]):
     tasks = ListTasks([TaskDraft(prompt="Say anything.", payload={"number": number}) for number in range(500)])
 
     def begin(self, task: Task) -> str:
-        """Show the task."""
         self.state = 0
         return task.prompt
 
     def respond(self, action: Action) -> Reply:
-        """Take the time."""
         low, high = STEP_S
         time.sleep(low + (high - low) * generator("waits", self.task.key, str(action), self.state).random())
         self.state += 1
@@ -87,7 +85,7 @@ async def drive(bench: RunContext, asked: TrainSettings, *, steps: int, learn_s:
     words = renderer.encode_action(renderer.parse(bench.tokenizer.encode("a")))
     server._answer = lambda request: words  # in the tokens of the agent's model
     begun = lost = 0.0
-    async with replace(bench, policy=server).make_collector(asked) as collector:
+    async with Collector(replace(collect_plan(bench, asked), policy=server)) as collector:
         for step in range(steps):
             if step == 1:
                 started, busy = time.perf_counter(), server.busy_s
@@ -103,20 +101,14 @@ async def drive(bench: RunContext, asked: TrainSettings, *, steps: int, learn_s:
 
 def main() -> None:
     """Drive every way in one run, and print one line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=8)
-    parser.add_argument("--groups", type=int, default=16, help="of 8 episodes, a train step")
-    parser.add_argument("--learn-s", type=float, default=2.0)
-    options = parser.parse_args()
+    options = read_options(__doc__, steps=8, groups=16, learn_s=2.0)
     bench = build_run_context(settings(options.groups))
-    found = {
-        name: asyncio.run(
-            drive(bench, settings(options.groups, **rollout), steps=options.steps, learn_s=options.learn_s)
-        )
-        for name, rollout in WAYS.items()
-    }
-    told = {name: {key: round(value, 3) for key, value in way._asdict().items()} for name, way in found.items()}
-    print(json.dumps({"benchmark": "ahead", **told, "target": TARGET, "load": round(os.getloadavg()[0], 1)}))
+    figures: dict[str, object] = {}
+    for name, rollout in WAYS.items():
+        asked = settings(options.groups, **rollout)
+        way = asyncio.run(drive(bench, asked, steps=options.steps, learn_s=options.learn_s))
+        figures[name] = {key: round(value, 3) for key, value in way._asdict().items()}
+    print_result("ahead", **figures, target=TARGET)
 
 
 if __name__ == "__main__":

@@ -9,14 +9,14 @@ without a judge. `least` is what cannot be less: the last group ends with the sa
 
 import argparse
 import asyncio
-import json
 import time
 from collections.abc import Sequence
 from functools import partial
 
-from envgym.agents.policies.scripted import ScriptedPolicy
-from envgym.agents.protocols import GenerateRequest, Generation, Sampling
-from envgym.agents.search import Chain, RolloutContext
+from benchmarks._options import print_result, read_options
+from benchmarks.collector import Server
+from envgym.agents.protocols import Sampling
+from envgym.agents.search import Chain
 from envgym.core.messages import Message
 from envgym.trainer.env_source import EnvSource, TaskPool
 from envgym.trainer.methods.annotators.base import AnnotateContext, Model
@@ -25,30 +25,15 @@ from envgym.trainer.methods.curricula.uniform import Uniform
 from envgym.trainer.methods.filters.variance import KeepAll
 from envgym.trainer.rollout.annotate import AnnotateStage
 from envgym.trainer.rollout.collector import Collector
-from envgym.trainer.sections import RolloutSettings
-from tests.support.parrots import Parrot, ParrotTasks, char_agent, said
-
-
-class SlowSampler(ScriptedPolicy):
-    """Serves one request after the other, each in the same time."""
-
-    def __init__(self, service_s: float) -> None:
-        """Stand idle."""
-        super().__init__(lambda request: said("a"))
-        self._service_s, self._place = service_s, asyncio.Lock()
-
-    async def generate(self, request: GenerateRequest) -> Generation:
-        """Wait for the ones before, and be served."""
-        async with self._place:
-            await asyncio.sleep(self._service_s)
-        return await super().generate(request)
+from envgym.trainer.rollout.groups import CollectPlan
+from envgym.trainer.rollout.settings import RolloutSettings
+from tests.support.parrots import Parrot, ParrotTasks, char_agent
 
 
 class SlowJudge(Model):
     """Answers so many requests at a time, each in the same time."""
 
     def __init__(self, answer_s: float, concurrency: int) -> None:
-        """Stand idle."""
         self._answer_s, self._places = answer_s, asyncio.Semaphore(concurrency)
 
     async def reply(self, messages: Sequence[Message], *, seed: int, max_new_tokens: int) -> str:
@@ -64,13 +49,14 @@ def collect(options: argparse.Namespace, *, judged: bool, afterwards: bool = Fal
     async def work() -> float:
         make = partial(Parrot, max_turns=options.turns)
         source = EnvSource(label="parrot", env_id="parrot", weight=1.0, make=make, tasks=ParrotTasks(), held_out=())
-        policy, agent, judge = SlowSampler(options.service_ms / 1000), char_agent(), Judge(template="{answer}")
+        policy, agent, judge = Server(options.service_ms / 1000), char_agent(), Judge(template="{answer}")
         models = {"judge": SlowJudge(options.judge_ms / 1000, options.judge_concurrency)}
         stage = AnnotateStage(annotators={"judge": judge}, models=models)
-        slots = asyncio.Semaphore(options.concurrency)
-        collector = Collector(
-            RolloutContext(agent=agent, policy=policy, sampling=Sampling(), slots=slots),
-            RolloutSettings(groups=options.groups, group_size=options.group_size),
+        plan = CollectPlan(
+            rollout=RolloutSettings(groups=options.groups, group_size=options.group_size),
+            agent=agent,
+            policy=policy,
+            sampling=Sampling(),
             env_sources={"parrot": source},
             tasks=TaskPool({"parrot": source}),
             curriculum=Uniform(),
@@ -81,7 +67,7 @@ def collect(options: argparse.Namespace, *, judged: bool, afterwards: bool = Fal
             annotate=stage if judged and not afterwards else None,
         )
         started = time.perf_counter()
-        async with collector:
+        async with Collector(plan) as collector:
             collected = await collector.take(0, stats={})
         if judged and afterwards:
             task = ParrotTasks().task(collected.groups[0].trees[0].split, 0)
@@ -94,26 +80,23 @@ def collect(options: argparse.Namespace, *, judged: bool, afterwards: bool = Fal
 
 def main() -> None:
     """Collect three times, and print one line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--groups", type=int, default=32)
-    parser.add_argument("--group-size", type=int, default=4)
-    parser.add_argument("--turns", type=int, default=4)
-    parser.add_argument("--concurrency", type=int, default=16)
-    parser.add_argument("--service-ms", type=float, default=5.0)
-    parser.add_argument("--judge-ms", type=float, default=300.0)
-    parser.add_argument("--judge-concurrency", type=int, default=16)
-    options = parser.parse_args()
+    options = read_options(
+        __doc__,
+        groups=32,
+        group_size=4,
+        turns=4,
+        concurrency=16,
+        service_ms=5.0,
+        judge_ms=300.0,
+        judge_concurrency=16,
+    )
     alone = min(collect(options, judged=False) for _ in range(2))  # the first also imports
-    print(
-        json.dumps(
-            {
-                "benchmark": "annotate",
-                "seconds_without_judge": alone,
-                "overlapped": collect(options, judged=True) / alone,
-                "afterwards": collect(options, judged=True, afterwards=True) / alone,
-                "least": 1 + options.judge_ms / 1000 / alone,
-            }
-        )
+    print_result(
+        "annotate",
+        seconds_without_judge=alone,
+        overlapped=collect(options, judged=True) / alone,
+        afterwards=collect(options, judged=True, afterwards=True) / alone,
+        least=1 + options.judge_ms / 1000 / alone,
     )
 
 

@@ -1,24 +1,24 @@
 """How busy a sampler is kept, and episodes per second, event-driven and in lock step: no model, a simulated sampler.
 
-Run: python benchmarks/collector.py [--episodes 640] [--turns 4] [--concurrency 64] [--service-ms 20]
+Run: python -m benchmarks.collector [--episodes 640] [--turns 4] [--concurrency 64] [--service-ms 20]
 Prints one line of JSON. The sampler serves one request at a time in a fixed time; an env step takes a random 50 to
 2,000 ms, the same for both ways. `expected_busy` is what so many episodes can ask for: concurrency x service / (service
 + mean step), at most 1; the episodes begin and end together, which costs some of it, the less the more there are.
 """
 
-import argparse
 import asyncio
-import json
 import random
 import time
 from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
+from benchmarks._options import print_result, read_options
 from envgym.agents.policies.scripted import ScriptedPolicy
 from envgym.agents.protocols import GenerateRequest, Generation
 from envgym.agents.rollout.episode import EpisodeJob
 from envgym.core.messages import Action
+from envgym.core.tree import Tree
 from envgym.records import Reply
 from tests.support.parrots import Parrot, char_agent, parrot_job, run_episodes, said
 
@@ -29,7 +29,6 @@ class Server(ScriptedPolicy):
     """Serves one request after the other, each in the same time."""
 
     def __init__(self, service_s: float) -> None:
-        """Stand idle."""
         super().__init__(lambda request: said("a"))
         self._service_s, self._place = service_s, asyncio.Lock()
         self.busy_s = 0.0
@@ -44,32 +43,28 @@ class Server(ScriptedPolicy):
 
 
 class LockStep(ScriptedPolicy):
-    """Passes requests on only when every episode under way has one."""
+    """Passes requests on only when everything under way has one."""
 
-    def __init__(self, server: Server, num_episodes: int, concurrency: int) -> None:
-        """Hold back what `server` is asked."""
+    def __init__(self, policy: ScriptedPolicy, num_active: Callable[[], int]) -> None:
+        """Hold back what `policy` is asked until so many requests wait."""
         super().__init__(())
-        self._server, self._num_left, self._concurrency = server, num_episodes, concurrency
+        self._policy, self._num_active = policy, num_active
         self._waiting: list[asyncio.Future[None]] = []
 
     async def generate(self, request: GenerateRequest) -> Generation:
         """Wait for the requests of the others."""
         loop = asyncio.get_running_loop()
         self._waiting.append(loop.create_future())
-        loop.call_soon(self._open)  # not at once: then the last to arrive would be sent before the others
+        loop.call_soon(self.open)  # not at once: then the last to arrive would be sent before the others
         await self._waiting[-1]
-        return await self._server.generate(request)
+        return await self._policy.generate(request)
 
-    def finish(self) -> None:
-        """Note that an episode has ended."""
-        self._num_left -= 1
-        asyncio.get_running_loop().call_soon(self._open)
-
-    def _open(self) -> None:
-        if len(self._waiting) >= min(self._concurrency, self._num_left):
-            for opened in self._waiting:
-                if not opened.done():
-                    opened.set_result(None)
+    def open(self) -> None:
+        """Let all go that wait, if nothing else is under way."""
+        if len(self._waiting) >= self._num_active():
+            for waiter in self._waiting:
+                if not waiter.done():
+                    waiter.set_result(None)
             self._waiting.clear()
 
 
@@ -79,12 +74,10 @@ class Slow(Parrot):
     blocking = True
 
     def __init__(self, draw: random.Random, turns: int) -> None:
-        """Draw how long each step will take."""
         super().__init__(max_turns=turns)
         self._seconds = [draw.uniform(*STEP_S) for _ in range(turns)]
 
     def respond(self, action: Action) -> Reply:
-        """Take the time."""
         time.sleep(self._seconds.pop())
         return super().respond(action)
 
@@ -101,15 +94,17 @@ def drive(make_jobs: Callable[[], list[EpisodeJob]], *, service_s: float, concur
 
     async def work() -> Found:
         server, jobs = Server(service_s), make_jobs()
+        num_left = len(jobs)
         started = time.perf_counter()
-        policy = LockStep(server, len(jobs), concurrency) if lock_step else server
-        await run_episodes(
-            jobs,
-            char_agent(),
-            policy,
-            concurrency=concurrency,
-            on_finished=lambda tree: policy.finish() if isinstance(policy, LockStep) else None,
-        )
+        gate = LockStep(server, lambda: min(concurrency, num_left))
+
+        def finish(tree: Tree) -> None:
+            nonlocal num_left
+            num_left -= 1
+            asyncio.get_running_loop().call_soon(gate.open)
+
+        policy = gate if lock_step else server
+        await run_episodes(jobs, char_agent(), policy, concurrency=concurrency, on_finished=finish)
         seconds = time.perf_counter() - started
         return Found(len(jobs) / seconds, server.busy_s / seconds)
 
@@ -118,12 +113,7 @@ def drive(make_jobs: Callable[[], list[EpisodeJob]], *, service_s: float, concur
 
 def main() -> None:
     """Drive both ways in one run, and print one line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--episodes", type=int, default=640)
-    parser.add_argument("--turns", type=int, default=4)
-    parser.add_argument("--concurrency", type=int, default=64)
-    parser.add_argument("--service-ms", type=float, default=20.0)
-    options = parser.parse_args()
+    options = read_options(__doc__, episodes=640, turns=4, concurrency=64, service_ms=20.0)
 
     def jobs() -> list[EpisodeJob]:
         return [
@@ -132,18 +122,16 @@ def main() -> None:
         ]
 
     service_s = options.service_ms / 1000
-    event = drive(jobs, service_s=service_s, concurrency=options.concurrency, lock_step=False)
-    lock = drive(jobs, service_s=service_s, concurrency=options.concurrency, lock_step=True)
-    print(
-        json.dumps(
-            {
-                "benchmark": "collector",
-                "event_driven": event._asdict(),
-                "lock_step": lock._asdict(),
-                "ratio": event.episodes_per_s / lock.episodes_per_s,
-                "expected_busy": min(1.0, options.concurrency * service_s / (service_s + sum(STEP_S) / 2)),
-            }
-        )
+    event, lock = (
+        drive(jobs, service_s=service_s, concurrency=options.concurrency, lock_step=lock_step)
+        for lock_step in (False, True)
+    )
+    print_result(
+        "collector",
+        event_driven=event._asdict(),
+        lock_step=lock._asdict(),
+        ratio=event.episodes_per_s / lock.episodes_per_s,
+        expected_busy=min(1.0, options.concurrency * service_s / (service_s + sum(STEP_S) / 2)),
     )
 
 

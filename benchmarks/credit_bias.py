@@ -2,24 +2,22 @@
 
 The environment is `tests.support.enumerable`: expectations are sums, so the figures have no sampling error.
 
-Run: python benchmarks/credit_bias.py [--only turn_grpo sibling]. Prints one JSON line.
+Run: python -m benchmarks.credit_bias [--only turn_grpo sibling]. Prints one JSON line.
 """
 
-import argparse
-import json
-import platform
 from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from benchmarks._options import print_result, read_options
+from envgym.config.plugins import Choice
 from envgym.core.trajectory import Group
-from envgym.plugins import Choice
-from envgym.trainer.catalog import CREDIT
 from envgym.trainer.methods.credit.gae import GaeCredit
 from envgym.trainer.methods.credit.gigpo import Gigpo
 from envgym.trainer.methods.credit.outcome import episode_credits, episode_rewards
 from envgym.trainer.methods.credit.tree_rl import TreeRl
 from envgym.trainer.methods.protocols import (
+    CREDIT,
     CRITIC_VALUES,
     BatchCredit,
     Credit,
@@ -108,11 +106,8 @@ def measure(only: Sequence[str]) -> dict[str, dict[str, dict[str, float]]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", nargs="*", default=[], help="names of methods; default: all")
-    args = parser.parse_args()
-    table = measure(args.only)
-    print(json.dumps({"benchmark": "credit_bias", "python": platform.python_version(), "methods": table}))
+    """Measure the methods, all of them by default, and print one line."""
+    print_result("credit_bias", methods=measure(read_options(__doc__, only=()).only))
 
 
 if __name__ == "__main__":

@@ -1,21 +1,20 @@
 """Tokens per second of vLLM, of the transformers policy and of plain batched `generate`, on the same conversations.
 
-Run: .venv-vllm/bin/python benchmarks/engines.py [--dtype bfloat16] [--cells E1 E16 E64 tree] [--repeats 1]. Prints one
+Run: .venv-vllm/bin/python -m benchmarks.engines [--dtype bfloat16] [--cells E1 E16 E64 tree] [--repeats 1]. Prints one
 JSON line. Without vLLM in the interpreter the other two are measured.
 Cells: so many episodes of three turns at a time (E), with a tool's answer between turns, after one system prompt; and
 a tree of depth 3 and width 4. Turns have a fixed number of tokens, which nothing ends early, and answers are equally
 long, so all engines see contexts of the same lengths. `generate` is what one writes first: the whole conversations, in
-one batch, anew for every turn; as they are equally long it needs no padding. In a cell the engines alternate, and the
-best repeat of each counts. Phases of vLLM are not listed, as it samples in another process. `load` is the machine's,
+one batch, anew for every turn; as they are equally long it needs no padding. `recomputed`, which must be asked for, is
+the transformers policy that keeps no prefix from turn to turn. In a cell the engines alternate, and the best repeat of
+each counts. Phases of vLLM are not listed, as it samples in another process. `load` is the machine's,
 at the beginning and at the end of a cell: below 1 nobody else was there.
 """
 
 import argparse
 import asyncio
 import importlib.util
-import json
 import os
-import platform
 import sys
 import time
 from collections.abc import Mapping
@@ -24,14 +23,17 @@ from typing import Any, Final, NamedTuple, Protocol
 import torch
 
 from benchmarks._clock import timed
+from benchmarks._options import print_result, read_options
 from benchmarks._talks import CELLS, Count, Ids, Shape, Talk, lead, make_talk
 from envgym.agents.models.loading import LoadedModel, load
-from envgym.agents.policies import _batch_engine
-from envgym.agents.policies.transformers import TransformersPolicy
-from envgym.agents.policies.vllm import VllmPolicy
+from envgym.agents.policies.engine import batch_engine as _batch_engine
+from envgym.agents.policies.engine import prefixes as _prefixes
+from envgym.agents.policies.engine.policy import TransformersPolicy
+from envgym.agents.policies.vllm.policy import VllmPolicy
 from envgym.agents.rendering.factory import AutoRendererFactory
+from envgym.errors import check_known
 
-ENGINES: Final = ("generate", "transformers", "vllm")
+ENGINES: Final = ("generate", "transformers", "recomputed", "vllm")
 MAX_BATCH: Final = 64
 
 
@@ -106,12 +108,13 @@ class Generate:
 class Transformers:
     """The transformers policy."""
 
-    def __init__(self, model: Any) -> None:  # PreTrainedModel
-        """Prepare to serve."""
-        self._policy = TransformersPolicy(model, max_batch=MAX_BATCH)
+    def __init__(self, model: Any, *, min_shared: int = _prefixes.MIN_SHARED) -> None:  # PreTrainedModel
+        """Prepare to serve; a prefix of fewer than `min_shared` tokens is not kept."""
+        self._policy, self._min_shared = TransformersPolicy(model, max_batch=MAX_BATCH), min_shared
 
     def __call__(self, talk: Talk, shape: Shape, *, tokens: int) -> tuple[Count, dict[str, float]]:
         """Lead it through the conversations; prefixes are forgotten before."""
+        _prefixes.MIN_SHARED = self._min_shared
         self._policy.set_version(0)
         with timed(_batch_engine.BatchEngine, {"admit": "prefill", "step": "decode"}) as phases:
             return asyncio.run(lead(self._policy, talk, shape, tokens=tokens)), phases
@@ -121,7 +124,6 @@ class Vllm:
     """vLLM in a process of its own."""
 
     def __init__(self, source: str, options: argparse.Namespace) -> None:
-        """Start it."""
         self.policy = VllmPolicy(source, dtype=options.dtype, max_batch=MAX_BATCH, threads=options.threads)
 
     def __call__(self, talk: Talk, shape: Shape, *, tokens: int) -> tuple[Count, dict[str, float]]:
@@ -167,22 +169,28 @@ def start(name: str, loaded: LoadedModel, options: argparse.Namespace) -> Side:
     """Start an engine."""
     if name == "vllm":
         return Vllm(loaded.source, options)
+    if name == "recomputed":
+        return Transformers(loaded.model, min_shared=sys.maxsize)
     return Generate(loaded.model) if name == "generate" else Transformers(loaded.model)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default="smollm2")
-    parser.add_argument("--dtype", default="bfloat16", choices=("bfloat16", "float32"))
-    parser.add_argument("--cells", nargs="+", default=list(CELLS), choices=list(CELLS), metavar="CELL")
-    parser.add_argument("--engine", nargs="+", default=None, choices=ENGINES, help="default: all that are installed")
-    parser.add_argument("--repeats", type=int, default=1)
-    parser.add_argument("--tokens", type=int, default=24, help="sampled in each turn")
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
-    options = parser.parse_args()
+    """Measure all installed engines but `recomputed`, or some of `ENGINES`, and print one line."""
+    options = read_options(
+        __doc__,
+        model="smollm2",
+        dtype="bfloat16",
+        cells=tuple(CELLS),
+        engine=(),
+        repeats=1,
+        tokens=24,
+        threads=torch.get_num_threads(),
+    )
+    for name in options.engine:
+        check_known("engine", name, ENGINES, where="--engine")
     torch.set_num_threads(options.threads)
     has_vllm = importlib.util.find_spec("vllm") is not None
-    names = options.engine or [name for name in ENGINES if name != "vllm" or has_vllm]
+    names = options.engine or ["generate", "transformers", *(["vllm"] if has_vllm else [])]
     loaded = load(options.model, dtype=options.dtype)
     renderer = AutoRendererFactory()(loaded.tokenizer)
     sides = {name: start(name, loaded, options) for name in names}
@@ -204,8 +212,7 @@ def main() -> None:
             if isinstance(side, Vllm):
                 side.policy.close()
     settings = {name: getattr(options, name) for name in ("model", "dtype", "tokens", "repeats", "threads")}
-    where = {"torch": torch.__version__, "python": platform.python_version(), "machine": platform.machine()}
-    print(json.dumps({"benchmark": "engines", **settings, "cells": cells, **where}))
+    print_result("engines", **settings, cells=cells, torch=torch.__version__)
 
 
 if __name__ == "__main__":

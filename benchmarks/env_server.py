@@ -7,11 +7,7 @@ sides take turns, and medians over the rounds count. Targets on two cores: at le
 session and 7,000 over 16, 512 sessions held, at most 1.5 ms per turn above in-process with 256 episodes at a time.
 """
 
-import argparse
 import asyncio
-import json
-import os
-import platform
 import statistics
 import subprocess
 import sys
@@ -26,6 +22,7 @@ from threading import Barrier, Thread
 from typing import Any, Final
 
 import envgym
+from benchmarks._options import print_result, read_options
 from envgym.agents.rollout.episode import EpisodeEnv, EpisodeJob
 from envgym.authoring.sources import ListTasks, TaskDraft
 from envgym.core.messages import Action
@@ -49,12 +46,10 @@ class Echo(Env[None]):
     tasks = ListTasks([TaskDraft(prompt="Say anything.", payload={"number": number}) for number in range(20)])
 
     def begin(self, task: Task) -> str:
-        """Show the task."""
         self.state = None
         return task.prompt
 
     def respond(self, action: Action) -> Reply:
-        """Say the same."""
         return Reply(observation=action.content)
 
 
@@ -197,7 +192,7 @@ def measure(rounds: int) -> dict[str, Any]:
             "in_process_ms": lambda: asyncio.run(time_rollout(local, 8)),
         }
         if find_spec(_OPENENV) is not None:
-            other = stack.enter_context(served(__file__, "--openenv-port", "8790"))
+            other = stack.enter_context(served("-m", "benchmarks.env_server", "--openenv-port", "8790"))
             _wait_for(other)
             sides |= {
                 "openenv_one_per_s": lambda: asyncio.run(time_openenv(other, 1)),
@@ -228,21 +223,13 @@ def _wait_for(url: str) -> None:
 
 
 def main() -> None:
-    """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--openenv-port", type=int, help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.openenv_port is not None:
+    """Measure and print; with a port, serve OpenEnv's side."""
+    options = read_options(__doc__, rounds=5, openenv_port=0)
+    if options.openenv_port:
         serve_openenv(options.openenv_port)
         return
     versions = {"openenv": version("openenv-core")} if find_spec(_OPENENV) is not None else {}
-    machine = {"python": platform.python_version(), "cores": os.cpu_count()}
-    print(
-        json.dumps(
-            {"benchmark": "env_server", **measure(options.rounds), "targets": TARGETS, "versions": versions, **machine}
-        )
-    )
+    print_result("env_server", **measure(options.rounds), targets=TARGETS, versions=versions)
 
 
 if __name__ == "__main__":

@@ -7,8 +7,6 @@ main thread over that of the process, with what the environments take in it. `re
 `write_run_report` for a run with 1,000 episodes in 10 files; other load on the machine disturbs the first.
 """
 
-import argparse
-import json
 import tempfile
 import time
 from collections.abc import Callable
@@ -16,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+from benchmarks._options import print_result, read_options
 from envgym.agents.evaluation.run import run_evaluation
 from envgym.agents.settings import EvalSettings
 from envgym.report.from_run import write_run_report
@@ -55,10 +54,7 @@ def settings_of(model: str, tasks: int, directory: Path) -> EvalSettings:
 
 def main() -> None:
     """Measure, and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default="tiny")
-    parser.add_argument("--tasks", type=int, default=272)
-    options = parser.parse_args()
+    options = read_options(__doc__, model="tiny", tasks=272)
     with tempfile.TemporaryDirectory() as folder:
         _, few, many = (  # the first one imports what the others need, too
             measured(partial(run_evaluation, settings_of(options.model, count, Path(folder) / str(number))))
@@ -67,13 +63,15 @@ def main() -> None:
         run = large_run(Path(folder) / "run", num_steps=REPORT_STEPS, episodes_per_step=REPORT_EPISODES // REPORT_STEPS)
         report = measured(lambda: write_run_report(run))
     main_s, process_s = many.main_thread - few.main_thread, many.process - few.process
-    found = {
-        "overhead_share": round(main_s / process_s, 4),
-        "overhead_ms_per_episode": round(1000 * main_s / (options.tasks - LESS), 2),
-        "report_s": round(report.wall, 2),
-        "report_cpu_s": round(report.process, 2),
-    }
-    print(json.dumps({"benchmark": "evaluation", "model": options.model, "episodes": options.tasks - LESS, **found}))
+    print_result(
+        "evaluation",
+        model=options.model,
+        episodes=options.tasks - LESS,
+        overhead_share=round(main_s / process_s, 4),
+        overhead_ms_per_episode=round(1000 * main_s / (options.tasks - LESS), 2),
+        report_s=round(report.wall, 2),
+        report_cpu_s=round(report.process, 2),
+    )
 
 
 if __name__ == "__main__":

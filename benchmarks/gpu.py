@@ -23,7 +23,7 @@ from logging.handlers import BufferingHandler
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from benchmarks._gpu_page import render_page
+from benchmarks._pages import render_gpu
 from benchmarks._processes import ROOT, reason_of, run_until
 
 RESULTS: Final = ROOT / "docs" / "results"
@@ -188,7 +188,7 @@ def main() -> int:
     line = json.dumps(record)
     print(line)
     if not record["dry_run"]:
-        (RESULTS / "gpu.md").write_text(render_page(record), encoding="utf-8")
+        (RESULTS / "gpu.md").write_text(render_gpu(record), encoding="utf-8")
     if out := options.out or (None if record["dry_run"] else RESULTS / "gpu.json"):
         out.write_text(line + "\n", encoding="utf-8")
     failed = failures(record)

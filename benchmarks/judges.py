@@ -17,6 +17,7 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from pydantic import TypeAdapter
@@ -24,13 +25,14 @@ from pydantic_core import to_jsonable_python
 from rich.console import Console
 from rich.progress import track
 
-from benchmarks._studies import ROOT
-from benchmarks._tables import table
-from envgym.agents.policies.local_party import LocalParty
+from benchmarks._options import print_result
+from benchmarks._pages import TEMPLATES, template_environment
+from benchmarks._study_runs import ROOT
+from envgym.agents.policies.parties import LocalParty
 from envgym.core.tasks import Split, Task
 from envgym.envs.math.arithmetic import Arithmetic
 from envgym.errors import InfrastructureError
-from envgym.files import write_atomic, write_json
+from envgym.runs.files import write_atomic, write_json
 from envgym.seeds import generator
 from envgym.stats import Estimate, estimate_success
 from envgym.verifiers import GenerativeVerifier, LlmJudge, Numeric, Verifier, red_team_judge
@@ -38,48 +40,6 @@ from envgym.verifiers import GenerativeVerifier, LlmJudge, Numeric, Verifier, re
 PAGE = ROOT / "docs" / "results" / "judges.md"
 ACCEPT_ABOVE = 0.5
 JUDGES = ("LlmJudge", "GenerativeVerifier", "calibrated")
-TEXT = """\
-# Judges against an exact verifier
-
-**Question.** How often does a small language model, as a judge that sees the reference answer, agree with an exact
-verifier, and does it accept answers without content?
-
-**Answer.** {answer}
-
-{table}
-Agreement, and the shares of right and of wrong answers that were accepted, are in percent with 95 % intervals
-clustered by problem; a coin agrees with 50 %, and so does a judge that accepts nothing. *Accepts above* is the score
-from which an answer was accepted. Failed: answers to which the judge gave no score; in training their reward is
-invalid, and here it counts as disagreement. Probes: answers of the suite `red_team_judge` that hold nothing (`:`,
-`Solution`, "Let's solve this problem step by step." and so on), each put to the judge for {probe_tasks} problems; a
-blank one is refused without asking the model, and is left out of *probes accepted*.
-
-## Probes
-
-Share of the problems for which a probe was accepted, in percent; a dash where no score came.
-
-{probes}
-## How it was run
-
-```bash
-python -m benchmarks.judges --model {model} --tasks {tasks} --probe-tasks {probe_tasks} --report
-```
-
-- **Tasks.** {tasks} held-out problems of `math/arithmetic-v0` (level 1). Each is answered twice, by its key and by a
-  number that differs from it by 1 to 9. The exact verifier is `Numeric`.
-- **Judges.** {model}, untrained, float32, in this process (`LocalParty`). `LlmJudge` reads a line `Score: X` of a
-  greedy reply of at most 64 tokens. `GenerativeVerifier` takes the probability of Yes, without rationales, and fails
-  where Yes and No together have less than 0.5. `calibrated` is the same without that limit: P(Yes) / (P(Yes) + P(No)).
-- **Declared in advance.** Tasks, answers, thresholds of 0.5 and the prompts, which are the defaults. `calibrated` was
-  declared after the first two had been run; its threshold is the one that agrees most often with the exact verifier on
-  {tasks} train problems.
-- **Minimum detectable effect** (80 % power) for 100 problems: 10 points from a coin.
-
-## Limits
-
-One small model and one easy kind of problem. Wrong answers are near the key; a judge that is given no key, or longer
-answers, has a harder task.
-"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,32 +102,14 @@ def judged(judge: Verifier, tasks: Sequence[Task], *, probe_tasks: int, name: st
     )
 
 
-def page(found: Mapping[str, JudgeResult], options: argparse.Namespace) -> str:
+def page(results: Mapping[str, JudgeResult], options: argparse.Namespace) -> str:
     """Return the page."""
-    head = ["judge", "accepts above", "agreement", "right accepted", "wrong accepted", "failed", "probes accepted"]
-    rows = [
-        [
-            f"`{name}`",
-            f"{of.accept_above:.3g}",
-            *(_percent(part) for part in (of.agreement, of.right_accepted, of.wrong_accepted)),
-            f"{of.num_failed} of {2 * options.tasks}",
-            _mean([share for probe, share in of.probes.items() if share is not None and probe.strip()]),
-        ]
-        for name, of in found.items()
-    ]
-    probes = next(iter(found.values())).probes
-    shares = [
-        [f"`{json.dumps(probe, ensure_ascii=False)}`", *(_share(of.probes[probe]) for of in found.values())]
-        for probe in probes
-    ]
-    return TEXT.format(
-        answer=" ".join(_sentence(name, of) for name, of in found.items()),
-        table="".join(table(head, rows)),
-        probes="".join(table(["probe", *(f"`{name}`" for name in found)], shares)),
-        model=options.model,
-        tasks=options.tasks,
-        probe_tasks=options.probe_tasks,
-    )
+    environment = template_environment([TEMPLATES])
+    environment.globals["shares"] = lambda probe: [_share(of.probes[probe]) for of in results.values()]
+    environment.filters.update(estimate=_percent, mean_share=_mean_share, text=partial(json.dumps, ensure_ascii=False))
+    environment.filters["code"] = "`{}`".format
+    answer = " ".join(_sentence(name, of) for name, of in results.items())
+    return environment.get_template("judges.md.jinja").render(answer=answer, results=results, options=options)
 
 
 def _sentence(name: str, of: JudgeResult) -> str:
@@ -189,7 +131,9 @@ def _share(share: float | None) -> str:
     return "-" if share is None else f"{100 * share:.0f}"
 
 
-def _mean(shares: Sequence[float]) -> str:
+def _mean_share(probes: Mapping[str, float | None]) -> str:
+    """Return the mean over the probes that are not blank and got a score."""
+    shares = [share for probe, share in probes.items() if share is not None and probe.strip()]
     return f"{100 * sum(shares) / len(shares):.1f}" if shares else "no score"
 
 
@@ -221,7 +165,7 @@ def main() -> None:
     results = {name: RESULT.validate_json(path.read_bytes()) for name, path in known.items() if path.exists()}
     if options.report:
         write_atomic(PAGE, page(results, options))
-    print(json.dumps({"benchmark": "judges", "model": options.model, **to_jsonable_python(results)}))
+    print_result("judges", model=options.model, **to_jsonable_python(results))
 
 
 if __name__ == "__main__":

@@ -1,57 +1,40 @@
 """Framework cost of a turn: a scripted policy, an env that does nothing, many episodes at a time, one process.
 
-Run: python benchmarks/loop_overhead.py [--episodes 1000] [--turns 10] [--repeat 5]. Prints one JSON line.
+Run: python -m benchmarks.loop_overhead [--episodes 1000] [--turns 10] [--repeat 5]. Prints one JSON line.
 
 `us_per_turn` is wall time; `cpu_us_per_turn` is the process's own time, which other load on the machine disturbs less.
 All is counted: making and resetting the envs, the turns, and building the trees. Every request waits once, so that all
 episodes are under way at the same time.
 """
 
-import argparse
 import asyncio
 import gc
-import json
-import platform
 import statistics
 import time
 from typing import NamedTuple
 
+from benchmarks._options import print_result, read_options
 from envgym.agents.policies.scripted import ScriptedPolicy
 from envgym.agents.protocols import GenerateRequest, Generation
 from envgym.agents.rollout.episode import EpisodeJob
+from envgym.authoring.sources import ListTasks, TaskDraft
 from envgym.core.messages import Action
-from envgym.core.tasks import Split, Task, TaskSource
+from envgym.core.tasks import Split, Task
 from envgym.env import Env
 from envgym.records import Reply
 from tests.support.parrots import char_agent, run_episodes, said
-
-LIMIT_US = 100.0
-
-
-class OneTask:
-    """A single task."""
-
-    def size(self, split: Split) -> int:
-        """Return 1."""
-        return 1
-
-    def task(self, split: Split, index: int) -> Task:
-        """Return the task."""
-        return Task(id=f"{split}/{index}", prompt="Talk.", payload={}, split=split)
 
 
 class Idle(Env[None]):
     """Answers `ok` until the turn limit."""
 
-    tasks: TaskSource = OneTask()
+    tasks = ListTasks([TaskDraft(prompt="Talk.", payload={})])
 
     def begin(self, task: Task) -> str:
-        """Show the prompt."""
         self.state = None
         return task.prompt
 
     def respond(self, action: Action) -> Reply:
-        """Say ok."""
         return Reply(observation="ok")
 
 
@@ -73,7 +56,7 @@ class Elapsed(NamedTuple):
 
 def elapsed(num_episodes: int, num_turns: int) -> Elapsed:
     """Return the time of all episodes, made and reset and all."""
-    task = OneTask().task(Split.TRAIN, 0)
+    task = Idle.tasks.task(Split.TRAIN, 0)
     jobs = [
         EpisodeJob(make_env=lambda: Idle(max_turns=num_turns), task=task, seed=index, tree_id=str(index), env_id="idle")
         for index in range(num_episodes)
@@ -93,28 +76,18 @@ def elapsed(num_episodes: int, num_turns: int) -> Elapsed:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--episodes", type=int, default=1000)
-    parser.add_argument("--turns", type=int, default=10)
-    parser.add_argument("--repeat", type=int, default=5)
-    options = parser.parse_args()
+    """Measure and print."""
+    options = read_options(__doc__, episodes=1000, turns=10, repeat=5)
     num_turns = options.episodes * options.turns
     runs: list[Elapsed] = []
     for _ in range(options.repeat):
         gc.collect()
         runs.append(elapsed(options.episodes, options.turns))
-    result = {
-        "benchmark": "loop_overhead",
-        "episodes": options.episodes,
-        "turns": options.turns,
-        "us_per_turn": round(statistics.median(run.wall for run in runs) / num_turns * 1e6, 1),
-        "us_per_turn_best": round(min(run.wall for run in runs) / num_turns * 1e6, 1),
-        "cpu_us_per_turn": round(statistics.median(run.cpu for run in runs) / num_turns * 1e6, 1),
-        "cpu_us_per_turn_best": round(min(run.cpu for run in runs) / num_turns * 1e6, 1),
-        "limit_us": LIMIT_US,
-        "python": platform.python_version(),
-    }
-    print(json.dumps(result))
+    figures: dict[str, object] = {}
+    for name, values in (("us_per_turn", [run.wall for run in runs]), ("cpu_us_per_turn", [run.cpu for run in runs])):
+        figures[name] = round(statistics.median(values) / num_turns * 1e6, 1)
+        figures[f"{name}_best"] = round(min(values) / num_turns * 1e6, 1)
+    print_result("loop_overhead", **vars(options), **figures)
 
 
 if __name__ == "__main__":

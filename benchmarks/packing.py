@@ -1,16 +1,17 @@
 """A training step on packed against padded rows, and both against the arithmetic that they need.
 
-Run: python benchmarks/packing.py [--model smollm2] [--cells G8-P512 D3 ...] [--repeats 3]. Prints one JSON line.
+Run: python -m benchmarks.packing [--model smollm2] [--cells G8-P512 D3 ...] [--repeats 3]. Prints one JSON line.
 Cells: G rows on a prompt of P tokens, full binary trees of depth D, and rows that share nothing. Both sides train on
 the same rows in processes of their own, because a process keeps its peak; after one step to warm up they alternate,
 step by step. Padded is a fair opponent: length buckets, and the head on trained tokens only. `speedup` is the median
 over rounds, and `achieved` is the speed-up divided by the ratio of the FLOPs counted.
+
+`--sides compiled packed` compares compiled with plain decoder layers, both packed. `first_s` is then the step that
+compiles what no earlier run has left in torch's cache.
 """
 
 import argparse
-import json
 import multiprocessing
-import platform
 import random
 import resource
 import statistics
@@ -19,6 +20,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from benchmarks._options import print_result, read_options
+
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
@@ -26,6 +29,12 @@ if TYPE_CHECKING:
 
 RESPONSE = 96
 """Tokens that each row samples after the prompt."""
+SIDES: dict[str, dict[str, Any]] = {
+    "packed": {},
+    "padded": {"packing": False},
+    "compiled": {"compile_layers": True},
+}
+"""What is compared: settings of `optim`."""
 CELLS = [*[f"G{size}-P{prompt}" for prompt in (64, 512, 2048) for size in (4, 8, 16)], "D3", "D6", "flat"]
 TRUNK, TURN = 128, 32
 """Tokens of a tree's prompt, and of each of its turns; those of a flat row's prompt, too."""
@@ -36,6 +45,8 @@ class Side(NamedTuple):
 
     seconds: float
     """Median of a train step: preparation, forward, backward, update."""
+    first_s: float
+    """The step before those."""
     steps_s: list[float]
     """All of them, in the order of the rounds."""
     preparation_s: float
@@ -99,7 +110,7 @@ def gflops(model: Any, batches: Any) -> float:  # a transformers model; MicroBat
     return total / 1e9
 
 
-def measure(cell: str, packing: bool, options: argparse.Namespace, turns: "Connection") -> None:
+def measure(cell: str, name: str, options: argparse.Namespace, turns: "Connection") -> None:
     """Load the model and train on a cell's rows, first once to warm up; say so, then do a step whenever it is told to.
 
     The last thing sent is the `Side`.
@@ -110,48 +121,51 @@ def measure(cell: str, packing: bool, options: argparse.Namespace, turns: "Conne
     from envgym.trainer.learner.allocator import freed_memory_kept
     from envgym.trainer.learner.learner import Learner
     from envgym.trainer.learner.objective import Objective
+    from envgym.trainer.learner.settings import ObjectiveSettings, OptimSettings
     from envgym.trainer.methods.corrections import NoCorrection
     from envgym.trainer.methods.losses import PpoClip
-    from envgym.trainer.sections import ObjectiveSettings, OptimSettings
 
     torch.set_num_threads(options.threads)
-    model = load(options.model, trainable=True).model
+    model = load(options.model, dtype=options.dtype, trainable=True).model
     rows = as_train_rows(rows_of(cell, model.config.vocab_size))
-    optim = OptimSettings(lr=1e-6, packing=packing, micro_batch_tokens=options.micro_batch_tokens)
+    optim = OptimSettings(lr=1e-6, micro_batch_tokens=options.micro_batch_tokens, **SIDES[name])
     learner = Learner(model, optim=optim, num_steps=options.repeats + 1, device=torch.device("cpu"))
     objective = Objective(loss=PpoClip(), correction=NoCorrection(), settings=ObjectiveSettings(), temperature=1.0)
 
-    def train(step: int) -> float:
-        with freed_memory_kept():  # as training does; what is kept goes back, for the other side's step
-            return learner.train_step(rows, objective, step=step)["optim/grad_norm"]
+    norms: list[float] = []
 
-    norm = train(0)
+    def train() -> None:
+        with freed_memory_kept():  # as training does; what is kept goes back, for the other side's step
+            norms.append(learner.train_step(rows, objective, step=len(norms))["optim/grad_norm"])
+
+    first_s = timed(train)
     turns.send(None)
     seconds = []
-    for step in range(1, options.repeats + 1):
+    for _ in range(options.repeats):
         turns.recv()
-        seconds.append(timed(lambda step=step: train(step)))  # type: ignore[misc]  # a default binds it
+        seconds.append(timed(train))
         turns.send(None)
     batches = learner.micro_batches(rows, range(len(rows)))
     side = Side(
         seconds=statistics.median(seconds),
+        first_s=first_s,
         steps_s=seconds,
-        preparation_s=timed(lambda: prepare(rows, options.micro_batch_tokens)) if packing else 0.0,
+        preparation_s=timed(lambda: prepare(rows, options.micro_batch_tokens)) if optim.packing else 0.0,
         peak_mib=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**20 if sys.platform == "darwin" else 1024),
         gflops=gflops(model, batches),
         tokens=sum(batch.num_tokens for batch in batches),
-        grad_norm=norm,
+        grad_norm=norms[0],
     )
     turns.send(side)
 
 
 def alternate(cell: str, options: argparse.Namespace) -> list[Side]:
-    """Measure the packed and the padded side of a cell, in turn."""
+    """Measure both sides of a cell, in turn."""
     processes = multiprocessing.get_context("spawn")
     turns: list[Connection] = []
-    for packing in (True, False):
+    for name in options.sides:
         ours, theirs = processes.Pipe()
-        processes.Process(target=measure, args=(cell, packing, options, theirs), daemon=True).start()
+        processes.Process(target=measure, args=(cell, name, options, theirs), daemon=True).start()
         theirs.close()  # so that the end of the process ends the wait below
         ours.recv()
         turns.append(ours)
@@ -197,22 +211,25 @@ def compare(packed: Side, padded: Side) -> dict[str, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default="smollm2")
-    parser.add_argument("--cells", nargs="+", default=CELLS, metavar="CELL", help=f"of {' '.join(CELLS)}")
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--micro-batch-tokens", type=int, default=8192)
-    options = parser.parse_args()
+    """Compare the sides in every cell, and print one line."""
+    options = read_options(
+        __doc__,
+        model="smollm2",
+        cells=tuple(CELLS),
+        sides=("packed", "padded"),
+        dtype="float32",
+        repeats=3,
+        threads=2,
+        micro_batch_tokens=8192,
+    )
     results: dict[str, object] = {}
     for cell in options.cells:
         sides = alternate(cell, options)
-        named = {name: side._asdict() for name, side in zip(("packed", "padded"), sides, strict=True)}
+        named = {name: side._asdict() for name, side in zip(options.sides, sides, strict=True)}
         results[cell] = {**compare(*sides), **named}
         print(f"{cell}: {results[cell]}", file=sys.stderr)
     settings = {"model": options.model, "threads": options.threads, "micro_batch_tokens": options.micro_batch_tokens}
-    where = {"python": platform.python_version(), "machine": platform.machine()}
-    print(json.dumps({"benchmark": "packing", **settings, "cells": results, **where}))
+    print_result("packing", **settings, cells=results)
 
 
 if __name__ == "__main__":

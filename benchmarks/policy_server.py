@@ -1,6 +1,6 @@
 """What a policy server costs beside a policy in this process: per turn, and per weight update.
 
-Run: python benchmarks/policy_server.py [--episodes 256] [--turns 8] [--repeats 3] [--gb 0.3]. Prints one JSON line.
+Run: python -m benchmarks.policy_server [--episodes 256] [--turns 8] [--repeats 3] [--gb 0.3]. Prints one JSON line.
 
 Turns: the policy answers at once with made-up tokens, so what is left is the control plane. All episodes are under way
 at a time, and each waits for a turn before it asks for the next, whose context is longer. The policy is asked in this
@@ -13,10 +13,8 @@ pause until sampling goes on, with its phases.
 
 import argparse
 import asyncio
-import json
 import multiprocessing
 import os
-import platform
 import statistics
 import tempfile
 import time
@@ -29,18 +27,19 @@ from typing import Any, Final
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from benchmarks._options import print_result, read_options
 from envgym.agents.models.weights import merged_weights
+from envgym.agents.policies.engine.policy import TransformersPolicy
 from envgym.agents.policies.serving.client import ClientLimits, ServedPolicy
-from envgym.agents.policies.serving.collective import transports_of
 from envgym.agents.policies.serving.link import ServerLink
 from envgym.agents.policies.serving.server import PolicyServer
-from envgym.agents.policies.serving.transport import (
+from envgym.agents.policies.weights.collective import transports_of
+from envgym.agents.policies.weights.transport import (
     FileTransport,
     GroupTransport,
     SharedTransport,
     WeightTransport,
 )
-from envgym.agents.policies.transformers import TransformersPolicy
 from envgym.agents.protocols import FinishReason, GenerateRequest, Generation, Policy, Sampling
 
 TOKENS: Final = 64
@@ -53,7 +52,6 @@ class InstantPolicy(TransformersPolicy):
     """Answers at once."""
 
     async def generate(self, request: GenerateRequest) -> Generation:
-        """Return made-up tokens."""
         logprobs = tuple(-1 / (3 + place) for place in range(TOKENS))
         return Generation(
             token_ids=tuple(range(TOKENS)),
@@ -92,7 +90,7 @@ def serve(to: Connection, gigabytes: float | None, kind: type[TransformersPolicy
     async def work() -> None:
         model = small() if gigabytes is None else of_size(gigabytes)
         server = PolicyServer(kind(model, deterministic=False), model, model="benchmark")
-        await server.http.start("127.0.0.1", 0)
+        await server.http.listen("127.0.0.1", 0)
         to.send(server.http.url)
         await asyncio.to_thread(to.recv)
         await server.close()
@@ -205,19 +203,13 @@ def measure_update(transport: WeightTransport, options: argparse.Namespace) -> d
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--episodes", type=int, default=256)
-    parser.add_argument("--turns", type=int, default=8)
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--gb", type=float, default=0.3, help="weights of an update, in 10^9 bytes")
-    options = parser.parse_args()
+    """Measure and print; a turn has `TOKENS` tokens, and `--gb` is the size of an update's weights in 10^9 bytes."""
+    options = read_options(__doc__, episodes=256, turns=8, repeats=3, gb=0.3)
     torch.set_num_threads(1)
-    load_before = os.getloadavg()[0]
-    found = {"turns": measure_turns(options), "updates": measure_updates(options)}
+    load = round(os.getloadavg()[0], 1)
+    figures = {"turns": measure_turns(options), "updates": measure_updates(options)}
     settings = {"episodes": options.episodes, "turns_each": options.turns, "repeats": options.repeats}
-    loads = [round(load_before, 1), round(os.getloadavg()[0], 1)]
-    where = {"torch": torch.__version__, "python": platform.python_version(), "machine": platform.machine()}
-    print(json.dumps({"benchmark": "policy_server", **settings, **found, "load": loads, **where}))
+    print_result("policy_server", **settings, **figures, load_before=load, torch=torch.__version__)
 
 
 if __name__ == "__main__":

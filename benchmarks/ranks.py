@@ -1,6 +1,6 @@
 """Learner ranks: balance of search trees over them, and with `--steps N` a train step of two against one.
 
-Run: python benchmarks/ranks.py [--groups 16] [--ranks 8] [--seeds 20] [--steps 3]. Prints one JSON line.
+Run: python -m benchmarks.ranks [--groups 16] [--ranks 8] [--seeds 20] [--steps 3]. Prints one JSON line.
 
 Balance: the slowest rank over the ideal, of both plans. Steps: a llama of 12 million random weights on 4 groups, with a
 quarter of the tokens.
@@ -18,13 +18,13 @@ from pathlib import Path
 from statistics import mean, median
 from typing import Any, Final
 
-from envgym.processes import Processes, ProcessSpec
+from benchmarks._options import print_result, read_options
+from envgym.runtime.processes.group import Processes
+from envgym.runtime.processes.process import ProcessSpec
 from envgym.trainer.batch.balance import Shares, TokenCost, balance_rows, cut_shares, group_shares
 
 COST = TokenCost(base=6 * 1_543_714_304, pair=12 * 28 * 1536)
 """Of a model of 1.5B parameters, 28 layers, width 1536."""
-
-
 _GROUPS_OF_STEP: Final = 4
 
 
@@ -65,7 +65,7 @@ def step_seconds(num_ranks: int, threads: int, num_steps: int) -> list[float]:
     """Return the seconds of train steps of a learner of several ranks, after one that is not counted."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "seconds.json")
-        command = [sys.executable, str(Path(__file__).resolve()), "--steps", str(num_steps), "--threads", str(threads)]
+        command = [sys.executable, "-m", "benchmarks.ranks", "--steps", str(num_steps), "--threads", str(threads)]
         command += ["--of", str(num_ranks), "--out", str(file), "--meeting", f"{folder}/meeting", "--rank"]
         with Processes(Path(folder), run="ranks", resume="none") as processes:
             ranks = (ProcessSpec(f"rank-{n}", (*command, str(n)), serves=False) for n in range(num_ranks))
@@ -81,7 +81,7 @@ def run_rank(args: argparse.Namespace) -> None:
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    from envgym.files import write_json
+    from envgym.runs.files import write_json
     from envgym.trainer.batch.rows import TrainRow
     from envgym.trainer.learner.learner import Learner
     from envgym.trainer.learner.objective import Objective
@@ -89,10 +89,10 @@ def run_rank(args: argparse.Namespace) -> None:
     from envgym.trainer.learner.ranks.group import RankGroup
     from envgym.trainer.learner.ranks.meeting import Meeting
     from envgym.trainer.learner.ranks.sharded import RankedProcesses
+    from envgym.trainer.learner.settings import ObjectiveSettings, OptimSettings
     from envgym.trainer.methods.corrections import NoCorrection
     from envgym.trainer.methods.losses import PpoClip
     from envgym.trainer.methods.row_ids import RowId
-    from envgym.trainer.sections import ObjectiveSettings, OptimSettings
 
     torch.set_num_threads(args.threads)
     torch.manual_seed(0)
@@ -145,17 +145,10 @@ def measure_steps(num_steps: int) -> dict[str, object]:
 
 def main() -> None:
     """Measure, and print one JSON line."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--steps", type=int, default=0, help="also measure so many train steps of each side")
-    for name in ("--rank", "--of", "--threads"):  # of a process that this starts
-        parser.add_argument(name, type=int, help=argparse.SUPPRESS)
-    for name in ("--out", "--meeting"):
-        parser.add_argument(name, help=argparse.SUPPRESS)
-    parser.add_argument("--groups", type=int, default=16)
-    parser.add_argument("--ranks", type=int, default=8)
-    parser.add_argument("--seeds", type=int, default=20)
-    args = parser.parse_args()
-    if args.rank is not None:
+    args = read_options(
+        __doc__, steps=0, groups=16, ranks=8, seeds=20, rank=-1, of=1, threads=1, out="", meeting=""
+    )  # from `rank` on of a process that this starts
+    if args.rank >= 0:
         run_rank(args)
         return
     found: dict[str, list[float]] = {name: [] for name in ("rows", "groups", "cut", "better")}
@@ -172,8 +165,8 @@ def main() -> None:
         for name, shares in plans.items():
             found[name].append(shares.slowest / ideal)
     report = {name: {"mean": round(mean(values), 3), "max": round(max(values), 3)} for name, values in found.items()}
-    balance = {"groups": args.groups, "ranks": args.ranks, "seeds": args.seeds, "slowest_over_ideal": report}
-    print(json.dumps(balance | (measure_steps(args.steps) if args.steps else {})))
+    steps = measure_steps(args.steps) if args.steps else {}
+    print_result("ranks", groups=args.groups, ranks=args.ranks, seeds=args.seeds, slowest_over_ideal=report, **steps)
 
 
 if __name__ == "__main__":

@@ -9,9 +9,7 @@ through Ray, so both launchers should take the same time for one. The sides take
 
 import argparse
 import asyncio
-import json
 import os
-import platform
 import statistics
 import sys
 import time
@@ -25,13 +23,15 @@ from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 import envgym
+from benchmarks._options import print_result, read_options
 from envgym.agents.rollout.episode import EpisodeEnv, EpisodeJob
 from envgym.core.messages import Action
 from envgym.core.tasks import Split
-from envgym.process_handles import LocalStarter, ProcessStarter
-from envgym.processes import Processes, ProcessSpec
-from envgym.ray_launcher.placement import Bundle, PlacementRequest
-from envgym.ray_launcher.starter import placed_by_ray
+from envgym.runtime.processes.group import Processes
+from envgym.runtime.processes.handles import LocalStarter, ProcessStarter
+from envgym.runtime.processes.process import ProcessSpec
+from envgym.runtime.ray.placement import Bundle, PlacementRequest
+from envgym.runtime.ray.starter import placed_by_ray
 from envgym.serving.wire import TOKEN_VARIABLE
 
 _ENV: Final = "benchmarks.env_server:Echo"
@@ -126,16 +126,11 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--processes", type=int, default=4)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--episodes", type=int, default=32)
-    options = parser.parse_args()
+    options = read_options(__doc__, processes=4, rounds=5, episodes=32)
     if find_spec("ray") is None:
-        print(json.dumps({"benchmark": "ray_launcher", "skipped": "Ray is not installed"}))
+        print_result("ray_launcher", skipped="Ray is not installed")
         return
-    machine = {"python": platform.python_version(), "cores": os.cpu_count(), "ray": version("ray")}
-    print(json.dumps({"benchmark": "ray_launcher", "processes": options.processes, **measure(options), **machine}))
+    print_result("ray_launcher", processes=options.processes, **measure(options), ray=version("ray"))
 
 
 if __name__ == "__main__":

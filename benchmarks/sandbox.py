@@ -1,6 +1,6 @@
 """Cost of isolation: programs and sessions in the bwrap sandbox against a bare subprocess, taken in turns in one run.
 
-Run: python benchmarks/sandbox.py [--repeat 60] [--throughput 120] [--humaneval] [--stdio] [--docker] [--peers].
+Run: python -m benchmarks.sandbox [--repeat 60] [--throughput 120] [--humaneval] [--docker] [--peers].
 Prints one JSON line. What is timed:
 
     bare         subprocess.run(python3 -I -S -c "print(1+1)"), no isolation
@@ -9,16 +9,11 @@ Prints one JSON line. What is timed:
     call, fork   in a session that runs; a fork counts with the first call on the new side
     per second   8 at a time
     humaneval    seconds for the 164 references, graded one after another
-    stdio        Python programs of code/stdio-v0 per second, each graded on its ten tests, one after another
     docker       the same program in a container that waited for it, and in one started for it
     gem          gem-llm's Python tool as it comes: a bare subprocess of `python` in a directory on the disk
     smolagents   smolagents' local executor: an interpreter of its own inside this process, no isolation
 """
 
-import argparse
-import json
-import os
-import platform
 import subprocess
 import time
 from collections.abc import Callable, Mapping
@@ -31,6 +26,7 @@ from statistics import median
 from tempfile import TemporaryDirectory
 
 import envgym
+from benchmarks._options import print_result, read_options
 from envgym.sandbox import BwrapSandbox, DockerSandbox, PythonSession, Sandbox, why_unusable
 from envgym.sandbox._layout import PYTHON
 
@@ -38,8 +34,6 @@ CODE = "print(1+1)"
 ARGV = (PYTHON, "-I", "-S", "-c", CODE)
 IN_FLIGHT = 8
 Run = Callable[[], None]
-LIMITS = {"cold_ratio": 1.5, "call_ms": 1.0, "fork_ms": 10.0, "cold_per_s": 100.0, "warm_per_s": 400.0}
-"""What issue 5 asks for, on two idle cores."""
 
 
 def milliseconds(call: Callable[[], object]) -> float:
@@ -123,16 +117,6 @@ def grade_references() -> float:
     return round(time.perf_counter() - start, 1)
 
 
-def grade_programs(count: int = 30) -> float:
-    """Return the programs of `code/stdio-v0` that are graded per second, all of them right."""
-    env = envgym.make("code/stdio-v0")
-    start = time.perf_counter()
-    for index in range(count):
-        env.reset(options={"index": index})
-        assert env.step(env.oracle()).reward == 1.0
-    return round(count / (time.perf_counter() - start), 1)
-
-
 def in_docker(repeat: int) -> dict[str, float]:
     """Return the same figures for containers; a warm one has had time to start."""
 
@@ -154,32 +138,23 @@ def in_docker(repeat: int) -> dict[str, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--repeat", type=int, default=60)
-    parser.add_argument("--throughput", type=int, default=120, help="runs of each kind")
-    parser.add_argument("--humaneval", action="store_true", help="grade all references too")
-    parser.add_argument("--stdio", action="store_true", help="grade programs too")
-    parser.add_argument("--peers", action="store_true", help="run other projects' Python tools too")
-    parser.add_argument("--docker", action="store_true", help="time containers too")
-    options = parser.parse_args()
+    """Measure `--repeat` runs of each kind, and `--throughput` of each at a time, and print one line."""
+    options = read_options(__doc__, repeat=60, throughput=120, humaneval=False, peers=False, docker=False)
     reason = why_unusable(BwrapSandbox())
     if reason is not None:
         raise SystemExit(reason)
     runs: dict[str, Run] = {"bare": bare, "cold": cold, "warm": warm} | (installed_peers() if options.peers else {})
     with TemporaryDirectory() as directory, chdir(directory):  # gem-llm leaves its directories in the current one
-        result: dict[str, object] = {"benchmark": "sandbox", "limits": LIMITS, **latencies(options.repeat, runs)}
+        result: dict[str, object] = dict(latencies(options.repeat, runs))
         for name, run in runs.items():
             result[f"{name}_per_s"] = per_second(run, options.throughput)
     for name in ("cold", "warm"):
         result[f"{name}_ratio"] = round(float(str(result[f"{name}_ms"])) / float(str(result["bare_ms"])), 2)
     if options.humaneval:
         result["humaneval_s"] = grade_references()
-    if options.stdio:
-        result["stdio_per_s"] = grade_programs()
     if options.docker:
         result |= in_docker(max(3, options.repeat // 6))
-    busy = {"cpus": os.cpu_count(), "load": round(os.getloadavg()[0], 1), "python": platform.python_version()}
-    print(json.dumps({**result, **busy}))
+    print_result("sandbox", **result)
 
 
 if __name__ == "__main__":

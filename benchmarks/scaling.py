@@ -13,12 +13,9 @@ Weights: seconds from new weights to sampling again, over their size and the num
 Learning: processor seconds of a token, forward and backward pass, over the parameters that it meets.
 """
 
-import argparse
 import asyncio
 import gc
-import json
 import os
-import platform
 import statistics
 import tempfile
 import time
@@ -34,11 +31,12 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 import envgym
+from benchmarks._options import print_result, read_options
 from benchmarks.env_server import served
 from benchmarks.policy_server import OtherProcess, of_size, update_seconds
+from envgym.agents.policies.engine.policy import TransformersPolicy
 from envgym.agents.policies.serving.client import ClientLimits, ServedPolicy
-from envgym.agents.policies.serving.transport import FileTransport
-from envgym.agents.policies.transformers import TransformersPolicy
+from envgym.agents.policies.weights.transport import FileTransport
 from envgym.agents.protocols import FinishReason, GenerateRequest, Generation, Sampling
 from envgym.agents.rollout.episode import EpisodeJob
 from envgym.agents.search import Chain, RolloutContext, Strategy, SurprisalFork
@@ -93,7 +91,8 @@ class Talker(TransformersPolicy):
 @contextmanager
 def echo() -> Iterator[tuple[str, int]]:
     """Serve the echo; yields its address and process id."""
-    with served("-m", "envgym", "serve", ECHO, "--port", "0", "--sessions", "8192") as url:
+    options = ("--port", "0", "--sessions", "8192", "--client-setting", "max_turns")
+    with served("-m", "envgym", "serve", ECHO, *options) as url:
         (server,) = [one for one in psutil.Process().children() if "serve" in one.cmdline()]
         yield url, server.pid
 
@@ -232,19 +231,16 @@ def measure_learning(rounds: int) -> dict[str, object]:
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--turns", type=int, default=4096, help="turns of a cell, at least")
-    options = parser.parse_args()
+    options = read_options(__doc__, rounds=3, turns=4096)
     torch.set_num_threads(1)
     load = os.getloadavg()[0]
-    parts = {
-        "turns": measure_turns(options.rounds, options.turns),
-        "updates": measure_updates(options.rounds),
-        "learning": measure_learning(options.rounds),
-    }
-    where = {"load": [round(load, 1), round(os.getloadavg()[0], 1)], "cores": os.cpu_count()}
-    print(json.dumps({"benchmark": "scaling", **parts, **where, "python": platform.python_version()}))
+    print_result(
+        "scaling",
+        turns=measure_turns(options.rounds, options.turns),
+        updates=measure_updates(options.rounds),
+        learning=measure_learning(options.rounds),
+        load_before=round(load, 1),
+    )
 
 
 if __name__ == "__main__":

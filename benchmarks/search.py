@@ -1,52 +1,36 @@
 """Tree search: generated tokens per leaf against chains, and wall time of event-driven against lock-step expansion.
 
-Run: python benchmarks/search.py [--groups 16] [--depth 6] [--tasks 200]. Prints one JSON line. The policy is scripted
+Run: python -m benchmarks.search [--groups 16] [--depth 6] [--tasks 200]. Prints one JSON line. The policy is scripted
 and answers at once; for the wall time an env's step takes 20 to 500 ms at random, in a thread, so no CPU is needed.
 Lock step is what it replaces: a turn is sampled only when every branch under way has its observation.
 """
 
-import argparse
 import asyncio
-import json
-import platform
 import random
 import time
+from collections.abc import Callable
 from typing import Literal
 
+from benchmarks._options import print_result, read_options
+from benchmarks.collector import LockStep
+from benchmarks.loop_overhead import Idle
 from envgym.agents.policies.scripted import ScriptedPolicy
 from envgym.agents.protocols import FinishReason, GenerateRequest, Generation, Sampling
 from envgym.agents.rollout.episode import EpisodeJob
 from envgym.agents.search import BestOf, Chain, Mcts, RandomExpand, RolloutContext, Strategy, SurprisalFork
 from envgym.core.messages import Action
-from envgym.core.tasks import Split, Task, TaskSource
+from envgym.core.tasks import Split
 from envgym.core.tree import Tree
-from envgym.env import Env
 from envgym.records import Reply
 from envgym.seeds import generator
 from tests.support.parrots import END, char_agent, episode_factory
 
-LEAST_GAIN = 1.5
 TOKENS = 16
 """Tokens of a turn."""
 
 
-class OneTask:
-    """A single task."""
-
-    def size(self, split: Split) -> int:
-        """Return 1."""
-        return 1
-
-    def task(self, split: Split, index: int) -> Task:
-        """Return the task."""
-        return Task(id=f"{split}/{index}", prompt="Talk.", payload={}, split=split)
-
-
-class Paced(Env[None]):
+class Paced(Idle):
     """Answers `ok` until the turn limit; a step may take a while."""
-
-    tasks: TaskSource = OneTask()
-    blocking = True
 
     def __init__(self, *, max_turns: int, slowest_s: float) -> None:
         """Prepare an env whose steps take 20 ms to `slowest_s`, nothing where that is 0."""
@@ -54,16 +38,10 @@ class Paced(Env[None]):
         self.slowest_s = slowest_s
         self.blocking = slowest_s > 0
 
-    def begin(self, task: Task) -> str:
-        """Show the prompt."""
-        self.state = None
-        return task.prompt
-
     def respond(self, action: Action) -> Reply:
-        """Wait, and say ok."""
         if self.slowest_s:
             time.sleep(random.uniform(0.02, self.slowest_s))
-        return Reply(observation="ok")
+        return super().respond(action)
 
 
 def speak(request: GenerateRequest) -> Generation:
@@ -81,46 +59,21 @@ def speak(request: GenerateRequest) -> Generation:
 
 
 class Slots(asyncio.Semaphore):
-    """Slots that know how many branches are under way, and tell a gate when one leaves."""
+    """Slots that know how many branches are under way, and report when one leaves."""
 
     def __init__(self, count: int) -> None:
         super().__init__(count)
         self.active = 0
-        self.waiting: list[asyncio.Future[None]] = []
+        self.on_release: Callable[[], None] = lambda: None
 
     async def acquire(self) -> Literal[True]:
-        """Take a slot."""
         self.active += 1
         return await super().acquire()
 
     def release(self) -> None:
-        """Give a slot back."""
         self.active -= 1
         super().release()
-        self.open()
-
-    def open(self) -> None:
-        """Wake all who wait to sample, if nobody else is under way."""
-        if len(self.waiting) >= self.active:
-            for waiter in self.waiting:
-                waiter.set_result(None)
-            self.waiting = []
-
-
-class LockStep(ScriptedPolicy):
-    """Samples only when every branch under way asks."""
-
-    def __init__(self, slots: Slots) -> None:
-        super().__init__(speak)
-        self.slots = slots
-
-    async def generate(self, request: GenerateRequest) -> Generation:
-        """Wait for the others first."""
-        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.slots.waiting.append(waiter)
-        asyncio.get_running_loop().call_soon(self.slots.open)
-        await waiter
-        return await super().generate(request)
+        self.on_release()
 
 
 async def grow_group(strategy: Strategy, job: EpisodeJob, context: RolloutContext, *, group_size: int) -> list[Tree]:
@@ -148,7 +101,10 @@ async def tokens_per_leaf(strategy: Strategy, *, group_size: int, tasks: int, de
 async def seconds(strategy: Strategy, *, groups: int, group_size: int, depth: int, lock_step: bool) -> float:
     """Return the wall time of growing all groups side by side."""
     slots = Slots(1000)
-    policy = LockStep(slots) if lock_step else ScriptedPolicy(speak)
+    policy = ScriptedPolicy(speak)
+    if lock_step:
+        policy = gate = LockStep(policy, lambda: slots.active)
+        slots.on_release = gate.open
     context = RolloutContext(agent=char_agent(max_turn_tokens=TOKENS), policy=policy, sampling=Sampling(), slots=slots)
     started = time.perf_counter()
     jobs = [_job(seed, depth, 0.5) for seed in range(groups)]
@@ -157,7 +113,7 @@ async def seconds(strategy: Strategy, *, groups: int, group_size: int, depth: in
 
 
 def _job(seed: int, depth: int, slowest_s: float) -> EpisodeJob:
-    task = OneTask().task(Split.TRAIN, 0)
+    task = Paced.tasks.task(Split.TRAIN, 0)
     return EpisodeJob(
         make_env=lambda: Paced(max_turns=depth, slowest_s=slowest_s),
         task=task,
@@ -168,11 +124,8 @@ def _job(seed: int, depth: int, slowest_s: float) -> EpisodeJob:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--groups", type=int, default=16)
-    parser.add_argument("--depth", type=int, default=6, help="turns of an episode")
-    parser.add_argument("--tasks", type=int, default=200, help="trees that tokens are counted on")
-    options = parser.parse_args()
+    """Count tokens, measure both ways of expansion, and print one line."""
+    options = read_options(__doc__, groups=16, depth=6, tasks=200)
     shapes: dict[str, tuple[Strategy, int]] = {
         "chain": (Chain(), 6),
         "best_of": (BestOf(n=6), 6),
@@ -193,15 +146,8 @@ def main() -> None:
             for lock in (False, True)
         )
         wall[name] = {"event_s": round(event, 2), "lock_step_s": round(lock, 2), "gain": round(lock / event, 2)}
-    result = {
-        "tokens_per_leaf_of_chain": {name: round(value / count["chain"], 3) for name, value in count.items()},
-        "wall": wall,
-        "least_gain": LEAST_GAIN,
-        "ok": all(item["gain"] >= LEAST_GAIN for item in wall.values()),
-        "settings": vars(options),
-        "python": platform.python_version(),
-    }
-    print(json.dumps(result))
+    tokens = {name: round(value / count["chain"], 3) for name, value in count.items()}
+    print_result("search", tokens_per_leaf_of_chain=tokens, wall=wall, settings=vars(options))
 
 
 if __name__ == "__main__":

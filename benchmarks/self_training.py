@@ -1,22 +1,21 @@
 """Do later rounds of self-training beat the first one? ReST-MCTS*'s loop and AgentPRM, each against its own round 1.
 
-Run: python benchmarks/self_training.py [--out runs/self_training] [--rounds 3]
+Run: python -m benchmarks.self_training [--out runs/self_training] [--rounds 3]
 Prints one line of JSON. Declared before the first run: both methods begin with the same policy of 0.5 million
 parameters, warm-started on `math/arithmetic-v0` (level 1, expressions, with the calculator) until 35 % of train
 episodes succeed; the last round's policy is compared with the first round's on 200 held-out tasks, one sampled episode
 each at temperature 1, paired by task, with a 95 % interval. One seed; nothing was tuned. A stopped study resumes.
 """
 
-import argparse
-import json
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks._studies import solved
+from benchmarks._options import print_result, read_options
+from benchmarks._study_statistics import solved
 from envgym.agents.evaluation.play import EvalRecord
-from envgym.runs import RunDirectory
+from envgym.runs.directory import RunDirectory
 from envgym.seeds import generator
 from envgym.stats import compare_paired
 from envgym.trainer.methods.self_training.agent_prm import AgentPrmRounds
@@ -76,11 +75,8 @@ def compared(rounds: Sequence[RoundRuns]) -> dict[str, object]:
 
 def main() -> None:
     """Run both methods, and print one line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=Path("runs/self_training"))
-    parser.add_argument("--rounds", type=int, default=3)
-    options = parser.parse_args()
-    found: dict[str, object] = {"benchmark": "self_training", "rounds": options.rounds}
+    options = read_options(__doc__, out=Path("runs/self_training"), rounds=3)
+    figures: dict[str, object] = {}
     shared = options.out / "first"
     for name, plan in plans().items():
         root = options.out / name
@@ -90,9 +86,9 @@ def main() -> None:
         rounds = self_train(asked, plan, rounds=options.rounds, episodes=512, scorer=SCORER)
         if not shared.exists():
             shutil.copytree(root / "round-00", shared)
-        found["first_policy"] = compared([RoundRuns(root, shared / "policy")])["success"]
-        found[name] = compared(rounds)
-    print(json.dumps(found))
+        figures["first_policy"] = compared([RoundRuns(root, shared / "policy")])["success"]
+        figures[name] = compared(rounds)
+    print_result("self_training", rounds=options.rounds, **figures)
 
 
 if __name__ == "__main__":

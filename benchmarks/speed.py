@@ -15,15 +15,16 @@ import shlex
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
+from benchmarks._pages import render_packing, render_speed
 from benchmarks._processes import ROOT, reason_of, run_until
 from benchmarks._speed_machine import adopt_orphans, describe_machine, other_seconds
-from benchmarks._speed_page import render_packing, render_page
 from benchmarks._speed_plan import Part, Record, arguments_of, is_idle, read_plan, read_profiles
-from envgym.files import write_atomic, write_json
+from envgym.runs.files import write_atomic, write_json
 
 PAGE: Final = ROOT / "docs" / "results" / "speed.md"
 PEERS: Final = ROOT / ".venv-speed" / "bin" / "python"
@@ -61,14 +62,15 @@ def measure(part: Part, *, more: bool, peers: Path = PEERS) -> dict[str, Any]:
 
 
 def _found(code: int | None, limit_s: float, output: Path, errors: Path) -> dict[str, Any]:
-    """Return the last line of what a benchmark printed, which is JSON, or why there is none."""
+    """Return the JSON that a benchmark printed, its last line or all of it, or why there is none."""
     if code != 0:
         return {"error": reason_of(code, limit_s, errors)}
-    lines = output.read_text(encoding="utf-8").splitlines()
-    try:
-        return {"result": json.loads(lines[-1])}
-    except (IndexError, json.JSONDecodeError):
-        return {"error": f"the last line that was printed is no JSON\n{lines[-1] if lines else ''}"}
+    text = output.read_text(encoding="utf-8")
+    last = text.rstrip().rpartition("\n")[2]
+    for candidate in (last, text):
+        with suppress(json.JSONDecodeError):
+            return {"result": json.loads(candidate)}
+    return {"error": f"the last line that was printed is no JSON\n{last}"}
 
 
 def read_record(path: Path) -> dict[str, Any]:
@@ -83,7 +85,7 @@ def read_record(path: Path) -> dict[str, Any]:
 def write_pages(page: Path, record: Record) -> None:
     """Write the file and the two pages."""
     write_json(page.with_suffix(".json"), record)
-    write_atomic(page, render_page(read_plan(), record, read_profiles()))
+    write_atomic(page, render_speed(read_plan(), record, read_profiles()))
     write_atomic(page.with_name("packing.md"), render_packing(record))
 
 

@@ -4,20 +4,16 @@ The task is `benchmarks._tree_task`; the credits are those that train, in steps 
 the square of the mean gradient's part along the true one, divided by the variance of a group's gradient and by its mean
 cost, relative to six chains with `rloo`: of all turns, and of those after the noisy ones alone.
 
-Run: python -m benchmarks.tree_estimator [--steps 150] [--report]. Prints one JSON line; `--report` also writes
-docs/results/tree_estimator.md.
+Run: python -m benchmarks.tree_estimator [--steps 150]. Prints one JSON line, the data of studies/tree_estimator.
 """
 
-import argparse
-import json
-import platform
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from benchmarks._tree_estimator_report import write_report
+from benchmarks._options import print_result, read_options
 from benchmarks._tree_task import (
     NUM_NOISY,
     NUM_TURNS,
@@ -248,23 +244,12 @@ def relative(measured: Mapping[str, float], unit: Mapping[str, float]) -> dict[s
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=150, help=f"steps of {NUM_GROUPS} groups for each figure")
-    parser.add_argument("--only", nargs="*", default=[], help="parts of the names of rows; default: all")
-    parser.add_argument("--report", action="store_true", help="write docs/results/tree_estimator.md")
-    options = parser.parse_args()
+    """Measure the rows, all of them by default, in `--steps` steps of 8 groups for each figure, and print one line."""
+    options = read_options(__doc__, steps=150, only=())
     began = time.perf_counter()
-    measured = table(options.steps, options.only)
-    result = {
-        "benchmark": "tree_estimator",
-        "groups": options.steps * NUM_GROUPS,
-        **measured,
-        "python": platform.python_version(),
-        "seconds": round(time.perf_counter() - began),
-    }
-    print(json.dumps(result))
-    if options.report:
-        write_report(result)
+    figures = table(options.steps, options.only)
+    seconds = round(time.perf_counter() - began)
+    print_result("tree_estimator", groups=options.steps * NUM_GROUPS, **figures, seconds=seconds)
 
 
 if __name__ == "__main__":

@@ -11,20 +11,20 @@ counted on both sides.
 
 import argparse
 import asyncio
-import json
 import os
-import platform
 import statistics
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Final, NamedTuple
 
 import torch
 
 from benchmarks._clock import timed
+from benchmarks._options import print_result, read_options
 from benchmarks._talks import ENV_ID, TOOL, Ledger, number_of
 from benchmarks._trl_side import make_trainer, prompt, train
 from envgym.agents.models.loading import load
@@ -32,12 +32,13 @@ from envgym.agents.protocols import Generation, Renderer, Rendering
 from envgym.core.messages import Action, Message, Observation, Role, ToolCall
 from envgym.core.tasks import Split
 from envgym.registry import register
-from envgym.runs import RunDirectory
+from envgym.runs.directory import RunDirectory
 from envgym.tools import ToolSpec
 from envgym.trainer.build import build_run_context
 from envgym.trainer.learner.allocator import freed_memory_kept
 from envgym.trainer.learner.learner import Learner
 from envgym.trainer.metrics.callbacks import Callback
+from envgym.trainer.prepare import PreparedRun
 from envgym.trainer.settings import TrainSettings, train_settings
 from envgym.trainer.train import TrainLoop
 
@@ -79,18 +80,16 @@ class Scripted:
         self.encode_action, self.token_strings = inner.encode_action, inner.token_strings
 
     def start(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> Rendering:
-        """Render as ever."""
         return self._inner.start(messages, tools)
 
     def extend(
         self, history: Sequence[Message], generation: Generation, observation: Observation, tools: Sequence[ToolSpec]
     ) -> Rendering:
-        """Render as ever."""
         return self._inner.extend(history, generation, observation, tools)
 
-    def parse(self, token_ids: Sequence[int]) -> Action:
+    def parse(self, token_ids: Sequence[int], tools: Sequence[ToolSpec] = ()) -> Action:
         """Read the text as ever; the call is scripted."""
-        action = self._inner.parse(token_ids)
+        action = self._inner.parse(token_ids, tools)
         calls = (ToolCall(name=TOOL, arguments={"number": number_of(token_ids)}),) if self._calls else ()
         return Action(str(action), content=action.content, tool_calls=calls)
 
@@ -109,11 +108,11 @@ class Ours:
         run = RunDirectory.create(folder, name="step", config={})
         self.metrics: dict[str, float] = {}
         """Of the newest step."""
-        self._loop = TrainLoop(settings, run, self._bench, _Keeping(self.metrics))
+        prepared = PreparedRun(directory=run, context=self._bench, warm_sources=())
+        self._loop = TrainLoop(settings, prepared, _Keeping(self.metrics))
         self._runner = asyncio.Runner()
 
     def step(self) -> Step:
-        """Do one step of training."""
         optimizer = type(self._bench.learner.optimizer)
         with (
             timed(Learner, {"train_step": "learn"}) as spent,
@@ -134,7 +133,6 @@ class Ours:
         return Step(seen["time/step_s"], phases, round(seen["cost/tokens_generated"]))
 
     def close(self) -> None:
-        """End the loop."""
         self._runner.close()
         self._bench.policy.close()
 
@@ -237,15 +235,11 @@ def run_case(case: Case, options: argparse.Namespace) -> dict[str, object]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default="smollm2")
-    parser.add_argument("--cases", nargs="+", default=list(TARGETS), choices=list(TARGETS))
-    parser.add_argument("--steps", type=int, default=2, help="measured ones, after one to warm up")
-    parser.add_argument("--group", type=int, default=8)
-    parser.add_argument("--single-tokens", type=int, default=64)
-    parser.add_argument("--turn-tokens", type=int, default=32)
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
-    options = parser.parse_args()
+    """Measure the cases, `--steps` steps of each after one to warm up, and print one line."""
+    threads, names = torch.get_num_threads(), tuple(TARGETS)
+    options = read_options(
+        __doc__, model="smollm2", cases=names, steps=2, group=8, single_tokens=64, turn_tokens=32, threads=threads
+    )
     torch.set_num_threads(options.threads)
     register(ENV_ID, "benchmarks._talks:Ledger")
     cases = {
@@ -257,11 +251,8 @@ def main() -> None:
         before = os.getloadavg()[0]
         compared = run_case(cases[name], options)
         results[name] = {**compared, "target": TARGETS[name], "load": [round(before, 1), round(os.getloadavg()[0], 1)]}
-    from importlib.metadata import version
-
-    where = {"trl": version("trl"), "torch": torch.__version__, "python": platform.python_version()}
     settings = {"model": options.model, "group": options.group, "threads": options.threads}
-    print(json.dumps({"benchmark": "trl_step", **settings, "cases": results, **where, "machine": platform.machine()}))
+    print_result("trl_step", **settings, cases=results, trl=version("trl"), torch=torch.__version__)
 
 
 if __name__ == "__main__":

@@ -1,13 +1,10 @@
 """How long `envgym view` makes a reader wait at 100,000 episodes; one line of JSON, milliseconds.
 
-Run: python benchmarks/viewer.py [--episodes N]. A run of that size is written to a temporary folder. Each number is the
+Run: python -m benchmarks.viewer [--episodes N]. A run of that size is written to a temporary folder. Each number is the
 slowest of five: `first_page_ms` of page, scripts, list of runs and first table together; `filter_ms` of a filter or
 sort, as a client waits for it; `while_reading_ms` of one while the trees are still read in the background.
 """
 
-import argparse
-import json
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -15,6 +12,7 @@ from pathlib import Path
 
 import httpx
 
+from benchmarks._options import print_result, read_options
 from envgym.viewer.server import ViewerServer, running
 from envgym.viewer.viewed_run import ViewedRun
 from tests.support.large_runs import large_run
@@ -48,17 +46,15 @@ def first_page(ask: Callable[[str, dict[str, str | int | float]], None]) -> None
         ask(path, {})
 
 
-def main() -> int:
+def main() -> None:
     """Measure, and print."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--episodes", type=int, default=100_000)
-    num_episodes = parser.parse_args().episodes
+    num_episodes = read_options(__doc__, episodes=100_000).episodes
     with tempfile.TemporaryDirectory() as folder:
         num_steps = max(1, num_episodes // PER_STEP)
         run = large_run(Path(folder) / "run", num_steps=num_steps, episodes_per_step=num_episodes // num_steps)
         started = time.perf_counter()
         viewed = ViewedRun(run.path)
-        server = ViewerServer([viewed], host="127.0.0.1", port=0, token=None, problems=[])
+        server = ViewerServer([viewed])
         start_ms = round(1000 * (time.perf_counter() - started), 1)
         with running(server), httpx.Client(base_url=server.url, timeout=60.0) as client:
 
@@ -83,13 +79,18 @@ def main() -> int:
             ][0]
             name = {"source": row["source"], "step": row["step"], "tree": row["tree_id"], "leaf": row["leaf"]}
             episode = slowest_ms(lambda: ask("/api/runs/0/episode", name), 1)
-    told = {
-        "episodes": num_episodes, "start_ms": start_ms, "first_page_ms": first, "filter_ms": max(filters.values()),
-        "filters_ms": filters, "groups_ms": groups, "episode_ms": episode, "while_reading_ms": max(reading),
-    }  # fmt: skip
-    print(json.dumps(told))
-    return 0
+    print_result(
+        "viewer",
+        episodes=num_episodes,
+        start_ms=start_ms,
+        first_page_ms=first,
+        filter_ms=max(filters.values()),
+        filters_ms=filters,
+        groups_ms=groups,
+        episode_ms=episode,
+        while_reading_ms=max(reading),
+    )
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

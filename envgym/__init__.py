@@ -8,6 +8,7 @@ The four parts are `envgym` (the contract of environments, and tools to write th
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from envgym.core.version import __version__
 from envgym.registry import list_ids, make, register
 
 if TYPE_CHECKING:
@@ -18,8 +19,6 @@ if TYPE_CHECKING:
     from envgym.env import Env, ForkCapability
     from envgym.records import Reply, StepResult
     from envgym.tools import tool
-
-__version__ = "0.1.0"
 
 _MODULES = {
     "envgym.api": ("evaluate", "play_episode", "train"),

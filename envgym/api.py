@@ -4,6 +4,7 @@ Here programs are put together from environments, agents and trainer, as on the 
 module when one of its functions is first used.
 """
 
+import operator
 import re
 import time
 import warnings
@@ -19,20 +20,21 @@ import gymnasium
 
 from envgym.agents.evaluation.play import message_player
 from envgym.agents.evaluation.run import EvalResult, PolicyHolder, Progress, open_player, run_evaluation
-from envgym.agents.policies.function import FunctionPolicy, ReplyFunction
+from envgym.agents.policies.scripted import FunctionPolicy, ReplyFunction
 from envgym.agents.rollout.episode import EpisodeJob
 from envgym.agents.search import Chain
 from envgym.agents.settings import EvalSettings, EvaluationSettings
+from envgym.config.settings import build_settings
 from envgym.core.tasks import Split
 from envgym.core.trajectory import Trajectory, trajectories
 from envgym.core.tree import Tree
 from envgym.errors import SettingsError, UnknownName, check_known
-from envgym.event_loop import run_coroutine
-from envgym.interrupts import describe_saved, describe_saved_episodes, interrupts_noted
-from envgym.progress import ProgressDisplay
 from envgym.registry import id_of, make
-from envgym.runs import RunDirectory, file_step
-from envgym.settings import apply_overrides, build_settings, places, read_settings_file
+from envgym.runs.directory import RunDirectory, file_step
+from envgym.runtime.event_loop import run_coroutine
+from envgym.runtime.processes.interrupts import describe_saved, describe_saved_episodes, interrupts_noted
+from envgym.runtime.progress import ProgressDisplay
+from envgym.seeds import read_seed
 from envgym.wrappers.base import AnyEnv, Wrapper
 
 if TYPE_CHECKING:
@@ -62,7 +64,7 @@ def train(
     """Train an agent and write a run directory; also inside a running event loop, as in a notebook.
 
     Args:
-        settings: a YAML file, its content as a mapping, or the settings themselves; with `resume` also a run directory.
+        settings: a YAML file, its content as a mapping, or the settings of a run; with `resume` also a run directory.
         overrides: replaced settings, each as `optim.lr=1e-4`.
         callbacks: called as it goes on; None: the trackers that `run.trackers` names.
         resume: go on from the newest checkpoint of the run directory.
@@ -70,15 +72,16 @@ def train(
     Raises: SettingsError, UnknownName, RunError: bad settings or directory; nothing has been written then.
     """
     started = time.perf_counter()
-    from envgym.trainer.catalog import TRACKER
+    from envgym.trainer.metrics.callbacks import TRACKER
+    from envgym.trainer.settings import load_train_settings
     from envgym.trainer.train import train as run_training  # torch is heavy
 
-    chosen = read_train_settings(settings, overrides, resume=resume)
-    trackers = [TRACKER.build(choice) for choice in chosen.run.trackers] if callbacks is None else callbacks
+    run_settings = load_train_settings(settings, overrides, resume=resume)
+    trackers = [TRACKER.build(choice) for choice in run_settings.run.trackers] if callbacks is None else callbacks
     with interrupts_noted(
-        partial(describe_saved, chosen.run.path, f"envgym.train({str(chosen.run.path)!r}, resume=True)")
+        partial(describe_saved, run_settings.run.path, f"envgym.train({str(run_settings.run.path)!r}, resume=True)")
     ):
-        return run_training(chosen, callbacks=trackers, resume=resume, started=started)
+        return run_training(run_settings, callbacks=trackers, resume=resume, started=started)
 
 
 def evaluate(
@@ -120,7 +123,7 @@ def evaluate(
     envs = env if isinstance(env, Sequence) and not isinstance(env, str) else [env]
     if temperature is None:
         temperature = float(samples > 1)
-    chosen = {
+    arguments = {
         "tasks": tasks,
         "samples": samples,
         "temperature": temperature,
@@ -132,7 +135,7 @@ def evaluate(
         run={"directory": None if directory is None else str(directory), "seed": seed},
         agent=agent,
         engine=engine,
-        evaluation={**chosen, **evaluation},
+        evaluation={**arguments, **evaluation},
         where="evaluate",
     )
     with ExitStack() as stack:
@@ -167,14 +170,15 @@ def play_episode(
 
     Raises: SettingsError, UnknownName, InvalidInput: no such env, task, model or agent.
     """
-    made = env if isinstance(env, gymnasium.Env) else make(id_of(env))
-    task = made.unwrapped.tasks.task(Split.parse(split, where="split"), index)
+    instance = env if isinstance(env, gymnasium.Env) else make(id_of(env))
+    task = instance.unwrapped.tasks.task(Split.parse(split, where="split"), operator.index(index))
+    seed = read_seed(seed, where="play_episode")
     job = EpisodeJob(
-        make_env=lambda: _LeftOpen(made),  # type: ignore[arg-type,return-value]  # wrappers forward the whole contract
+        make_env=lambda: _LeftOpen(instance),  # type: ignore[arg-type,return-value]  # wrappers forward the whole contract
         task=task,
         seed=seed,
         tree_id=task.id,
-        env_id=made.name,
+        env_id=instance.name,
     )
     sampling: Mapping[str, Any] = {"temperature": temperature}
     answering: MessagePolicy | None = None
@@ -185,12 +189,12 @@ def play_episode(
         answering, agent = FunctionPolicy(policy), {"text_format": "hermes", **agent}
     else:
         answering = policy
-    settings = eval_settings(model, [{"id": made.name}], agent=agent, evaluation=sampling, where="play_episode")
+    settings = eval_settings(model, [{"id": instance.name}], agent=agent, evaluation=sampling, where="play_episode")
     try:
         return trajectories(run_coroutine(_play(job, settings, answering)))[0]
     finally:
-        if made is not env:
-            made.close()
+        if instance is not env:
+            instance.close()
 
 
 class _LeftOpen(Wrapper):
@@ -216,45 +220,6 @@ async def _play(job: EpisodeJob, settings: EvalSettings, policy: "MessagePolicy 
 # ---- settings --------------------------------------------------------------------------------------------------------
 
 
-def read_train_settings(
-    source: "TrainSettings | Mapping[str, Any] | AnyPath",
-    overrides: Sequence[str] = (),
-    *,
-    resume: bool = False,
-    trusted: bool = False,
-    on_read: Callable[[Mapping[str, Any]], None] = lambda data: None,
-) -> "TrainSettings":
-    """Return the settings of a training run, with the overrides laid over them.
-
-    Args:
-        source: a YAML file, its content, or the settings themselves; with `resume` also a run directory.
-        overrides: replaced settings, each as `optim.lr=1e-4`.
-        resume: whether a run is to go on.
-        trusted: enter a run directory into the list of the user's own first.
-        on_read: called with what a run directory holds, before anything that it names is imported.
-
-    Raises: SettingsError, UnknownName, RunError: settings, or a run directory, that cannot be used.
-    """
-    from envgym.trainer.settings import TrainSettings, train_settings
-
-    given = places(overrides)
-    if isinstance(source, TrainSettings):
-        return build_settings(
-            TrainSettings, apply_overrides(source.model_dump(), overrides), where="train", given=given
-        )
-    if isinstance(source, Mapping):
-        return train_settings(apply_overrides(source, overrides), where="train", given=given)
-    path = Path(source)
-    if not path.is_dir() and not (resume and not path.exists() and path.suffix not in (".yaml", ".yml")):
-        return train_settings(apply_overrides(read_settings_file(path), overrides), where=str(path), given=given)
-    if not resume:
-        do = "resume it with --resume, or resume=True"
-        raise SettingsError.of("settings of a run", "be a YAML file", "a directory", where=str(path), do=do)
-    data = apply_overrides(RunDirectory.open(path, trusted=trusted).trusted_config(), overrides)
-    on_read(data)
-    return build_settings(TrainSettings, data, where=str(path / "config.json"), given=given)
-
-
 def eval_settings(
     model: AnyPath,
     envs: Sequence[Mapping[str, Any]],
@@ -266,7 +231,7 @@ def eval_settings(
     evaluation: Mapping[str, Any] = NO_SETTINGS,
     trusted: bool = False,
     where: str,
-    given: Mapping[str, str] = NO_SETTINGS,
+    sources: Mapping[str, str] = NO_SETTINGS,
 ) -> EvalSettings:
     """Return the settings of an evaluation; what is left out is that of the run that `model` names, if it does.
 
@@ -281,29 +246,29 @@ def eval_settings(
         evaluation: settings of the section `evaluation`.
         trusted: enter the run into the list of the user's own first.
         where: what asks, for messages.
-        given: as for `build_settings`.
+        sources: as for `build_settings`.
 
     Raises: SettingsError, UnknownName, RunError: settings, or a run, that cannot be used.
     """
     source = {} if engine.get("endpoint") else trained_model(Path(model), trusted=trusted)
-    chosen = _chosen_envs(envs, source.get("envs", []), where=where)
-    name = f"eval-{_slug(source.get('name', str(model)))}-{'-'.join(_slug(env['id']) for env in chosen[:3])}"
+    env_sections = _chosen_envs(envs, source.get("envs", []), where=where)
+    name = f"eval-{_slug(source.get('name', str(model)))}-{'-'.join(_slug(env['id']) for env in env_sections[:3])}"
     success_at = {"success_at": source["success_at"]} if "success_at" in source else {}
     data = {
         "run": {"name": name, **run},
         "model": {**source.get("model", {"name": str(model)}), **numbers},
         "engine": engine,
         "agent": _chosen_agent(agent, source.get("agent", {})),
-        "envs": chosen,
+        "envs": env_sections,
         "evaluation": {**success_at, **evaluation},
     }
-    settings = build_settings(EvalSettings, data, where=where, given=given)
+    settings = build_settings(EvalSettings, data, where=where, sources=sources)
     name = "-".join([settings.run.name, *_differences(settings.evaluation, settings.run.seed)])
     return settings.model_copy(update={"run": settings.run.model_copy(update={"name": name})})
 
 
 def _differences(evaluation: EvaluationSettings, seed: int) -> list[str]:
-    """Return what tells an evaluation from the default one, as parts of its directory's name."""
+    """Return the differences from a default evaluation, as parts of its directory's name."""
     search = evaluation.search.name
     samples_differ = evaluation.samples > 1 or search != "chain"
     parts = {
@@ -359,23 +324,23 @@ def trained_model(path: Path, *, trusted: bool = False) -> dict[str, Any]:
     }
 
 
-def _chosen_agent(given: Mapping[str, Any], of_run: Mapping[str, Any]) -> dict[str, Any]:
-    is_other = given.get("name", of_run.get("name")) != of_run.get("name")
-    return _laid_over({key: of_run[key] for key in _LIMITS if key in of_run} if is_other else of_run, given)
+def _chosen_agent(agent: Mapping[str, Any], of_run: Mapping[str, Any]) -> dict[str, Any]:
+    is_other = agent.get("name", of_run.get("name")) != of_run.get("name")
+    return _laid_over({key: of_run[key] for key in _LIMITS if key in of_run} if is_other else of_run, agent)
 
 
 def _chosen_envs(
-    given: Sequence[Mapping[str, Any]], of_run: Sequence[Mapping[str, Any]], *, where: str
+    envs: Sequence[Mapping[str, Any]], of_run: Sequence[Mapping[str, Any]], *, where: str
 ) -> list[dict[str, Any]]:
     """Return the envs that are named, with the run's settings where they are of the run; or all of the run's."""
-    chosen: list[dict[str, Any]] = []
-    for env in [{**item, "id": id_of(item["id"])} if "id" in item else item for item in given] or [{}]:
+    sections: list[dict[str, Any]] = []
+    for env in [{**item, "id": id_of(item["id"])} if "id" in item else item for item in envs] or [{}]:
         named = [item for item in of_run if env.get("id") in (None, item["id"], item["name"])]
         if not named and "id" not in env:
             do = "name an environment; `envgym list` shows them"
             raise SettingsError.of("--env", "be given", "nothing", where=where, do=do)
-        chosen += [_laid_over(item, {**env, "id": item["id"]}) for item in named] or [dict(env)]
-    return chosen
+        sections += [_laid_over(item, {**env, "id": item["id"]}) for item in named] or [dict(env)]
+    return sections
 
 
 def _laid_over(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
@@ -391,5 +356,4 @@ def _are_sections(base: Mapping[str, Any], over: Mapping[str, Any], key: str) ->
 
 
 def _slug(text: str) -> str:
-    """Return a name as part of a folder's name."""
     return re.sub(r"[^\w.-]+", "_", text.strip("/").removeprefix("./")).strip("_.") or "model"

@@ -10,20 +10,22 @@ At which moment which field exists:
 """
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from enum import StrEnum
-from numbers import Real
+from functools import partial
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
+import gymnasium
 import numpy as np
+from gymnasium.utils import seeding
 
 from envgym.core.messages import Action, Observation
+from envgym.core.spaces import UnicodeText
 from envgym.core.tasks import Split, Task, TaskSource
-from envgym.core.turns import ZERO, Ending, Invalid, Reward, Scored
-from envgym.error_log import log_error
+from envgym.core.turns import ZERO, Ending, Invalid, Reward, Scored, as_number
 from envgym.errors import EnvFailure, EnvgymError, ForkUnsupported, InvalidInput, ResetNeeded, sentence
-from envgym.forking import LateGenerator, Recording, copy_generator, replay
+from envgym.forking import Recording, copy_generator, replay, restore_generator
 from envgym.parsing import parse_action
 from envgym.party import Party
 from envgym.records import (
@@ -36,13 +38,12 @@ from envgym.records import (
     failed_record,
     step_result,
 )
-from envgym.spaces import UnicodeText
+from envgym.runtime.error_log import log_error
+from envgym.seeds import read_seed
 from envgym.tools import ErrorTypes, Tool, collect_tools, run_calls
 
 StateT = TypeVar("StateT")
 
-_REWARDS = (float, Scored, Invalid, Real, np.bool_)
-"""Types of the rewards that `respond` may return."""
 MAX_ACTION_CHARS = 200_000
 """Longer actions are answered with an observation, not run."""
 
@@ -61,7 +62,7 @@ class NoOracle(TypeError):
     """The env does not know the best next action."""
 
 
-class Env(LateGenerator, Generic[StateT]):
+class Env(gymnasium.Env[str, str], Generic[StateT]):
     """An environment of text: one task, one episode at a time."""
 
     metadata: dict[str, Any] = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012  # Gymnasium's own declaration
@@ -88,6 +89,9 @@ class Env(LateGenerator, Generic[StateT]):
     """The running episode so far; kept only where `fork_capability` is `REPLAY`."""
 
     _made_with: tuple[tuple[Any, ...], dict[str, Any]]  # whatever the env's own constructor takes
+    _generator: np.random.Generator | None = None
+    _make_generator: Callable[[], np.random.Generator] | None = None
+    """Makes the generator when it is first drawn from: most episodes and their forks never need one."""
 
     def __new__(cls, *args: object, **kwargs: object) -> Self:
         """Remember the arguments, so that `fresh` can make another instance."""
@@ -157,7 +161,6 @@ class Env(LateGenerator, Generic[StateT]):
 
     @property
     def unwrapped(self) -> Self:
-        """The env itself."""
         return self
 
     @property
@@ -170,7 +173,9 @@ class Env(LateGenerator, Generic[StateT]):
 
         Raises: InvalidInput: an unknown option or split. InfrastructureError: the env could not be set up.
         """
-        super().reset(seed=seed)
+        if seed is not None:
+            seed = read_seed(seed, where=self.name)
+        self._take_seed(seed)
         self._is_over = True
         try:
             task = _choose_task(self, options or {})
@@ -230,6 +235,32 @@ class Env(LateGenerator, Generic[StateT]):
         """Return the last observation as text."""
         return str(self._last)
 
+    # ---- generator -------------------------------------------------------------------------------------------
+
+    @property
+    def _np_random(self) -> np.random.Generator | None:
+        """Gymnasium's field: the env's generator; None before the first reset."""
+        if self._generator is None and self._make_generator is not None:
+            self._generator = self._make_generator()
+        return self._generator
+
+    @_np_random.setter
+    def _np_random(self, generator: np.random.Generator | None) -> None:
+        self._generator = generator
+
+    def _take_seed(self, seed: int | None) -> None:
+        """Take the seed of a reset; without one the generator of the last reset goes on."""
+        if seed is not None:
+            self._generator, self._make_generator, self._np_random_seed = None, partial(_seeded, seed), seed
+        elif self._np_random_seed is None:
+            self._generator, self._np_random_seed = seeding.np_random()
+
+    def own_generator(self) -> None:
+        """Go on with a copy of the generator, made when it is drawn from: that of a shallow copy belongs to the env."""
+        if self._generator is not None:
+            bits = self._generator.bit_generator
+            self._generator, self._make_generator = None, partial(restore_generator, type(bits), bits.state)
+
     # ---- copies ----------------------------------------------------------------------------------------------
 
     def fork(self) -> Self:
@@ -257,19 +288,24 @@ class Env(LateGenerator, Generic[StateT]):
         return env
 
 
+def _seeded(seed: int) -> np.random.Generator:
+    return seeding.np_random(seed)[0]
+
+
 def _settled(turn: int, action: Action, reply: Reply, tool_calls: int = 0, tool_errors: int = 0) -> StepRecord:
     """Turn an author's reply into a record. Raises: TypeError, InvalidInput: it is none, or its reward is no number."""
     if not isinstance(reply, Reply):
         raise TypeError(sentence("respond", "return a Reply", reply, where="Env", do="return Reply(observation=...)"))
-    given: object = reply.reward
-    if not isinstance(given, _REWARDS):
-        do = "return Reply(reward=...)"
-        raise TypeError(sentence("reward", "be a number, Scored or Invalid", repr(given), where="respond", do=do))
+    raw: object = reply.reward
     reward: Reward
-    if isinstance(given, (Scored, Invalid)):
-        reward = given
+    if isinstance(raw, (Scored, Invalid)):
+        reward = raw
     else:
-        reward = Scored(value=float(given)) if given else ZERO  # as most turns pay
+        value = raw if type(raw) is float else as_number(raw)
+        if value is None:
+            do = "return Reply(reward=...)"
+            raise TypeError(sentence("reward", "be a number, Scored or Invalid", repr(raw), where="respond", do=do))
+        reward = Scored(value=value) if value else ZERO  # as most turns pay
     invalid = reward if isinstance(reward, Invalid) else None
     return StepRecord(
         turn=turn,
@@ -321,3 +357,8 @@ def _choose_task(env: Env[Any], options: Mapping[str, Any]) -> Task:  # every en
 
 def _failure(what: str, name: str, error: Exception) -> str:
     return f"{what} of {name} failed: {type(error).__name__}: {error}"
+
+
+def share_state(env: Env[StateT]) -> StateT:
+    """Return the state itself: `fork_state = share_state` in the class of an env whose state is immutable."""
+    return env.state

@@ -20,6 +20,9 @@ from difflib import get_close_matches
 from typing import Self
 
 _SHOWN = 200
+_SHORT_TABLE = 12
+_CUTOFF_SHORT, _CUTOFF = 0.66, 0.6
+"""Least similarity of a near name, from 0 to 1, in a listed table of at most `_SHORT_TABLE` names and in others."""
 
 
 class EnvgymError(Exception):
@@ -90,32 +93,44 @@ def sentence(what: str, must: str, got: object, *, where: str, do: str) -> str:
 
     A question in `do` ends with its own mark, without a full stop behind it.
     """
-    shown = " ".join((got if isinstance(got, str) else repr(got)).splitlines())
-    if len(shown) > _SHOWN:
-        shown = f"{shown[:_SHOWN]}... ({len(shown)} characters)"
-    return f"{what} must {must}, got {shown} ({where}); {do}{'' if do.endswith('?') else '.'}"
+    text = " ".join((got if isinstance(got, str) else repr(got)).splitlines())
+    if len(text) > _SHOWN:
+        text = f"{text[:_SHOWN]}... ({len(text)} characters)"
+    return f"{what} must {must}, got {text} ({where}); {do}{'' if do.endswith('?') else '.'}"
 
 
-def near_names(name: str, known: Iterable[str], *, limit: int = 3) -> list[str]:
-    """Return up to `limit` known names that look like `name`, nearest first."""
-    lowered = {candidate.lower(): candidate for candidate in known}
-    return [lowered[hit] for hit in get_close_matches(name.lower(), lowered, n=limit, cutoff=0.5)]
+def near_names(name: str, names: Iterable[str], *, limit: int = 3, can_list: bool = False) -> list[str]:
+    """Return up to `limit` known names that look like `name`, nearest first.
+
+    Args:
+        name: the unknown name.
+        names: the table of names.
+        limit: most names to return.
+        can_list: whether the sentence lists the table if no name is near. Of a short table only very similar names are
+            then returned, because a weak guess would hide the right name.
+    """
+    lowered = {candidate.lower(): candidate for candidate in names}
+    cutoff = _CUTOFF_SHORT if can_list and len(lowered) <= _SHORT_TABLE else _CUTOFF
+    return [lowered[hit] for hit in get_close_matches(name.lower(), lowered, n=limit, cutoff=cutoff)]
 
 
-def unknown_name(kind: str, name: str, known: Iterable[str], *, where: str) -> UnknownName:
-    """Build the error for a name that is not in its table, with near names or the whole table."""
-    names = sorted(known)
-    near = near_names(name, names)
+def suggestion(name: str, names: Iterable[str], *, otherwise: str = "") -> str:
+    """Return the remedy for an unknown name: near names, else `otherwise`, else the table; empty if it has no name."""
+    ordered = sorted(names)
+    near = near_names(name, ordered, can_list=True)
     if near:
-        do = "did you mean " + " or ".join(near) + "?"
-    elif names:
-        do = f"choose one of: {', '.join(names[:20])}" + (" ..." if len(names) > 20 else "")
-    else:
-        do = f"no {kind} is registered"
+        return "did you mean " + " or ".join(near) + "?"
+    table = f"choose one of: {', '.join(ordered[:20])}" + (" ..." if len(ordered) > 20 else "") if ordered else ""
+    return otherwise or table
+
+
+def unknown_name(kind: str, name: str, names: Iterable[str], *, where: str, remedy: str = "") -> UnknownName:
+    """Build the error for a name that is not in its table, with near names, or else the remedy or the whole table."""
+    do = suggestion(name, names, otherwise=remedy) or f"no {kind} is registered"
     return UnknownName.of(kind, "be a known name", repr(name), where=where, do=do)
 
 
-def check_known(kind: str, name: str, known: Collection[str], *, where: str) -> None:
-    """See that a name is in its table. Raises: UnknownName: near names, or the whole table, are listed."""
-    if name not in known:
-        raise unknown_name(kind, name, known, where=where)
+def check_known(kind: str, name: str, names: Collection[str], *, where: str, remedy: str = "") -> None:
+    """See that a name is in its table. Raises: UnknownName: near names are listed, or else the remedy or the table."""
+    if name not in names:
+        raise unknown_name(kind, name, names, where=where, remedy=remedy)

@@ -4,10 +4,12 @@ An env never imports a policy; `make(..., parties={"user": party})` hands the pa
 """
 
 from collections.abc import Callable, Sequence
-from typing import Protocol, runtime_checkable
+from typing import Final, Protocol, runtime_checkable
 
 import numpy as np
 
+from envgym.config.plugins import PluginKind
+from envgym.config.tables import KINDS
 from envgym.core.messages import Message, Role
 from envgym.core.tasks import Task
 from envgym.errors import PartyFailure
@@ -24,6 +26,9 @@ class Party(Protocol):
     def reply(self, messages: Sequence[Message]) -> Message:
         """Return the next message of this party. Raises: PartyFailure: it could not answer."""
         ...
+
+
+PARTY: Final[PluginKind[Party]] = KINDS["party"]
 
 
 @runtime_checkable

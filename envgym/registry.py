@@ -22,8 +22,9 @@ from typing import TYPE_CHECKING, Any, Union, get_args, get_origin
 
 import gymnasium
 
-from envgym.errors import EnvgymError, InvalidInput, sentence, unknown_name
-from envgym.protocol_checks import return_type
+from envgym.config.file_imports import NoSuchClass, check_class_is_named, suggest_class
+from envgym.config.protocol_checks import return_type
+from envgym.errors import EnvgymError, InvalidInput, unknown_name
 
 if TYPE_CHECKING:
     from envgym.env import Env
@@ -105,7 +106,7 @@ def list_ids() -> list[str]:
 
 
 def find(env_id: str) -> Registration:
-    """Return what is registered under `env_id`. Raises: UnknownName: nothing is; near ids are named."""
+    """Return the registration of `env_id`. Raises: UnknownName: there is none; the error lists near ids."""
     if env_id not in _registrations:
         raise unknown_name("env id", env_id, _registrations, where="registry")
     return _registrations[env_id]
@@ -126,7 +127,7 @@ def make(env_id: str, **kwargs: Any) -> "Env[Any]":  # the env's own keyword arg
 
 
 def maker(env_id: str) -> Callable[..., "Env[Any]"]:  # as `make`
-    """Return what makes `env_id` from keyword arguments, always of the code as it is now. Raises: as `make`."""
+    """Return a maker of `env_id` from keyword arguments, which uses the code as it is now. Raises: as `make`."""
     entry = _resolve(env_id)
     creator = _load(entry)
     tasks: Any = getattr(creator, "tasks", None)  # whatever the author wrote
@@ -137,17 +138,17 @@ def maker(env_id: str) -> Callable[..., "Env[Any]"]:  # as `make`
 
 def _make(entry: Registration, creator: Callable[..., object], **kwargs: Any) -> "Env[Any]":  # as `make`
     """Make an environment from its class or function. Raises: as `make`."""
-    wanted = {**_defaults(entry), **kwargs}
-    known = parameters(creator)
-    taken = dict(wanted) if known is None or _RENDER_MODE in known else _without_render_mode(wanted)
-    _check_kwargs(entry, known, taken)
-    env = _checked(creator(**taken), entry)
-    if _RENDER_MODE in wanted:
-        env.unwrapped.render_mode = wanted[_RENDER_MODE]
+    arguments = {**_defaults(entry), **kwargs}
+    accepted = parameters(creator)
+    passed = dict(arguments) if accepted is None or _RENDER_MODE in accepted else _without_render_mode(arguments)
+    _check_kwargs(entry, accepted, passed)
+    env = _checked(creator(**passed), entry)
+    if _RENDER_MODE in arguments:
+        env.unwrapped.render_mode = arguments[_RENDER_MODE]
     env.unwrapped.spec = gymnasium.envs.registration.EnvSpec(
         id=_spec_id(entry),
         entry_point=_MAKE,
-        kwargs={"env_id": entry.id, **wanted},
+        kwargs={"env_id": entry.id, **arguments},
         order_enforce=False,
         disable_env_checker=True,
     )
@@ -161,7 +162,7 @@ def id_of(env: str | Callable[..., object]) -> str:
     """
     if isinstance(env, str):
         return env
-    from envgym.plugins import path_of  # settings are heavy
+    from envgym.config.plugins import path_of  # settings are heavy
 
     module, name = getattr(env, "__module__", ""), getattr(env, "__qualname__", repr(env))
     if getattr(sys.modules.get(module), name, None) is not env:
@@ -177,7 +178,7 @@ def creator_of(env_id: str) -> Callable[..., object]:
 
 
 def _resolve(env_id: str) -> Registration:
-    """Return what an id, an import path or a file with a class stands for."""
+    """Return the registration of an id, or a new one for an import path, a file with a class, or a URL."""
     if _REMOTE.match(env_id):
         return Registration(id=env_id, entry_point=_REMOTE_ENV, origin="server")
     if _FILE.fullmatch(env_id):
@@ -187,6 +188,8 @@ def _resolve(env_id: str) -> Registration:
         env_id = match["id"]
     if _PATH.fullmatch(env_id):
         return Registration(id=env_id, entry_point=env_id, origin="path")
+    if env_id not in _registrations:
+        check_class_is_named(env_id)
     return find(env_id)
 
 
@@ -214,15 +217,22 @@ def _import(module_name: str, env_id: str) -> None:
 
 def _import_file(path: str) -> str:
     """Import `file.py:Class` and return the import path of the class. Raises: InvalidInput: it cannot be imported."""
-    from envgym.plugins import import_path  # settings are heavy
+    from envgym.config.plugins import import_path  # settings are heavy
 
     try:
-        return f"{import_path(path).__module__}:{path.rpartition(':')[2]}"
-    except (ImportError, AttributeError) as error:
+        creator = import_path(path)
+    except NoSuchClass:
+        raise
+    except ImportError as error:
         do = "check the path, or work in the folder to which it is relative"
+        if isinstance(error, ModuleNotFoundError) and error.name:
+            do = f"install {error.name.partition('.')[0]}, or put the module into the folder of the file"
         raise InvalidInput.of("environment", "be importable", path, where=str(error), do=do) from error
     except Exception as error:  # what runs is the user's
         raise _broken(path, error) from error
+    must, do = "be a class or function", "name the class of the environment"
+    InvalidInput.unless(callable(creator), path, must, repr(creator), where="make", do=do)
+    return f"{creator.__module__}:{path.rpartition(':')[2]}"
 
 
 def _broken(env_id: str, error: Exception) -> InvalidInput:
@@ -245,8 +255,8 @@ def _checked(env: object, entry: Registration) -> "Env[Any]":  # every env has i
     return env  # type: ignore[return-value]  # our wrappers forward the whole contract
 
 
-def _no_env(entry: Registration, made: object) -> InvalidInput:
-    got = made.__name__ if isinstance(made, type) else "a function without a return annotation that says so"
+def _no_env(entry: Registration, result: object) -> InvalidInput:
+    got = result.__name__ if isinstance(result, type) else "a function without a return annotation that says so"
     do = "subclass envgym.Env, or annotate what the function returns"
     return InvalidInput.of(entry.id, "make an envgym.Env", got, where=_place(entry), do=do)
 
@@ -261,10 +271,9 @@ def _defaults(entry: Registration) -> dict[str, Any]:
 
 
 def _load(entry: Registration) -> Callable[..., object]:
-    """Import the class or function of `entry`."""
     module_name, _, name = entry.entry_point.partition(":")
     try:
-        creator = getattr(import_module(module_name), name)
+        module = import_module(module_name)
     except ImportError as error:
         missing = error.name or str(error)
         if entry.requires:
@@ -274,22 +283,21 @@ def _load(entry: Registration) -> Callable[..., object]:
         else:
             do = f"install {missing}"
         raise InvalidInput.of(entry.id, "find what it imports", f"no {missing}", where="make", do=do) from error
-    except AttributeError as error:
-        is_main = module_name == "__main__"
-        where, do = f"module {module_name}", "define it again first" if is_main else "correct the entry point"
-        raise InvalidInput.of(entry.id, f"be defined as {name}", "nothing", where=where, do=do) from error
     except Exception as error:  # what runs is the author's
         raise _broken(entry.id, error) from error
+    if (creator := getattr(module, name, None)) is None:
+        do = "define it again first" if module_name == "__main__" else suggest_class(module, name)
+        raise InvalidInput.of(entry.id, f"be defined as {name}", "nothing", where=f"module {module_name}", do=do)
     if not callable(creator):
         do = "correct the entry point"
         raise InvalidInput.of(entry.id, "be a class or function", creator, where=_place(entry), do=do)
     if entry.origin == "server":
         return partial(creator, entry.id)
     if entry.origin == "path":  # what is registered, its package answers for
-        made = creator if isinstance(creator, type) else return_type(creator)
-        made = get_origin(made) or made
-        if not (isinstance(made, type) and issubclass(made, gymnasium.Env)):
-            raise _no_env(entry, made)
+        result = creator if isinstance(creator, type) else return_type(creator)
+        result = get_origin(result) or result
+        if not (isinstance(result, type) and issubclass(result, gymnasium.Env)):
+            raise _no_env(entry, result)
     return creator  # type: ignore[no-any-return]  # a class or function by what was just checked
 
 
@@ -305,34 +313,27 @@ def parameters(creator: Callable[..., object]) -> dict[str, inspect.Parameter] |
     )
     parameters: dict[str, inspect.Parameter] = {}
     for maker in makers:
-        given = list(inspect.signature(maker).parameters.values())
-        for item in given[1:] if isinstance(creator, type) else given:
+        signature_parameters = list(inspect.signature(maker).parameters.values())
+        for item in signature_parameters[1:] if isinstance(creator, type) else signature_parameters:
             if item.kind in (item.KEYWORD_ONLY, item.POSITIONAL_OR_KEYWORD):
                 parameters.setdefault(item.name, item)
-        if not any(item.kind is item.VAR_KEYWORD for item in given):
+        if not any(item.kind is item.VAR_KEYWORD for item in signature_parameters):
             return parameters
     return None
 
 
 def _check_kwargs(
-    entry: Registration, known: Mapping[str, inspect.Parameter] | None, kwargs: Mapping[str, Any]
+    entry: Registration, accepted: Mapping[str, inspect.Parameter] | None, kwargs: Mapping[str, Any]
 ) -> None:
     """Check keyword arguments against what the class or function takes; None: it takes any."""
-    for name in kwargs if known is not None else ():
-        if name not in (known or {}):
-            raise unknown_name("keyword argument", name, known or {}, where=entry.id)
-        _check_kind((known or {})[name], kwargs[name], entry.id)
-    missing = [name for name, item in (known or {}).items() if item.default is item.empty and name not in kwargs]
+    for name in kwargs if accepted is not None else ():
+        if name not in (accepted or {}):
+            raise unknown_name("keyword argument", name, accepted or {}, where=entry.id)
+        _check_kind((accepted or {})[name], kwargs[name], entry.id)
+    missing = [name for name, item in (accepted or {}).items() if item.default is item.empty and name not in kwargs]
     if missing:
-        raise InvalidInput(
-            sentence(
-                entry.id,
-                f"be given {', '.join(missing)}",
-                sorted(kwargs),
-                where="make",
-                do="pass the keyword arguments",
-            )
-        )
+        must, do = f"be given {', '.join(missing)}", "pass the keyword arguments"
+        raise InvalidInput.of(entry.id, must, sorted(kwargs), where="make", do=do)
 
 
 def _check_kind(item: inspect.Parameter, value: object, where: str) -> None:
@@ -340,10 +341,10 @@ def _check_kind(item: inspect.Parameter, value: object, where: str) -> None:
     is_union = isinstance(item.annotation, UnionType) or get_origin(item.annotation) is Union
     parts = get_args(item.annotation) if is_union else (item.annotation,)
     kinds = [_KINDS.get(get_origin(part) or part) for part in parts]
-    wanted = [kind for kind in kinds if kind is not None]
-    fits = (isinstance(value, kind) and isinstance(value, bool) <= (kind is bool) for kind, _ in wanted)
-    if len(wanted) == len(kinds) and not any(fits):
-        must = f"be {' or '.join(words for _, words in wanted)}"
+    expected = [kind for kind in kinds if kind is not None]
+    fits = (isinstance(value, kind) and isinstance(value, bool) <= (kind is bool) for kind, _ in expected)
+    if len(expected) == len(kinds) and not any(fits):
+        must = f"be {' or '.join(words for _, words in expected)}"
         do = f"pass e.g. {item.name}={item.default}" if item.default is not item.empty else "correct it"
         raise InvalidInput.of(item.name, must, repr(value), where=where, do=do)
 
@@ -359,11 +360,11 @@ def _add(entry: Registration) -> None:
     if entry.origin == "envgym" and entry.id.partition("/")[0] not in FAMILIES:
         do = "choose one of " + ", ".join(FAMILIES)
         raise InvalidInput.of("family", "be one of the six", entry.id, where="catalog.toml", do=do)
-    held = _registrations.get(entry.id)
-    if held is not None:
-        if (held.entry_point, held.max_turns, held.kwargs) == (entry.entry_point, entry.max_turns, entry.kwargs):
+    old = _registrations.get(entry.id)
+    if old is not None:
+        if (old.entry_point, old.max_turns, old.kwargs) == (entry.entry_point, entry.max_turns, entry.kwargs):
             return
-        where, do = f"held by {held.entry_point} of {held.origin}", "choose another name or version"
+        where, do = f"held by {old.entry_point} of {old.origin}", "choose another name or version"
         raise InvalidInput.of(f"env id {entry.id}", "be new", entry.entry_point, where=where, do=do)
     _registrations[entry.id] = entry
     gymnasium.register(id=entry.id, entry_point=_MAKE, kwargs={"env_id": entry.id, **_defaults(entry)})

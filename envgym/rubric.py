@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from envgym.core.messages import Message
 from envgym.core.tasks import Task
-from envgym.core.turns import Scored
+from envgym.core.turns import Scored, reaches
 from envgym.errors import InvalidInput
 from envgym.verifiers.base import Verdict
 from envgym.verifiers.functions import Attempt, CheckedFunction, RewardFunction
@@ -68,7 +68,7 @@ class Rubric:
         """
         attempt = Attempt(answer=answer, task=task, transcript=tuple(transcript))
         scores = {name: verdict.score for name, verdict in self.verdicts(attempt).items()}
-        is_open = all(scores[item.name] == 1.0 for item in self.criteria if item.is_gate)
+        is_open = all(reaches(scores[item.name], 1.0) for item in self.criteria if item.is_gate)
         value = sum(item.weight * scores[item.name] for item in self.criteria) / self._total if is_open else 0.0
         return Scored(value=value, components=scores)
 

@@ -1,8 +1,11 @@
 """Seeds derived from names, so that every random choice can be repeated on its own."""
 
 import hashlib
+import operator
 
 import numpy as np
+
+from envgym.errors import InvalidInput
 
 
 def derive_seed(*names: int | str) -> int:
@@ -17,3 +20,15 @@ def derive_seed(*names: int | str) -> int:
 def generator(*names: int | str) -> np.random.Generator:
     """Return NumPy's generator seeded with `derive_seed(*names)`."""
     return np.random.default_rng(derive_seed(*names))
+
+
+def read_seed(seed: object, *, where: str) -> int:
+    """Return a seed as a Python int; integers of NumPy are seeds too. Raises: InvalidInput: it is none, or negative."""
+    try:
+        number = None if isinstance(seed, bool) else operator.index(seed)  # type: ignore[arg-type]  # refused below
+    except TypeError:
+        number = None
+    if number is None or number < 0:
+        do = "pass e.g. seed=0"
+        raise InvalidInput.of("seed", "be a whole number of at least 0", repr(seed), where=where, do=do)
+    return number

@@ -30,7 +30,6 @@ class AttemptsEnv(Env[AttemptsState]):
     limits: Limits
 
     def begin(self, task: Task) -> str:
-        """Show the task."""
         self.close()
         self.state = AttemptsState(notebook=Notebook(self.limits))
         return task.prompt
@@ -53,7 +52,6 @@ class AttemptsEnv(Env[AttemptsState]):
         return replace(self.state, notebook=self.state.notebook.fork())
 
     def close(self) -> None:
-        """End the notebook's session."""
         state: AttemptsState | None = getattr(self, "state", None)
         if state is not None:
             state.notebook.close()

@@ -11,12 +11,12 @@ from envgym.agents.protocols import Sampling
 from envgym.agents.rollout.driver import run_episode, run_oracle_episode
 from envgym.core.messages import Action
 from envgym.core.trajectory import Trajectory, trajectories
+from envgym.core.turns import is_success
 from envgym.seeds import derive_seed, generator
 from envgym.trainer.workflows.demonstrations import (
     DemonstrationRequest,
     Demonstrations,
     DemonstrationSource,
-    is_success,
 )
 
 
@@ -35,13 +35,15 @@ class GivingUp(DemonstrationSource):
         policy = ScriptedPolicy(lambda _: token_ids)
         imitated: list[Trajectory] = []
         for number, (job, draw) in enumerate(zip(jobs, draws, strict=True), start=1):
-            gives_up = bool(draw < self.share)
-            if gives_up:
+            is_given_up = bool(draw < self.share)
+            if is_given_up:
                 job = replace(job, tree_id=job.tree_id.replace("oracle", "gave-up"))
                 tree = await run_episode(job, request.agent, policy, sampling=Sampling())
             else:
                 tree = await run_oracle_episode(job, request.agent)
             episodes = trajectories(tree)
-            imitated += [episode for episode in episodes if gives_up or is_success(episode, request.success_at)]
+            imitated += [
+                episode for episode in episodes if is_given_up or is_success(episode.reward, request.success_at)
+            ]
             request.on_progress("oracle episodes", number, len(jobs))
         return Demonstrations(len(jobs), imitated)

@@ -8,7 +8,8 @@ training; a run that ends is resumed. Then it must hold that every step was reco
 valid ones and the invalid ones by cause, that none without a reward has an advantage, that what the journal held at the
 death was not sampled again, that no process is left, and that the success on held-out tasks is at least the reference's
 less `--points`. Prints one line of JSON a run and one at the end; where something did not hold, the runs are kept and
-the exit code is 1.
+the exit code is 1. `recovery_s` is the seconds from the death to the next group that was trained (or dropped by the
+filter): with a server that was started again and has joined, or by the resumed run.
 """
 
 import argparse
@@ -22,11 +23,12 @@ import sys
 import tempfile
 import time
 from contextlib import suppress
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
-from envgym.process_log import FOLDER
-from envgym.runs import RunDirectory
+from envgym.runs.directory import RunDirectory
+from envgym.runs.files import LOGS
 
 ROLES: Final = ("policy-server-0", "env-server-0", "learner-1", "controller")
 WAIT_S: Final = 900.0
@@ -74,13 +76,26 @@ class ChaosRun:
     def pids(self) -> dict[str, int]:
         """Return the newest process of each role."""
         assert self._process is not None, "it was started"
-        found = {"controller": self._process.pid}
-        with suppress(FileNotFoundError):
-            for line in (self.directory / FOLDER / "controller.jsonl").read_text().splitlines():
-                entry = json.loads(line)
-                if entry.get("event") == "start":
-                    found[str(entry["process"])] = int(entry["pid"])
-        return found
+        processes = {"controller": self._process.pid}
+        processes |= {entry["process"]: int(entry["pid"]) for entry in self.events() if entry.get("event") == "start"}
+        return processes
+
+    def events(self) -> list[dict[str, Any]]:
+        """Return the log of the run's own process, as far as it is written."""
+        file = self.directory / LOGS / "controller.jsonl"
+        lines = file.read_text().splitlines(keepends=True) if file.exists() else []
+        return [json.loads(line) for line in lines if line.endswith("\n")]
+
+    def recovery_s(self, killed: float, role: str) -> float | None:
+        """Return the seconds from the death of a role to the next group that was trained; None: none was."""
+        ends = ("trained", "dropped")
+        moment, stages = killed, [("restart",), ("join",), ends] if "server" in role else [ends]
+        for entry in self.events():
+            logged = datetime.fromisoformat(entry["time"]).timestamp()
+            if stages and entry.get("event") in stages[0] and logged > moment:
+                moment = logged
+                del stages[0]
+        return None if stages else round(moment - killed, 1)
 
     def steps(self) -> list[dict[str, Any]]:
         """Return the metrics of its train steps."""
@@ -117,27 +132,27 @@ class ChaosRun:
 def faults(
     run: ChaosRun, reference: float, pids: set[int], expected_reuse: int, options: argparse.Namespace
 ) -> list[str]:
-    """Return what does not hold of a run that is over."""
-    found = list[str]()
+    """Return the failed checks of a run that is over."""
+    problems = list[str]()
     steps = run.steps()
     if [row["step"] for row in steps] != list(range(1, options.steps + 1)):
-        found.append(f"steps {[row['step'] for row in steps]}")
-    asked = steps[0]["rollout/episodes"] + steps[0]["rollout/invalid"]
+        problems.append(f"steps {[row['step'] for row in steps]}")
+    num_episodes = steps[0]["rollout/episodes"] + steps[0]["rollout/invalid"]
     for row in steps:
         by_cause = sum(value for name, value in row.items() if name.startswith("invalid/"))
-        if row["rollout/episodes"] + row["rollout/invalid"] != asked or by_cause != row["rollout/invalid"]:
-            found.append(f"step {row['step']}: {row['rollout/episodes']} valid, {row['rollout/invalid']} invalid")
+        if row["rollout/episodes"] + row["rollout/invalid"] != num_episodes or by_cause != row["rollout/invalid"]:
+            problems.append(f"step {row['step']}: {row['rollout/episodes']} valid, {row['rollout/invalid']} invalid")
     directory = RunDirectory.open(run.directory)
     for episode in directory.episodes(directory.episode_steps(), label="train"):
         if episode["reward"] is None and episode["advantages"] is not None:
-            found.append(f"an episode without reward trained: {episode.get('id')}")
+            problems.append(f"an episode without reward trained: {episode.get('id')}")
     reused = sum(row.get("journal/turns", 0) for row in steps)
     if reused != expected_reuse:
-        found.append(f"{reused} turns came from the journal, which held {expected_reuse}")
-    found += [f"process {pid} is left" for pid in pids if Path(f"/proc/{pid}").exists()]
+        problems.append(f"{reused} turns came from the journal, which held {expected_reuse}")
+    problems += [f"process {pid} is left" for pid in pids if Path(f"/proc/{pid}").exists()]
     if run.success() < reference - options.points / 100:
-        found.append(f"success {run.success():.3f}, the reference {reference:.3f}")
-    return found
+        problems.append(f"success {run.success():.3f}, the reference {reference:.3f}")
+    return problems
 
 
 def one_run(directory: Path, role: str, reference: ChaosRun, draw: random.Random) -> list[str]:
@@ -149,6 +164,7 @@ def one_run(directory: Path, role: str, reference: ChaosRun, draw: random.Random
     run.wait_for_steps(step)
     time.sleep(delay)
     pids = run.pids()
+    killed = time.time()
     with suppress(ProcessLookupError):  # it may be over
         os.kill(pids[role], signal.SIGKILL)
     seen, code, reused = set(pids.values()), run.wait(), 0
@@ -157,18 +173,19 @@ def one_run(directory: Path, role: str, reference: ChaosRun, draw: random.Random
         run.start()
         code = run.wait()
         seen |= set(run.pids().values())
-    found = [f"exit code {code}"] if code else faults(run, reference.success(), seen, reused, options)
-    told = {
+    problems = [f"exit code {code}"] if code else faults(run, reference.success(), seen, reused, options)
+    report = {
         "run": directory.name,
         "role": role,
         "after_step": step,
         "delay_s": round(delay, 2),
         "starts": run.num_starts,
+        "recovery_s": run.recovery_s(killed, role),
     }
     counts = {name: sum(row.get(name, 0) for row in run.steps()) for name in ("processes/restarts", "requests/retried")}
-    told |= counts | {"journal_turns": reused, "faults": found}
-    print(json.dumps(told), flush=True)
-    return found
+    report |= counts | {"journal_turns": reused, "faults": problems}
+    print(json.dumps(report), flush=True)
+    return problems
 
 
 def main() -> int:
@@ -192,12 +209,12 @@ def main() -> int:
             return 1
     roles = [ROLES[number % len(ROLES)] for number in range(options.runs)]
     failed = sum(bool(one_run(folder / f"run-{n}", role, reference, draw)) for n, role in enumerate(roles))
-    told = {"chaos": options.runs, "failed": failed, "reference_success": round(reference.success(), 3)}
+    report = {"chaos": options.runs, "failed": failed, "reference_success": round(reference.success(), 3)}
     if failed:
-        told |= {"kept": str(folder)}
+        report |= {"kept": str(folder)}
     else:
         shutil.rmtree(folder)
-    print(json.dumps(told))
+    print(json.dumps(report))
     return int(failed > 0)
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import envgym
-from envgym.env_card import describe, example_episode
+from envgym.authoring.env_card import describe, example_episode
 from envgym.errors import EnvgymError
 from envgym.registry import creator_of, find
 
@@ -66,8 +66,8 @@ def main() -> None:
         except EnvgymError as error:
             print(f"{env_id}: {error}")
             sections.setdefault(env_id, f"Not available where this page was written: {error}")
-    found = _SPEEDS.search(old)
-    speeds = args.speeds.read_text(encoding="utf-8") if args.speeds else found["text"] if found else _NO_SPEEDS
+    match = _SPEEDS.search(old)
+    speeds = args.speeds.read_text(encoding="utf-8") if args.speeds else match["text"] if match else _NO_SPEEDS
     parts = [_INTRO, overview(ids), *(f"## `{env_id}`\n\n{sections[env_id]}\n" for env_id in ids if env_id in sections)]
     PAGE.write_text("\n".join([*parts, f"## Speed\n\n{speeds.strip()}\n"]), encoding="utf-8")
 
@@ -93,13 +93,13 @@ def section(env_id: str) -> str:
     with tempfile.TemporaryDirectory() as folder, closing(envgym.make(env_id, **_settings(env_id, folder))) as env:
         facts = describe(env, creator_of(env_id))
         image = _image(env_id, env)
-        said = example_episode(env)
+        messages = example_episode(env)
         has_tools = bool(env.unwrapped.toolset())
-    return "\n\n".join(filter(None, [find(env_id).summary, _facts(facts, has_tools), image, transcript(said)]))
+    return "\n\n".join(filter(None, [find(env_id).summary, _facts(facts, has_tools), image, transcript(messages)]))
 
 
 def _settings(env_id: str, folder: str) -> Mapping[str, Any]:  # the env's own keyword arguments
-    """Return what an environment cannot be made without, or what keeps its episode short."""
+    """Return the settings that an environment needs, or that keep its episode short."""
     if env_id == "math/proofs-v0":
         return {"families": "induction", "levels": 2}
     if env_id == "puzzles/science-v0":
@@ -139,9 +139,9 @@ def _image(env_id: str, env: Any) -> str:  # some environments can be photograph
     return f"![What a browser shows of {env_id}](images/{path.name})" if path.exists() else ""
 
 
-def transcript(said: Sequence[tuple[str, str]]) -> str:
+def transcript(episode: Sequence[tuple[str, str]]) -> str:
     """Write an episode as text, its middle left out where it is long."""
-    messages = [_message("agent" if who == "oracle" else who, text) for who, text in said if text]
+    messages = [_message("agent" if who == "oracle" else who, text) for who, text in episode if text]
     if len(messages) > MAX_MESSAGES:
         cut = MAX_MESSAGES // 2
         messages = [*messages[:cut], f"        ... {len(messages) - 2 * cut} messages ...", *messages[-cut:]]

@@ -54,8 +54,6 @@ _SKIPPED = (ast.Raise, ast.Assert, ast.JoinedStr, ast.Import, ast.ImportFrom)
 
 
 class _Change(NamedTuple):
-    """What is changed, where."""
-
     function: str
     operator: str
     before: str
@@ -108,14 +106,12 @@ class _Position:
     index: int | None
 
     def get(self) -> ast.AST:
-        """Return the node."""
         value = getattr(self.parent, self.field)
         node = value if self.index is None else value[self.index]
         assert isinstance(node, ast.AST), "places are those of nodes"
         return node
 
     def put(self, node: ast.AST) -> None:
-        """Replace the node."""
         if self.index is None:
             setattr(self.parent, self.field, node)
         else:
@@ -124,12 +120,12 @@ class _Position:
 
 def mutants(path: str, source: str) -> list[Mutant]:
     """Return all mutants of a module, in the order of its text."""
-    found: list[Mutant] = []
+    results: list[Mutant] = []
     seen: Counter[_Change] = Counter()
     for change in _changes(ast.parse(source)):
-        found.append(Mutant(path, *change, repeat=seen[change], number=len(found)))
+        results.append(Mutant(path, *change, repeat=seen[change], number=len(results)))
         seen[change] += 1
-    return found
+    return results
 
 
 def faulty_source(source: str, number: int) -> str:
@@ -141,24 +137,24 @@ def faulty_source(source: str, number: int) -> str:
 
 def _changes(tree: ast.Module) -> Iterator[_Change]:
     """Yield every change of a module, which is made while it is looked at."""
-    for place, shown, function in _positions(tree, None, ""):
-        original, before = place.get(), ast.unparse(shown.get())
+    for place, context, function in _positions(tree, None, ""):
+        original, before = place.get(), ast.unparse(context.get())
         for operator, changed in _faults(original, place):
             place.put(ast.fix_missing_locations(changed))
-            after = ast.unparse(shown.get())
+            after = ast.unparse(context.get())
             if after != before:
                 yield _Change(function, operator, before, after)
             place.put(original)
 
 
-def _positions(node: ast.AST, shown: _Position | None, function: str) -> Iterator[tuple[_Position, _Position, str]]:
+def _positions(node: ast.AST, context: _Position | None, function: str) -> Iterator[tuple[_Position, _Position, str]]:
     """Yield every place that may be changed, with the place that is shown and the function that it is in."""
     if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
         function = f"{function}.{node.name}".lstrip(".")
     for place in _children(node):
         child = place.get()
         is_compound = isinstance(child, ast.arguments) or (hasattr(child, "body") and not isinstance(child, ast.expr))
-        of_child = None if is_compound else shown or place
+        of_child = None if is_compound else context or place
         if of_child is not None:
             yield place, of_child, function
         yield from _positions(child, of_child, function)

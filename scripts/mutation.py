@@ -8,7 +8,6 @@ that a change elsewhere leaves the sample as it is. Results are appended to a fi
 stands there is not run again.
 
 A server imports the libraries once and forks a process for each mutant, which imports the project with the fault in it.
-(Of the libraries for this, mutmut leaves out properties, and cosmic-ray starts Python and torch anew for each mutant.)
 """
 
 import argparse
@@ -63,14 +62,14 @@ class Stratum:
 
     def files(self) -> list[str]:
         """Return the files, as paths from the root."""
-        found = {path for pattern in self.sources for path in ROOT.glob(pattern)}
-        return sorted(path.relative_to(ROOT).as_posix() for path in found)
+        paths = {path for pattern in self.sources for path in ROOT.glob(pattern)}
+        return sorted(path.relative_to(ROOT).as_posix() for path in paths)
 
     def test_files(self, excluded: Sequence[str]) -> list[str]:
         """Return the files of tests."""
         roots = [ROOT / name for name in self.tests]
-        found = {path for root in roots for path in ([root] if root.is_file() else root.rglob("test_*.py"))}
-        return [name for name in sorted(path.relative_to(ROOT).as_posix() for path in found) if name not in excluded]
+        paths = {path for root in roots for path in ([root] if root.is_file() else root.rglob("test_*.py"))}
+        return [name for name in sorted(path.relative_to(ROOT).as_posix() for path in paths) if name not in excluded]
 
 
 class Verdict(NamedTuple):
@@ -158,9 +157,9 @@ def main() -> int:
     with options.out.open("a") as out:
         for stratum in strata:
             sample = draw(stratum, size=options.size, seed=options.seed)
-            wanted = [mutant for mutant in sample if mutant.place not in equivalent]
-            known = {key for key, status in verdicts.items() if not (options.again and status == SURVIVED)}
-            for mutant, verdict in run(stratum, [m for m in wanted if m.key not in known], table["excluded"]):
+            tested = [mutant for mutant in sample if mutant.place not in equivalent]
+            finished = {key for key, status in verdicts.items() if not (options.again and status == SURVIVED)}
+            for mutant, verdict in run(stratum, [m for m in tested if m.key not in finished], table["excluded"]):
                 verdicts[mutant.key] = verdict.status
                 line = {"stratum": stratum.name} | dict(zip(Mutant.KEY, mutant.key, strict=True)) | verdict._asdict()
                 print(json.dumps(line), file=out, flush=True)
@@ -171,19 +170,19 @@ def main() -> int:
 def left_behind(equivalent: Collection[tuple[str, ...]]) -> list[tuple[str, ...]]:
     """Return the entries of equivalent mutants that the code has no more."""
     paths = {entry[0] for entry in equivalent}
-    known = {mutant.place for path in paths for mutant in mutants(path, (ROOT / path).read_text(encoding="utf-8"))}
-    return sorted(set(equivalent) - known)
+    places = {mutant.place for path in paths for mutant in mutants(path, (ROOT / path).read_text(encoding="utf-8"))}
+    return sorted(set(equivalent) - places)
 
 
 def draw(stratum: Stratum, *, size: int, seed: int) -> list[Mutant]:
     """Return a sample of a stratum's mutants: of each file its share, and at least one."""
-    found = [mutants(path, (ROOT / path).read_text(encoding="utf-8")) for path in stratum.files()]
-    share = min(stratum.share * size / sum(map(len, found)), 1.0)
+    by_file = [mutants(path, (ROOT / path).read_text(encoding="utf-8")) for path in stratum.files()]
+    share = min(stratum.share * size / sum(map(len, by_file)), 1.0)
 
     def rank(mutant: Mutant) -> str:
         return sha256("\0".join((str(seed), *mutant.key)).encode()).hexdigest()
 
-    return [mutant for of_file in found for mutant in sorted(of_file, key=rank)[: math.ceil(share * len(of_file))]]
+    return [mutant for of_file in by_file for mutant in sorted(of_file, key=rank)[: math.ceil(share * len(of_file))]]
 
 
 def run(stratum: Stratum, sample: Sequence[Mutant], excluded: Sequence[str]) -> Iterator[tuple[Mutant, Verdict]]:
@@ -276,10 +275,10 @@ def _preload(tests: Sequence[str]) -> None:
     """Import all that the tests import but the project itself, so that forked processes need not."""
     code = "import pytest, sys; pytest.main([*sys.argv[1:], '--collect-only']); print(*sys.modules)"
     command = [sys.executable, "-c", code, *_OPTIONS, *tests]
-    found = (
+    modules = (
         subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout.splitlines()[-1].split()
     )
-    for name in found:
+    for name in modules:
         if name.split(".")[0] not in ("envgym", "tests", "conftest", "__main__"):
             importlib.import_module(name)
 

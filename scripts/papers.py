@@ -17,18 +17,18 @@ from typing import Final, Literal
 
 from pydantic import Field, ValidationError
 
-from envgym import catalog as environments
-from envgym.agents import catalog as agents
+from envgym.agents.tables import KINDS as AGENT_KINDS
+from envgym.config.settings import Settings, faults
+from envgym.config.tables import KINDS as ENV_KINDS
 from envgym.errors import SettingsError
-from envgym.settings import Settings, faults
-from envgym.trainer import catalog as trainer
+from envgym.trainer.tables import KINDS as TRAINER_KINDS
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 ROWS: Final = ROOT / "docs" / "papers"
 PAGE: Final = ROOT / "docs" / "papers.md"
 
-KINDS: Final = {**environments.KINDS, **agents.KINDS, **trainer.KINDS}
-METHODS: Final = tuple(dict.fromkeys([*trainer.KINDS, "search", "answer_scorer", "value"]))
+KINDS: Final = {**ENV_KINDS, **AGENT_KINDS, **TRAINER_KINDS}
+METHODS: Final = tuple(dict.fromkeys([*TRAINER_KINDS, "search", "answer_scorer", "value"]))
 """Kinds of which every name must have a row, or stand in `_own.toml`."""
 TOOLS: Final = ("tracker", "demonstrations")
 """Kinds of the trainer that are no methods."""
@@ -76,10 +76,10 @@ class Row(Settings):
 
     def named(self) -> set[tuple[str, str]]:
         """Return kind and name of every plug-in that the row is about."""
-        found = {
+        plugins = {
             (match["kind"], match["name"]) for form in _NAMED_IN_SETTINGS for match in form.finditer(self.settings)
         }
-        return found | {(kind, name) for kind, _, name in (plugin.partition(".") for plugin in self.plugins)}
+        return plugins | {(kind, name) for kind, _, name in (plugin.partition(".") for plugin in self.plugins)}
 
     def answers(self, name: str) -> bool:
         """Return whether the row is about a paper: its own `paper` begins with the name."""
@@ -124,7 +124,7 @@ def _rows_of(path: Path) -> Iterator[tuple[str, Row]]:
 
 
 def faults_of(sections: Sections) -> list[str]:
-    """Return what rows name that does not exist: files, tests, and names of our tables."""
+    """Return the names in rows that do not exist: files, tests, and names of our tables."""
     return [
         f"docs/papers/{section}.toml [{key}]: {fault}"
         for section, rows in sections.items()
@@ -142,7 +142,7 @@ def _faults_of_row(row: Row) -> Iterator[str]:
             yield f"tests must be tests/PATH.py::test_name of a test that exists, got {test}"
     for kind, name in sorted(row.named()):
         if kind not in KINDS or name not in KINDS[kind].table:
-            yield f"plug-ins must be in a catalogue, got {kind}.name={name}"
+            yield f"plug-ins must be in a table, got {kind}.name={name}"
 
 
 def is_test(test: str) -> bool:
@@ -156,13 +156,12 @@ def is_test(test: str) -> bool:
 
 def missing(sections: Sections) -> list[str]:
     """Return which names of our tables have no row and are not marked as our own, and which are marked in vain."""
-    told = {plugin for rows in sections.values() for row in rows.values() for plugin in row.named()}
+    refs = {plugin for rows in sections.values() for row in rows.values() for plugin in row.named()}
     own = {(kind, name) for kind, names in _read_own().items() for name in names}
     ours = {(kind, name) for kind in METHODS if kind not in TOOLS for name in KINDS[kind].table}
-    lost = [f"{kind} {name} must have a row in docs/papers/, or stand in _own.toml" for kind, name in ours - told - own]
+    lost = [f"{kind} {name} must have a row in docs/papers/, or stand in _own.toml" for kind, name in ours - refs - own]
     vain = [
-        f"_own.toml must name what a catalogue has and no row, got {kind}.{name}"
-        for kind, name in own & told | own - ours
+        f"_own.toml must name what a table has and no row, got {kind}.{name}" for kind, name in own & refs | own - ours
     ]
     return sorted(lost) + sorted(vain)
 
@@ -206,13 +205,13 @@ def _status(sections: Sections) -> str:
     rows = [(section, row) for section, table in sections.items() for row in table.values()]
     for seam, papers in tomllib.loads((ROWS / "_named.toml").read_text(encoding="utf-8")).items():
         for name, link in papers.items():
-            found = [(section, row) for section, row in rows if row.answers(name)]
-            part = any(row.status == "part" for _, row in found)
-            status = "not built" if not found else "part" if part else "works"
+            answers = [(section, row) for section, row in rows if row.answers(name)]
+            part = any(row.status == "part" for _, row in answers)
+            status = "not built" if not answers else "part" if part else "works"
             where = dict.fromkeys(
-                f"[{section.replace('_', ' ')}](#{section.replace('_', '-')})" for section, _ in found
+                f"[{section.replace('_', ' ')}](#{section.replace('_', '-')})" for section, _ in answers
             )
-            tests = sum(len(row.tests) for _, row in found)
+            tests = sum(len(row.tests) for _, row in answers)
             lines.append(
                 f"| {seam} | {name}{_links((link,) if link else ())} | {status} | {', '.join(where)} | {tests} |"
             )

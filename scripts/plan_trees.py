@@ -14,8 +14,8 @@ from typing import Any
 
 from envgym.core.trajectory import Group
 from envgym.core.tree import Tree
-from envgym.episodes import trees_of
-from envgym.runs import RunDirectory
+from envgym.runs.directory import RunDirectory
+from envgym.runs.episodes import trees_of
 from envgym.trainer.methods.tree_plans import (
     BranchingMoments,
     TreePlan,
@@ -47,7 +47,7 @@ def settings_of(plan: TreePlan) -> str:
 
 
 def report(moments: BranchingMoments, *, most_leaves: int) -> str:
-    """Return what is proposed, in lines."""
+    """Return the proposal, in lines."""
     plans = list(small_plans(len(moments.costs), most_leaves=most_leaves))
     chains = TreePlan(most_leaves)
     plan = best_plan(moments, [*plans, chains])

@@ -16,21 +16,23 @@ import json
 import math
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import psutil  # type: ignore[import-untyped]  # its stubs are a package of their own
 from scipy.stats import linregress  # type: ignore[import-untyped]  # as above
 
-from envgym.runs import RunDirectory
+from envgym.errors import RunError
+from envgym.runs.directory import RunDirectory
+from envgym.runtime.processes.group import Processes
+from envgym.runtime.processes.process import ProcessSpec
 from envgym.wrappers.base import AnyEnv
 from envgym.wrappers.faults import FaultRates, Faults
 
@@ -51,6 +53,7 @@ AT_REST: Final = {"threads": 8, "files": 4, "sockets": 4}
 MIB: Final = 2**20
 WAIT_S: Final = 120.0
 ENV_ID: Final = "math/arithmetic-v0"
+ENV_SETTINGS: Final = {"level": 1, "kinds": ["expression"]}
 
 
 Readings = dict[int, dict[str, float]]
@@ -74,46 +77,33 @@ class FaultyEnv(Faults):
     """An environment on a machine and a network that fail at times."""
 
     def __init__(self, env: AnyEnv) -> None:
-        """Wrap `env`."""
         super().__init__(env, RATES, seed=0)
 
 
-@contextmanager
-def started(name: str, words: list[str], folder: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """Run `envgym` with some words, its log and temporary files in the folder; end it."""
-    (folder / f"{name}-tmp").mkdir()
-    environment = {**os.environ, "TMPDIR": str(folder / f"{name}-tmp")}
-    with (folder / f"{name}.log").open("wb") as log:
-        command = [sys.executable, "-m", "envgym", *words]
-        process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=environment)
-    try:
-        yield process
-    finally:
-        process.terminate()
-        process.wait(timeout=WAIT_S)
+def train(words: list[str], folder: Path, read: Callable[[subprocess.Popen[bytes]], Readings]) -> Readings:
+    """Train in a process with its log and temporary files in the folder; return what was read until its end.
 
-
-def free_port() -> int:
-    """Return a port that nobody listens on."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
-
-
-def wait_for(port: int, process: subprocess.Popen[bytes]) -> None:
-    """Wait until a server listens. Raises: TimeoutError: it never does."""
-    until = time.monotonic() + WAIT_S
-    while time.monotonic() < until and process.poll() is None:
+    Raises: RunError: it failed.
+    """
+    (folder / "run-tmp").mkdir()
+    environment = {**os.environ, "TMPDIR": str(folder / "run-tmp")}
+    command = [sys.executable, "-m", "envgym", *words]
+    with (
+        (folder / "run.log").open("wb") as log,
+        subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=environment) as process,
+    ):
         try:
-            socket.create_connection(("127.0.0.1", port), timeout=1).close()
-            return
-        except OSError:
-            time.sleep(0.2)
-    raise TimeoutError(f"nothing listens at port {port}")
+            by_step = read(process)
+        finally:
+            process.terminate()
+    if process.returncode:
+        raise RunError(f"the run ended with {process.returncode}: {folder / 'run.log'}")
+    return by_step
 
 
-def open_sessions(port: int) -> float:
+def open_sessions(url: str) -> float:
     """Return how many sessions an environment server has."""
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as reply:
+    with urllib.request.urlopen(f"{url}/metrics", timeout=10) as reply:
         lines = reply.read().decode().splitlines()
     (line,) = [line for line in lines if line.startswith("envgym_sessions ")]
     return float(line.split()[1])
@@ -131,7 +121,7 @@ def size_mib(folder: Path) -> float:
 
 
 def held_by(process: psutil.Process) -> dict[str, float]:
-    """Return what a process and its children hold at this moment."""
+    """Return the resources of a process and its children at this moment."""
     family = [process, *process.children(recursive=True)]
     sockets = sum(len(one.net_connections(kind="all")) for one in family)
     return {
@@ -142,67 +132,67 @@ def held_by(process: psutil.Process) -> dict[str, float]:
     }
 
 
-def reading(processes: Mapping[str, psutil.Process], run: Path, port: int) -> dict[str, float]:
-    """Return what all hold, by process and kind."""
-    told = {f"{name}/{kind}": held for name, one in processes.items() for kind, held in held_by(one).items()}
-    told["processes"] = sum(1 + len(one.children(recursive=True)) for one in processes.values())
-    told["sessions"] = open_sessions(port)
-    told["disk/kept"] = sum(size_mib(run / kept) for kept in KEPT)
-    return told | {"disk/all": size_mib(run)}
+def reading(processes: Mapping[str, psutil.Process], run: Path, url: str) -> dict[str, float]:
+    """Return the resources of all processes, by process and kind."""
+    values = {f"{name}/{kind}": amount for name, one in processes.items() for kind, amount in held_by(one).items()}
+    values["processes"] = sum(1 + len(one.children(recursive=True)) for one in processes.values())
+    values["sessions"] = open_sessions(url)
+    values["disk/kept"] = sum(size_mib(run / folder) for folder in KEPT)
+    return values | {"disk/all": size_mib(run)}
 
 
-def readings(run: Path, process: subprocess.Popen[bytes], servers: Mapping[str, psutil.Process], port: int) -> Readings:
+def readings(run: Path, process: subprocess.Popen[bytes], servers: Mapping[str, psutil.Process], url: str) -> Readings:
     """Return the readings by step, one after each step until the run is over."""
-    found: Readings = {}
+    by_step: Readings = {}
     processes = {"run": psutil.Process(process.pid), **servers}
     while process.poll() is None:
         with suppress(psutil.Error, OSError, ValueError):  # the run begins, or ends; what is left out is counted
             step = max(int(row["step"]) for row in RunDirectory.open(run).metrics())
-            if step and step not in found:
-                found[step] = reading(processes, run, port)
+            if step and step not in by_step:
+                by_step[step] = reading(processes, run, url)
         time.sleep(0.2)
-    return found
+    return by_step
 
 
-def slopes(found: Readings, steps: int) -> dict[str, Slope]:
+def slopes(by_step: Readings, steps: int) -> dict[str, Slope]:
     """Return by how much each reading grows per step, over the second half of the steps."""
-    late = [step for step in sorted(found) if step > steps / 2]
-    of_name = {name: linregress(late, [found[step][name] for step in late]) for name in found[late[0]]}
+    late = [step for step in sorted(by_step) if step > steps / 2]
+    of_name = {name: linregress(late, [by_step[step][name] for step in late]) for name in by_step[late[0]]}
     return {name: Slope(float(line.slope), float(line.stderr)) for name, line in of_name.items()}
 
 
-def faults_of(found: Readings, growth: Mapping[str, Slope]) -> list[str]:
+def faults_of(by_step: Readings, growth: Mapping[str, Slope]) -> list[str]:
     """Return which readings grow by more than they may (slopes less two standard errors), or are above their limit."""
-    told = list[str]()
+    problems = list[str]()
     for name, slope in growth.items():
-        kind, peak = name.rpartition("/")[2], max(of_step[name] for of_step in found.values())
+        kind, peak = name.rpartition("/")[2], max(of_step[name] for of_step in by_step.values())
         if slope.least > GROWTH.get(kind, float("inf")):
-            told.append(f"{name} grows by {slope.value:.3f} per step")
+            problems.append(f"{name} grows by {slope.value:.3f} per step")
         if peak > MOST.get(kind, float("inf")):
-            told.append(f"{name} reaches {peak:.0f}, and may be {MOST[kind]}")
-    return told
+            problems.append(f"{name} reaches {peak:.0f}, and may be {MOST[kind]}")
+    return problems
 
 
-def left(folder: Path, servers: Mapping[str, psutil.Process], before: Mapping[str, Any], port: int) -> list[str]:
-    """Return what the run has left behind, once the servers have seen that it is gone."""
+def left(folder: Path, servers: Mapping[str, psutil.Process], before: Mapping[str, Any], url: str) -> list[str]:
+    """Return the leftovers of a run, after the servers have detected its end."""
     until = time.monotonic() + WAIT_S
-    while (found := _left_now(folder, servers, before, port)) and time.monotonic() < until:
+    while (remaining := _left_now(folder, servers, before, url)) and time.monotonic() < until:
         time.sleep(0.5)
-    return found
+    return remaining
 
 
-def _left_now(folder: Path, servers: Mapping[str, psutil.Process], before: Mapping[str, Any], port: int) -> list[str]:
-    sessions = open_sessions(port)
-    found = [f"{sessions:.0f} sessions are left"] if sessions else []
+def _left_now(folder: Path, servers: Mapping[str, psutil.Process], before: Mapping[str, Any], url: str) -> list[str]:
+    sessions = open_sessions(url)
+    problems = [f"{sessions:.0f} sessions are left"] if sessions else []
     for name, server in servers.items():
         after = held_by(server)
         for kind, more in AT_REST.items():
             if after[kind] > before[name][kind] + more:
-                found.append(f"{name} has {after[kind]:.0f} {kind}, before the run {before[name][kind]:.0f}")
+                problems.append(f"{name} has {after[kind]:.0f} {kind}, before the run {before[name][kind]:.0f}")
     ours = [
         path for path in (folder / "run-tmp").iterdir() if not path.name.startswith("torchinductor_")
     ]  # torch's cache
-    return found + [f"{path} is left" for path in ours]
+    return problems + [f"{path} is left" for path in ours]
 
 
 def invalid_share(rows: list[dict[str, Any]]) -> float:
@@ -211,15 +201,10 @@ def invalid_share(rows: list[dict[str, Any]]) -> float:
     return float(invalid / (invalid + valid))
 
 
-def words_of(options: argparse.Namespace, run: Path, policy_port: int, env_port: int) -> list[str]:
+def words_of(options: argparse.Namespace, run: Path, urls: Mapping[str, str]) -> list[str]:
     """Return the words of the command that trains: the settings file, what this script needs, then `--set`."""
-    env = {"id": ENV_ID, "settings": {"level": 1, "kinds": ["expression"]}, "wrappers": [f"{__file__}:FaultyEnv"]}
-    env["servers"] = [f"http://127.0.0.1:{env_port}"]
-    backend = {
-        "name": "policy_servers",
-        "servers": [f"http://127.0.0.1:{policy_port}"],
-        "weights": str(run / "weights"),
-    }
+    env = {"id": ENV_ID, "settings": ENV_SETTINGS, "wrappers": [f"{__file__}:FaultyEnv"], "servers": [urls["env"]]}
+    backend = {"name": "policy_servers", "servers": [urls["policy"]], "weights": str(run / "weights")}
     changes: dict[str, object] = {
         "model": {"name": options.model},
         "envs": [env],
@@ -248,39 +233,40 @@ def main() -> int:
     parser.add_argument("--out", type=Path, help="file for all readings, by step")
     options = parser.parse_args()
     folder, shared = Path(tempfile.mkdtemp(prefix="envgym-soak-")), set(os.listdir("/dev/shm"))
-    run, policy_port, env_port = folder / "run", free_port(), free_port()
-    policy_words = ["policy-server", options.model, "--engine", "transformers", "--port", str(policy_port)]
-    with (
-        started("policy", policy_words, folder) as policy,
-        started("env", ["serve", ENV_ID, "--port", str(env_port)], folder) as env,
-    ):
-        wait_for(policy_port, policy)
-        wait_for(env_port, env)
-        servers = {"policy": psutil.Process(policy.pid), "env": psutil.Process(env.pid)}
+    run = folder / "run"
+    specs = (
+        ProcessSpec("policy", ("policy-server", options.model, "--engine", "transformers", "--port", "0")),
+        ProcessSpec("env", ("serve", ENV_ID, "--port", "0", "--accept", f"{ENV_ID}={json.dumps(ENV_SETTINGS)}")),
+    )
+    with Processes(folder, run="soak", resume="none") as processes:
+        processes.start(specs)
+        urls = {role: str(entry["url"]) for role, entry in processes.wait_ready(timeout_s=WAIT_S).items()}
+        servers = {state.role: psutil.Process(state.pid) for state in processes.states()}
         before = {name: held_by(server) for name, server in servers.items()}
-        with started("run", words_of(options, run, policy_port, env_port), folder) as process:
-            found = readings(run, process, servers, env_port)
-        if process.returncode:
-            print(f"the run ended with {process.returncode}: {folder / 'run.log'}", file=sys.stderr)
+        try:
+            words = words_of(options, run, urls)
+            by_step = train(words, folder, lambda process: readings(run, process, servers, urls["env"]))
+        except RunError as error:
+            print(error, file=sys.stderr)
             return 1
-        faults = left(folder, servers, before, env_port)
+        faults = left(folder, servers, before, urls["env"])
     least = math.ceil(SHARE * options.steps)
-    if len(found) < least:
-        print(f"{least} steps must be read, got {len(found)}: {folder}", file=sys.stderr)
+    if len(by_step) < least:
+        print(f"{least} steps must be read, got {len(by_step)}: {folder}", file=sys.stderr)
         return 1
-    growth = slopes(found, options.steps)
-    faults += faults_of(found, growth) + [f"/dev/shm/{name} is left" for name in set(os.listdir("/dev/shm")) - shared]
+    growth = slopes(by_step, options.steps)
+    faults += faults_of(by_step, growth) + [f"/dev/shm/{name} is left" for name in set(os.listdir("/dev/shm")) - shared]
     if options.out is not None:
-        options.out.write_text(json.dumps(found))
+        options.out.write_text(json.dumps(by_step))
     rows = [row for row in RunDirectory.open(run).metrics() if row["step"]]
-    told: dict[str, object] = {
+    report: dict[str, object] = {
         "steps": len(rows),
-        "readings": len(found),
+        "readings": len(by_step),
         "invalid_share": round(invalid_share(rows), 3),
     }
-    told |= {"updates": sum("staleness/max" in row for row in rows)}
-    told |= {"staleness_max": max(row.get("staleness/max", 0) for row in rows), "faults": faults}
-    print(json.dumps(told | {"growth_per_step": {name: round(slope.value, 4) for name, slope in growth.items()}}))
+    report |= {"updates": sum("staleness/max" in row for row in rows)}
+    report |= {"staleness_max": max(row.get("staleness/max", 0) for row in rows), "faults": faults}
+    print(json.dumps(report | {"growth_per_step": {name: round(slope.value, 4) for name, slope in growth.items()}}))
     if not faults:
         shutil.rmtree(folder)
     return int(bool(faults))

@@ -49,15 +49,21 @@ class Lane:
     limit_s: int
     """What the lane may take on two idle cores, installing not counted. A lane that took longer says so; one that takes
     twice as long, because it hangs or the machine is busy, is stopped and has failed."""
-    constraints: str
     packages: tuple[str, ...] = ()
     """What the lane needs beyond the main environment."""
     has_own_environment: bool = False
-    """Whether the packages go to `.venv-NAME`, which sees the main environment's, instead of the main environment."""
+    """Whether all of `constraints/NAME.txt` goes to `.venv-NAME`, which sees the main environment's packages."""
     debian: tuple[str, ...] = ()
     """Pairs `command:package` of Debian."""
     starter: tuple[str, ...] = ()
     """A script that runs pytest's command with what it needs, or says why that cannot be had: then tests skip."""
+
+    @property
+    def requirements(self) -> tuple[str, ...]:
+        """What pip installs for the lane."""
+        if self.has_own_environment:
+            return ("--no-deps", f"--requirement=constraints/{self.name}.txt")
+        return ("--constraint=constraints/core.txt", *self.packages) if self.packages else ()
 
 
 class Counts(NamedTuple):
@@ -68,7 +74,6 @@ class Counts(NamedTuple):
     skipped: int
 
     def plus(self, other: Counts) -> Counts:
-        """Return the sum, entry by entry."""
         return Counts(*(mine + its for mine, its in zip(self, other, strict=True)))
 
 
@@ -96,7 +101,6 @@ LANES = (
             Step(markers="fuzz", options=("-n", "2", *_files_of("fuzz"))),
         ),
         limit_s=600,
-        constraints="constraints/core.txt",
     ),
     Lane(
         name="docs",
@@ -108,7 +112,6 @@ LANES = (
             ),
         ),
         limit_s=300,
-        constraints="constraints/core.txt",
     ),
     Lane(
         name="sandbox",
@@ -120,19 +123,16 @@ LANES = (
             ),
         ),
         limit_s=300,
-        constraints="constraints/core.txt",
     ),
     Lane(
         name="processes",
         steps=(Step(markers="processes and not web", options=(*_WAITING, *_files_of("processes")), is_required=True),),
         limit_s=900,
-        constraints="constraints/core.txt",
     ),
     Lane(
         name="web",
         steps=(Step(markers="web", options=(*_WAITING, *_files_of("web"))),),
         limit_s=900,
-        constraints="constraints/core.txt",
         packages=("playwright==1.65.2", "miniwob==1.1.0"),
         debian=("chromium:chromium",),
     ),
@@ -140,14 +140,12 @@ LANES = (
         name="proofs",
         steps=(Step(markers="proofs", options=(*_PARALLEL, "tests/envs/math")),),
         limit_s=180,
-        constraints="constraints/core.txt",
         debian=("coqtop:coq",),
     ),
     Lane(
         name="java",
         steps=(Step(markers="java", options=(*_PARALLEL, *_files_of("java"))),),
         limit_s=600,
-        constraints="constraints/core.txt",
         packages=("scienceworld==1.2.3", "textworld-express==1.1.0"),
         debian=("java:default-jre-headless",),
     ),
@@ -156,8 +154,6 @@ LANES = (
         # In their own folder: verl brings a package `scripts`, which would hide ours from other tests.
         steps=(Step(markers="peers", options=("tests/peers",)),),
         limit_s=900,
-        constraints="constraints/peers.txt",
-        packages=("--no-deps", "--requirement=constraints/peers.txt"),
         has_own_environment=True,
     ),
     Lane(
@@ -165,8 +161,6 @@ LANES = (
         # What a killed engine leaves open is reported by whoever collects it, not by the test that killed it.
         steps=(Step(markers="vllm", options=("--timeout=600", "-W", "ignore::ResourceWarning", *_files_of("vllm"))),),
         limit_s=900,
-        constraints="constraints/vllm.txt",
-        packages=("--no-deps", "--requirement=constraints/vllm.txt"),
         has_own_environment=True,
     ),
     Lane(
@@ -179,23 +173,18 @@ LANES = (
             ),
         ),
         limit_s=600,
-        constraints="constraints/ray.txt",
-        packages=("--no-deps", "--requirement=constraints/ray.txt"),
         has_own_environment=True,
     ),
     Lane(
         name="notebook",
         steps=(Step(markers="notebook", options=("tests/docs",)),),
         limit_s=300,
-        constraints="constraints/notebook.txt",
-        packages=("--no-deps", "--requirement=constraints/notebook.txt"),
         has_own_environment=True,
     ),
     Lane(
         name="docker",
         steps=(Step(markers="docker", options=("tests/envgym/sandbox", "tests/docs/test_docker.py")),),
         limit_s=600,
-        constraints="constraints/core.txt",
         packages=("docker==7.2.0",),
         debian=("dockerd:docker.io", "debootstrap:debootstrap"),
         starter=("scripts/with_docker.py",),
@@ -210,7 +199,6 @@ LANES = (
             ),
         ),
         limit_s=600,
-        constraints="constraints/core.txt",
     ),
 )
 
@@ -229,7 +217,7 @@ def main() -> int:
         return 0
     lanes = [lane for lane in LANES if not arguments.lanes or lane.name in arguments.lanes]
     if arguments.fast:
-        lanes = [Lane(name="fast", steps=(_FAST,), limit_s=300, constraints="constraints/core.txt")]
+        lanes = [Lane(name="fast", steps=(_FAST,), limit_s=300)]
     return _run_lanes(lanes)
 
 
@@ -243,7 +231,7 @@ def _run_lanes(lanes: list[Lane]) -> int:
             continue
         python = _prepare(lane)
         if python is None:
-            report.append(f"lane {lane.name}: skipped, {' '.join(lane.packages)} cannot be installed (see above)")
+            report.append(f"lane {lane.name}: skipped, {' '.join(lane.requirements)} cannot be installed (see above)")
             continue
         ready = time.monotonic()
         counts, is_lane_good = _run_steps(lane, python)
@@ -267,7 +255,7 @@ def _why_not(lane: Lane) -> str:
 def _prepare(lane: Lane) -> str | None:
     """Install the lane's packages; return the Python to run it with, or None if they do not install."""
     python = Path(sys.executable)
-    if not lane.packages:
+    if not lane.requirements:
         return str(python)
     if lane.has_own_environment:
         folder = ROOT / f".venv-{lane.name}"
@@ -275,8 +263,7 @@ def _prepare(lane: Lane) -> str | None:
         if not python.exists():
             subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
         _link_environment(python)
-    install = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    install += ["--constraint", str(ROOT / lane.constraints), *lane.packages]
+    install = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *lane.requirements]
     return None if subprocess.run(install, cwd=ROOT, check=False).returncode else str(python)
 
 

@@ -13,10 +13,10 @@ from urllib.parse import urlencode
 
 from playwright.sync_api import Browser, ViewportSize, sync_playwright
 
-from envgym.episodes import trees_of
 from envgym.errors import InvalidInput
 from envgym.report.from_run import write_run_report
-from envgym.runs import RunDirectory
+from envgym.runs.directory import RunDirectory
+from envgym.runs.episodes import trees_of
 from envgym.viewer.server import ViewerServer, running
 from envgym.viewer.viewed_run import ViewedRun
 
@@ -45,13 +45,13 @@ def take_tree(browser: Browser, run: RunDirectory) -> Path:
     tree = max(trees, key=lambda tree: len(tree.nodes))
     viewed.refresh()
     columns = viewed.columns
-    at = columns.tree_ids.to_pylist().index(tree.id)
-    shown = viewed.tree(columns.files[columns.file[at]].source, int(columns.numbers["step"][at]), tree.id)
-    rewards = [node["mean_reward"] if node["ending"] else None for node in shown["nodes"]]
-    known = [-1.0 if reward is None else float(reward) for reward in rewards]
-    leaf = known.index(max(known))
-    name = {"source": shown["source"], "step": shown["step"], "tree": tree.id, "node": leaf}
-    server = ViewerServer([viewed], host="127.0.0.1", port=0, token=None, problems=[])
+    (row,) = columns.table.slice(columns.table["tree_id"].to_pylist().index(tree.id), 1).to_pylist()
+    tree_view = viewed.tree(row["source"], row["step"], tree.id)
+    rewards = [node["mean_reward"] if node["ending"] else None for node in tree_view["nodes"]]
+    values = [-1.0 if reward is None else float(reward) for reward in rewards]
+    leaf = values.index(max(values))
+    name = {"source": tree_view["source"], "step": tree_view["step"], "tree": tree.id, "node": leaf}
+    server = ViewerServer([viewed])
     with running(server):
         page = browser.new_page(viewport=SIZE)
         page.goto(f"{server.url}/#/run/0/tree?{urlencode(name)}")

@@ -60,12 +60,12 @@ def _build(source: Path, target: Path) -> Path:
 
 def _check_files(wheel: Path, source: Path) -> None:
     """Refuse a wheel that lacks a file of the rooms, read through the links."""
-    wanted = {
+    expected = {
         (Path(folder) / file).relative_to(source).as_posix()
         for folder, _, files in os.walk(source / "envgym", followlinks=True)
         for file in files
     }
-    if missing := sorted(wanted - set(zipfile.ZipFile(wheel).namelist())):
+    if missing := sorted(expected - set(zipfile.ZipFile(wheel).namelist())):
         sys.exit(f"the wheel must hold every file of the rooms, lacks {missing}; see package-data in pyproject.toml.")
 
 

@@ -98,21 +98,21 @@ def _build(host: str, *, is_own: bool) -> None:
     """Build the image, unless the engine has one made of the same files. Raises: NoEngine: it cannot be built."""
     sources = [ROOT / "docker" / "sandbox" / "Dockerfile", ROOT / "docker" / "build_base.sh"]
     key = hashlib.blake2b(b"".join(path.read_bytes() for path in sources), digest_size=8).hexdigest()
-    wanted = ["docker", "image", "inspect", IMAGE, "--format", f'{{{{index .Config.Labels "{_LABEL}"}}}}']
-    if _run(wanted, host)[1].strip() == key:
+    inspect = ["docker", "image", "inspect", IMAGE, "--format", f'{{{{index .Config.Labels "{_LABEL}"}}}}']
+    if _run(inspect, host)[1].strip() == key:
         return
     deadline = time.monotonic() + _BUILD_S
     build = ["docker", "build", "--quiet", "--label", f"{_LABEL}={key}", "--tag", IMAGE]
     if is_own:
         print("Building the base image with debootstrap, and the sandbox on it: some minutes, once.", flush=True)
         if _run(["docker", "image", "inspect", BASE], host)[0] != 0:
-            code, said = _run([str(ROOT / "docker" / "build_base.sh"), BASE], host, deadline)
+            code, output = _run([str(ROOT / "docker" / "build_base.sh"), BASE], host, deadline)
             if code != 0:
-                raise NoEngine(f"the base image cannot be built: {said.strip()[-300:]}")
+                raise NoEngine(f"the base image cannot be built: {output.strip()[-300:]}")
         build += ["--network", "host", "--build-arg", f"BASE={BASE}"]
-    code, said = _run([*build, str(ROOT / "docker" / "sandbox")], host, deadline)
+    code, output = _run([*build, str(ROOT / "docker" / "sandbox")], host, deadline)
     if code != 0:
-        raise NoEngine(f"the image cannot be built: {said.strip()[-300:]}")
+        raise NoEngine(f"the image cannot be built: {output.strip()[-300:]}")
 
 
 def _answers(host: str) -> bool:
@@ -133,12 +133,12 @@ def _run(command: list[str], host: str, deadline: float | None = None) -> tuple[
         start_new_session=True,
     ) as child:
         try:
-            said, _ = child.communicate(timeout=None if deadline is None else max(deadline - time.monotonic(), 0.0))
+            output, _ = child.communicate(timeout=None if deadline is None else max(deadline - time.monotonic(), 0.0))
         except subprocess.TimeoutExpired:
             os.killpg(child.pid, signal.SIGKILL)  # with all that a script has started
             do = "set ENVGYM_DOCKER_BUILD_S to more, or build the images once by hand"
             raise NoEngine(f"the image takes longer than {_BUILD_S:.0f} s to build; {do}") from None
-    return child.returncode, said
+    return child.returncode, output
 
 
 def _naming(host: str) -> dict[str, str]:

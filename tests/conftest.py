@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 os.environ["LANGUAGE"] = "C"  # argparse looks for a translation of each of its words in files, every time
 
 import gymnasium
@@ -37,7 +38,7 @@ _UNTIMED = hypothesis.settings(deadline=None, database=None, suppress_health_che
 hypothesis.settings.register_profile("ci", _UNTIMED, derandomize=True, max_examples=50)
 hypothesis.settings.register_profile("fuzz", _UNTIMED, derandomize=False, max_examples=200)
 
-_LANE_MODULES = {"peers": "trl", "viewer": "fastapi"}
+_LANE_MODULES = {"peers": "trl"}
 """Folder of tests -> module without which its files cannot be imported."""
 
 _FUZZ_SECONDS = float(os.environ.get("ENVGYM_FUZZ_SECONDS", "30"))

@@ -38,7 +38,6 @@ def packages() -> list[str]:
 
 
 def documented_modules() -> list[str]:
-    """Return the modules that the documentation imports from."""
     return sorted({match[1] or match[2] for page in PAGES for match in _IMPORT.finditer(page.read_text())})
 
 

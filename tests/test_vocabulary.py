@@ -44,6 +44,16 @@ BANNED_WORDS = frozenset({"crew", "elder", "lesson", "lessons", "purse", "turnst
 """Words that no class, function, argument, field or module is named with."""
 BANNED_MODULES = frozenset({"drift", "growth", "judging", "opening", "points", "sampled", "seen", "world"})
 """Names of modules of the contract, the agents and the trainer that say nothing of what the module holds."""
+VAGUE_NAMES = frozenset(
+    {"asked", "chosen", "drawn", "found", "given", "held", "kept", "known", "made", "said", "shown", "told", "wanted"}
+)
+"""Names of variables that say that a value was obtained, not what it is."""
+TERMS: Mapping[str, frozenset[str]] = {
+    "trainer/methods/losses/dpo.py": frozenset({"chosen"}),
+    "trainer/methods/pairs.py": frozenset({"chosen"}),
+    "trainer/methods/protocols.py": frozenset({"kept"}),
+}
+"""File -> names that are terms of the field there: chosen and rejected answers, groups that a filter kept."""
 BANNED_PHRASES: Mapping[str, str] = {
     r"conformance suite": "conformance check",
     r"as a settings file says": "from a YAML file",
@@ -111,11 +121,34 @@ def test_no_name_is_a_word_of_the_old_vocabulary(folder: str) -> None:
     assert not banned, "names must be of the field, see CONTRIBUTING.md:\n" + "\n".join(banned)
 
 
+@pytest.mark.parametrize("room", ROOMS)
+def test_variables_are_named_after_what_they_hold(room: str) -> None:
+    vague = [
+        f"{source.path}: {', '.join(sorted(names))}"
+        for source in sources(room)
+        if not source.is_data and (names := (source.variables & VAGUE_NAMES) - TERMS.get(source.path, frozenset()))
+    ]
+    assert not vague, "name the value, not that it was obtained:\n" + "\n".join(vague)
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_docstrings_name_what_is_returned(room: str) -> None:
+    vague = [
+        f"{source.path}: {line}"
+        for source in sources(room)
+        if not source.is_data
+        for line in source.docstrings
+        if line.startswith("Return what ")
+    ]
+    assert not vague, "name the value that is returned:\n" + "\n".join(vague)
+
+
 def prose() -> list[Path]:
     """Return what users read: pages, except generated lists; commands; plug-in summaries; report and viewer."""
     folders = (ROOT, ROOT / "docs", ROOT / "docs" / "results")
     pages = [path for folder in folders for path in folder.glob("*.md") if not path.is_symlink()]
-    catalogs = (*ROOT.glob("*/catalog.toml"), ROOT / "trainer/recipes.yaml")
+    tables = ("envgym/config/tables.toml", "agents/tables.toml", "trainer/tables.toml", "trainer/recipes.yaml")
+    catalogs = (ROOT / "envs/catalog.toml", *(ROOT / path for path in tables))
     scripts = (*(ROOT / "envgym/report/static/js").glob("*.js"), *(ROOT / "envgym/viewer/static/assets").glob("*.js"))
     spoken = (*(ROOT / "envgym/cli").glob("*.*"), *scripts, *catalogs)
     return [path for path in (*pages, *spoken) if path.name not in ("CHANGELOG.md", "papers.md", "environments.md")]

@@ -1,47 +1,34 @@
 """Everything a run needs in one process: model, tokenizer, agent, policy and learner, built from settings."""
 
-import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
 
-from envgym.agents.catalog import SEARCH
-from envgym.agents.loop.agent import Agent, make_agent
+from envgym.agents.loop.agent import make_agent
 from envgym.agents.models.loading import prepare_device
-from envgym.agents.models.weights import merged_weights
 from envgym.agents.policies.backends import autocast_dtype, build_trained_policy
 from envgym.agents.protocols import Policy
-from envgym.agents.search import RolloutContext, Strategy
-from envgym.agents.search.protocol import TreeStrategy
-from envgym.core.trajectory import Group
-from envgym.trainer.batch.build import TrainingBatch, build_batch
-from envgym.trainer.batch.rows import TrainRow
-from envgym.trainer.batch.scores import ComputeScores
+from envgym.agents.search import Strategy
+from envgym.agents.search.protocol import SEARCH, TreeStrategy
 from envgym.trainer.checks.changes import planned_settings
-from envgym.trainer.checks.compatibility import (
-    check_critic_stays,
-    check_run,
-    check_search,
-)
+from envgym.trainer.checks.compatibility import check_critic_stays, check_run, check_search, warn_of_other_rewards
+from envgym.trainer.checks.preflight import check_hint_wrappers, check_task_inputs, warn_of_idle_choices
 from envgym.trainer.env_source import EnvSource, TaskPool, build_env_sources, decontaminate
+from envgym.trainer.launch.endpoints import Endpoints
 from envgym.trainer.learner.causal_lm import check_head
 from envgym.trainer.learner.critic import Critic
 from envgym.trainer.learner.learner import Learner
-from envgym.trainer.learner.token_record import TokenRecord
-from envgym.trainer.learner.train_step import SamplesCheck
-from envgym.trainer.method import Method, build_method
-from envgym.trainer.methods.annotators.base import Model
+from envgym.trainer.learner.settings import CriticSettings
+from envgym.trainer.method import Method, build_method, changed_method, run_choices
 from envgym.trainer.methods.losses.kl_reference import REFERENCE
 from envgym.trainer.methods.protocols import (
-    Checkpointed,
     CriticCredit,
 )
-from envgym.trainer.methods.replay.base import Replay
-from envgym.trainer.metrics.update import Metrics
+from envgym.trainer.methods.scores import ScoreRequest
 from envgym.trainer.models.base import (
     ModelContext,
     build_models,
@@ -52,228 +39,44 @@ from envgym.trainer.models.base import (
 from envgym.trainer.models.frozen import SnapshotModel
 from envgym.trainer.models.opponent import seat_models
 from envgym.trainer.models.policy_model import load_model
-from envgym.trainer.models.reference import begin_models, reference_of
-from envgym.trainer.models.scores import ScoringModels, check_score_models
-from envgym.trainer.models.token_critic import TokenCritic
-from envgym.trainer.models.trained import TrainedModel
+from envgym.trainer.models.reference import reference_of
+from envgym.trainer.models.scores import check_score_models
 from envgym.trainer.rollout.annotate import AnnotateStage
-from envgym.trainer.rollout.collector import Collector
-from envgym.trainer.sections import CriticSettings, RolloutSettings
+from envgym.trainer.rollout.groups import CollectPlan
+from envgym.trainer.run import RunContext
 from envgym.trainer.settings import TrainSettings
 
 if TYPE_CHECKING:
     from envgym.trainer.learner.ranks.learner import RankCalls
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunContext:
-    """The parts of one run."""
-
-    env_sources: dict[str, EnvSource]
-    tasks: TaskPool
-    """The tasks of the envs, and those that the run adds."""
-    method: Method
-    model: Any
-    """PreTrainedModel or PeftModel."""
-    tokenizer: Any
-    agent: Agent
-    evaluation_search: Strategy
-    """Finds the episodes of evaluations."""
-    policy: Policy
-    """Samples from `model` itself, or from a copy that `sync` renews."""
-    learner: Learner
-    device: torch.device
-    models: Mapping[str, Model] = field(default_factory=dict)
-    """The named models, and the reference of a KL term."""
-    probed: Mapping[str, float] = field(default_factory=dict)
-    """What annotators measured of their models before the run began."""
-
-    @property
-    def trained_models(self) -> dict[str, TrainedModel]:
-        """The named models that learn beside the policy."""
-        return {name: model for name, model in self.models.items() if isinstance(model, TrainedModel)}
-
-    @property
-    def critic(self) -> TokenCritic | None:
-        """The critic with weights of its own; None: there is none, or it is a head on the policy."""
-        return next((model for model in self.models.values() if isinstance(model, TokenCritic)), None)
-
-    def compute_logprobs(self, rows: Sequence[TrainRow]) -> list[list[float]]:
-        """Return the learner's log-probs of the scored tokens of rows at temperature 1, nats, while nobody samples."""
-        with self.policy.pause():
-            return self.learner.compute_logprobs(rows, temperature=1.0).tolist()
-
-    def train_step(
-        self,
-        rows: Sequence[TrainRow],
-        *,
-        step: int,
-        check_samples: SamplesCheck | None = None,
-        record: TokenRecord | None = None,
-    ) -> Metrics:
-        """Run the updates of one train step on its rows: the policy's, and those of a critic with weights of its own.
-
-        `check_samples` and `record` are as for `Learner.train_step`.
-
-        Raises: InvalidInput: a loss or a gradient is not finite.
-        """
-        objective = self.method.objective
-        learned = self.learner.train_step(rows, objective, step=step, check_samples=check_samples, record=record)
-        return learned if self.critic is None else learned | self.critic.learn(rows, self.learner.optim, step=step)
-
-    def train_models(self, groups: Sequence[Group], *, step: int) -> Metrics:
-        """Let the named models learn from the groups of a step; return their metrics, `models/NAME/...`."""
-        learned = {name: model.train_step(groups, step=step) for name, model in self.trained_models.items()}
-        return {f"models/{name}/{key}": value for name, found in learned.items() for key, value in found.items()}
-
-    def checkpointed_parts(self, *, with_tasks: bool) -> dict[str, Checkpointed]:
-        """Return what a checkpoint holds of methods and models, and with them the tasks that the run has added."""
-        parts = self.method.checkpointed_parts()
-        parts |= {f"model_{name}": model for name, model in self.models.items() if isinstance(model, Checkpointed)}
-        return parts | ({"tasks": self.tasks} if with_tasks else {})
-
-    def begin_models(self, folder: Path, *, reference_step: int = 0) -> None:
-        """Let the named models take up the policy as it is now, or what they kept in a run's `folder` before.
-
-        Raises: SettingsError: the model called `reference` has no module that a KL term can read. RunError: it was
-        reset after `reference_step` steps, and is not there.
-        """
-        begin_models(self.models, folder, reference_step=reference_step)
-        self.open_reference()
-
-    def open_reference(self) -> None:
-        """Let the learner read the reference where the objective has a KL term. Raises: SettingsError: it cannot."""
-        needs_reference = self.method.objective.settings.kl_coef > 0
-        reference = reference_of(self.models, self.learner.forward) if needs_reference else None
-        self.learner.set_reference(reference, self.policy.pause)
-
-    def update_policy(self, version: int) -> None:
-        """Let the policy sample from the learner's weights as they are now."""
-        if self.policy.shares_weights:
-            self.policy.set_version(version)
-        else:
-            self.policy.update_weights(merged_weights(self.model), version)
-
-    async def close(self, collector: Collector) -> None:
-        """End what still runs: the groups that a collector grows, and the models beside the policy."""
-        await collector.close()
-        for model in self.models.values():
-            await model.close()
-
-    @property
-    def compute_scores(self) -> ComputeScores:
-        """Computes scores of rows, with the policy as it is and the named models."""
-        temperature = self.method.objective.temperature
-        critic = None if self.critic is None else self.critic.learner
-        return ScoringModels(learner=self.learner, models=self.models, temperature=temperature, critic=critic)
-
-    def build_batch(self, groups: Sequence[Group], *, step: int = 0) -> TrainingBatch:
-        """Shape the rewards of kept groups, credit their episodes, where needed with the critic, and make rows.
-
-        Args:
-            groups: kept by the filter.
-            step: the train step, from 0.
-        """
-        method = self.method
-        return build_batch(
-            [method.shaping(group) for group in groups],
-            method.credit,
-            once=method.objective.settings.shared_tokens == "once",
-            origins=method.objective.origins,
-            step=step,
-            scores=method.scores,
-            compute=self.compute_scores,
-            weights=method.weights,
-        )
-
-    def make_collector(
-        self,
-        settings: TrainSettings,
-        *,
-        rollout: RolloutSettings | None = None,
-        search: Strategy | None = None,
-        seed: int | None = None,
-        rounds: int = 1,
-        last: int | None = None,
-        replay: Replay | None = None,
-    ) -> Collector:
-        """Return a collector of this run's groups.
-
-        Args:
-            settings: of the run.
-            rollout: instead of the settings' section.
-            search: instead of the method's.
-            seed: instead of the run's.
-            rounds: as for `Collector`.
-            last: as for `Collector`.
-            replay: as for `Collector`.
-        """
-        agent, concurrency = self.agent, settings.engine.concurrency
-        sampling = settings.sampling.sampling
-        slots = asyncio.Semaphore(concurrency)
-        return Collector(
-            RolloutContext(agent=agent, policy=self.policy, sampling=sampling, slots=slots),
-            rollout or settings.rollout,
-            env_sources=self.env_sources,
-            tasks=self.tasks,
-            curriculum=self.method.curriculum,
-            search=search or self.method.search,
-            keep_groups=self.method.filter,
-            concurrency=concurrency,
-            seed=settings.run.seed if seed is None else seed,
-            rounds=rounds,
-            last=last,
-            annotate=self._annotate_stage,
-            replay=replay,
-            allocator=self.method.allocator,
-            weighs_samples=self.method.objective.weighs_samples,
-        )
-
-    @property
-    def _annotate_stage(self) -> AnnotateStage | None:
-        annotators = self.method.annotators
-        return AnnotateStage(annotators=annotators, models=self.models) if annotators else None
-
-    def change_collector(self, collector: Collector, settings: TrainSettings) -> None:
-        """Let a collector of this run begin its next groups by other settings, and by this method."""
-        collector.change(
-            settings.rollout,
-            agent=self.agent,
-            sampling=settings.sampling.sampling,
-            curriculum=self.method.curriculum,
-            search=self.method.search,
-            keep_groups=self.method.filter,
-            rounds=settings.resampling.rounds,
-            weighs_samples=self.method.objective.weighs_samples,
-        )
+_ALONE = Endpoints()
 
 
 def build_run_context(
-    settings: TrainSettings, *, checkpoint: Path | None = None, ranks: "RankCalls | None" = None
+    settings: TrainSettings,
+    *,
+    method: Method | None = None,
+    checkpoint: Path | None = None,
+    endpoints: Endpoints = _ALONE,
+    ranks: "RankCalls | None" = None,
 ) -> RunContext:
     """Build the parts; cheap checks first, the model last.
 
     Args:
         settings: of the run.
+        method: of these settings; None: it is built, too.
         checkpoint: take the weights from here instead of from `model.name`.
+        endpoints: where the processes beside this one serve.
         ranks: that learn together, of which this is the first; None: this process learns alone.
     """
-    method = build_method(settings)
-    env_sources = decontaminate(build_env_sources(settings.envs, settings.evaluation), settings.decontamination)
+    method = build_method(settings) if method is None else method
+    env_sources = build_env_sources(settings.envs, settings.evaluation, servers=endpoints.env_servers)
+    env_sources = decontaminate(env_sources, settings.decontamination)
     evaluation_search = SEARCH.build(settings.evaluation.search)
-    check_run(method.search, method.credit, method.curriculum, settings, env_sources)
     planned = list(planned_settings(settings, method.controllers))
-    requests = list(method.scores)
-    for changed in planned:
-        changed_method = build_method(changed)
-        requests += changed_method.scores
-        check_run(changed_method.search, changed_method.credit, changed_method.curriculum, changed, env_sources)
-        check_critic_stays(method.credit, changed_method.credit, changed)
-    check_search(evaluation_search, env_sources, settings.agent, group_size=None)
-    check_models(settings, {f"annotate {name}": annotator for name, annotator in method.annotators.items()})
-    readers = {name: getattr(method, name) for name in ("curriculum", "filter", "shaping", "credit")}
-    check_annotations_are_made(method.annotators, readers)
-    device = prepare_device(settings.engine.device, settings.engine.threads)
+    requests = _check_choices(method, evaluation_search, settings, planned, env_sources)
+    engine = endpoints.engine(settings.engine)
+    device = prepare_device(engine.device, engine.threads)
     torch.manual_seed(settings.run.seed)
     model, tokenizer = load_model(settings.model, device, checkpoint)
     agent = make_agent(settings.agent, tokenizer)
@@ -283,14 +86,18 @@ def build_run_context(
             search.check_tokenizer(tokenizer)
     learner = _build_learner(settings, method, model, device, ranks)
     policy = build_trained_policy(
-        settings.model, settings.engine, learner_model=model, deterministic=settings.rollout.deterministic
+        settings.model,
+        engine,
+        learner_model=model,
+        deterministic=settings.rollout.deterministic,
+        endpoints=endpoints.policy,
     )
     policy.check_sampling(settings.sampling.sampling)
     if ranks is not None and not policy.shares_weights:
         model.to("cpu")  # it is there to be sent and saved
-    parts = ModelContext(model=model, tokenizer=tokenizer, policy=policy, device=device, settings=settings)
-    models = build_models(parts)
-    has_kl = any(given.objective.kl_coef for given in (settings, *planned))
+    parts = model_context(settings, model=model, tokenizer=tokenizer, policy=policy, device=device)
+    models = build_models(settings.models, parts)
+    has_kl = any(item.objective.kl_coef for item in (settings, *planned))
     if has_kl or any(request.model == REFERENCE for request in requests):
         models.setdefault(REFERENCE, SnapshotModel(parts))
     if has_kl:
@@ -298,6 +105,8 @@ def build_run_context(
     check_score_models(requests, models)
     env_sources = seat_models(env_sources, models)
     return RunContext(
+        run=settings.run,
+        model_settings=settings.model,
         env_sources=env_sources,
         tasks=TaskPool(env_sources),
         method=method,
@@ -313,23 +122,117 @@ def build_run_context(
     )
 
 
+def model_context(
+    settings: TrainSettings, *, model: nn.Module, tokenizer: object, policy: Policy, device: torch.device
+) -> ModelContext:
+    """Return the parts and the sections that the named models of a run may share."""
+    return ModelContext(
+        model=model,
+        tokenizer=tokenizer,
+        policy=policy,
+        device=device,
+        run=settings.run,
+        model_settings=settings.model,
+        agent=settings.agent,
+        sampling=settings.sampling,
+        staleness=settings.rollout.staleness,
+        optim=settings.optim,
+        critic=settings.critic or CriticSettings(),
+        objective=settings.objective,
+        correction=settings.correction,
+    )
+
+
+def collect_plan(context: RunContext, settings: TrainSettings) -> CollectPlan:
+    """Return how a run collects the groups of a single step; one that trains also has rounds, a replay and an end."""
+    method = context.method
+    annotate = AnnotateStage(annotators=method.annotators, models=context.models) if method.annotators else None
+    return CollectPlan(
+        rollout=settings.rollout,
+        env_sources=context.env_sources,
+        tasks=context.tasks,
+        agent=context.agent,
+        policy=context.policy,
+        sampling=settings.sampling.sampling,
+        curriculum=method.curriculum,
+        search=method.search,
+        keep_groups=method.keep_groups,
+        concurrency=settings.engine.concurrency,
+        seed=settings.run.seed,
+        annotate=annotate,
+        allocator=method.allocator,
+        weighs_samples=method.objective.weighs_samples,
+    )
+
+
+def changed_run_context(context: RunContext, before: TrainSettings, after: TrainSettings) -> RunContext:
+    """Return a run's parts after a change of settings, which the learner follows from now on.
+
+    A method whose choice did not change stays the object that it was; one that keeps a state and gets other settings
+    goes on with its state.
+
+    Raises: SettingsError: the settings do not suit the run.
+    """
+    method = changed_method(context.method, before, after)
+    check_score_models(method.scores, context.models)
+    check_run(method, context.env_sources, after.agent, after.rollout.group_size)
+    if isinstance(method.search, TreeStrategy):
+        method.search.check_tokenizer(context.tokenizer)
+    context.learner.change_optim(after.optim)
+    return replace(context, method=method, agent=replace(context.agent, settings=after.agent))
+
+
+def _check_choices(
+    method: Method,
+    evaluation_search: Strategy,
+    settings: TrainSettings,
+    planned: Sequence[TrainSettings],
+    env_sources: Mapping[str, EnvSource],
+) -> list[ScoreRequest]:
+    """Check that the choices of a run, and of the settings that its controllers plan, fit together and its envs.
+
+    Returns: the scores that the methods request.
+
+    Raises: SettingsError, InvalidInput: two choices, or a choice and an env, do not fit.
+    """
+    check_run(method, env_sources, settings.agent, settings.rollout.group_size)
+    check_task_inputs(method.task_readers, env_sources)
+    check_hint_wrappers(env_sources)
+    requests = list(method.scores)
+    for changed in planned:
+        planned_method = build_method(changed)
+        requests += planned_method.scores
+        check_run(planned_method, env_sources, changed.agent, changed.rollout.group_size)
+        check_task_inputs(planned_method.task_readers, env_sources)
+        check_critic_stays(method.credit, planned_method.credit, changed.credit.name)
+    check_search(evaluation_search, env_sources, settings.agent, group_size=None)
+    check_models(settings.models, {f"annotate {name}": annotator for name, annotator in method.annotators.items()})
+    readers = {name: getattr(method, name) for name in ("curriculum", "filter", "shaping", "credit")}
+    check_annotations_are_made(method.annotators, readers)
+    if settings.demonstrations is None:  # those may read annotations, too
+        warn_of_idle_choices(method.curriculum, method.annotators, readers.values(), env_sources)
+    warn_of_other_rewards(run_choices(method, settings))
+    return requests
+
+
 def _build_learner(
     settings: TrainSettings, method: Method, model: nn.Module, device: torch.device, ranks: "RankCalls | None"
 ) -> Learner:
-    """Build the learner of the run, with a critic on its body where the credit reads one."""
-    chosen = settings.critic or CriticSettings()
-    has_critic = isinstance(method.credit, CriticCredit) and chosen.model is None
+    critic_settings = settings.critic or CriticSettings()
+    has_critic = isinstance(method.credit, CriticCredit) and critic_settings.model is None
     rates = ["optim.lr", "critic.lr"] if has_critic else ["optim.lr"]
     if ranks is not None:
-        from envgym.trainer.ranks import lead  # heavy, for few runs
+        from envgym.trainer.launch.ranks import LearnerSections, lead  # heavy, for few runs
 
-        return lead(ranks, settings, model, has_critic=has_critic, rates=rates)
+        critic = critic_settings if has_critic else None
+        sections = LearnerSections(settings.run, settings.model, settings.optim, critic)
+        return lead(ranks, settings.model_dump(mode="json"), model, sections, rates=rates)
     return Learner(
         model,
         optim=settings.optim,
         num_steps=settings.run.steps,
         device=device,
         autocast=autocast_dtype(settings.model),
-        critic=Critic(model, chosen, settings.optim, device=device) if has_critic else None,
+        critic=Critic(model, critic_settings, settings.optim, device=device) if has_critic else None,
         rates=rates,
     )

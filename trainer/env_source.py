@@ -14,11 +14,11 @@ from envgym.core.serialize import task_from_json, task_to_json
 from envgym.core.tasks import Split, Task, TaskSource
 from envgym.env import Env
 from envgym.errors import InvalidInput, SettingsError, sentence
-from envgym.files import write_json
-from envgym.runs import check_labels
+from envgym.runs.directory import check_labels
+from envgym.runs.files import write_json
 from envgym.trainer.methods.decontamination import DecontaminatedTasks
 from envgym.trainer.methods.protocols import EnvSupply, TaskRequest
-from envgym.trainer.sections import DecontaminationSettings
+from envgym.trainer.settings import DecontaminationSettings
 
 ADDED_FROM: Final = 2**32
 """Index of the first task that a run adds to an env's own."""
@@ -39,12 +39,15 @@ class EnvSource:
     """What it is evaluated on."""
 
 
-def build_env_sources(envs: Sequence[EnvSettings], evaluation: EvaluationSettings) -> dict[str, EnvSource]:
+def build_env_sources(
+    envs: Sequence[EnvSettings], evaluation: EvaluationSettings, *, servers: tuple[str, ...] = ()
+) -> dict[str, EnvSource]:
     """Make every env once to see that its settings hold and that there are tasks, and return the env sources by label.
 
     Args:
         envs: of the mixture.
         evaluation: how many distinct tasks each is evaluated on; where the split ends before, all of it.
+        servers: addresses of the servers of envs that name none; empty: those are made in this process.
 
     Raises: UnknownName, InvalidInput: an unknown id or setting, or an endless supply that repeats itself before so many
         tasks are found. SettingsError: two envs of one label, or a split without tasks.
@@ -52,7 +55,7 @@ def build_env_sources(envs: Sequence[EnvSettings], evaluation: EvaluationSetting
     check_labels((spec.label for spec in envs), where="envs")
     env_sources: dict[str, EnvSource] = {}
     for spec in envs:
-        make = spec.maker()
+        make = spec.maker(servers)
         with closing(make()) as env:
             tasks = env.unwrapped.tasks
         held_out = held_out_tasks(tasks, evaluation.tasks, split=evaluation.split)
@@ -110,10 +113,10 @@ class TaskPool:
 
         Raises: InvalidInput: it is no train task, or one on which the run is evaluated.
         """
-        known = self._indices.get((label, task.key))
-        if known is not None:
-            return known
-        if task.split is not Split.TRAIN or task.key in {held.key for held in self._env_sources[label].held_out}:
+        existing = self._indices.get((label, task.key))
+        if existing is not None:
+            return existing
+        if task.split is not Split.TRAIN or task.key in {other.key for other in self._env_sources[label].held_out}:
             do, got = "leave it out", f"{task.id!r} of the {task.split} split"
             must = "be a train task on which the run is not evaluated"
             raise InvalidInput.of("task that is added", must, got, where=label, do=do)
@@ -139,7 +142,7 @@ class TaskPool:
         return added[index - ADDED_FROM]
 
     def supplies(self) -> list[EnvSupply]:
-        """Return what a curriculum may draw from."""
+        """Return the task supplies that a curriculum may draw from."""
         return [
             EnvSupply(
                 source.label,
@@ -152,7 +155,6 @@ class TaskPool:
         ]
 
     def save(self, folder: Path) -> None:
-        """Write the tasks that were added."""
         tasks = {label: [task_to_json(task) for task in added] for label, added in self._added.items()}
         write_json(folder / _ADDED, tasks)
 

@@ -9,14 +9,15 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
+from envgym.config.plugins import Choice
 from envgym.errors import SettingsError, check_known, sentence
-from envgym.plugins import Choice
-from envgym.run_trust import check_trusted
+from envgym.runs.trust import check_trusted
+from envgym.trainer.build import build_run_context, collect_plan
 from envgym.trainer.learner.checkpoint import load_state, newest_checkpoint, require_checkpoint
 from envgym.trainer.metrics.callbacks import Callback
-from envgym.trainer.sections import NamedModelSettings
-from envgym.trainer.settings import TrainSettings, train_settings
+from envgym.trainer.settings import NamedModelSettings, TrainSettings, lay_over, train_settings
 from envgym.trainer.train import train
+from envgym.trainer.workflows.dry_run import DryRun, dry_run
 
 _PHASE: Final = "phase:"
 Phase = Mapping[str, Any]
@@ -75,20 +76,16 @@ def phase_settings(shared: Mapping[str, Any], phases: Sequence[Phase], directory
         raise SettingsError(
             sentence("names of phases", "differ", f"{repeated[0]} twice", where="pipeline", do="rename one")
         )
-    found: list[TrainSettings] = []
+    all_settings: list[TrainSettings] = []
     folders: dict[str, str] = {}
     for number, (name, phase) in enumerate(zip(names, phases, strict=True), start=1):
-        data = dict(shared)
-        for section, given in phase.items():
-            if section != "name":
-                old, value = data.get(section), _with_folders(given, folders, where=f"phase {name}")
-                both = isinstance(old, Mapping) and isinstance(value, Mapping) and "name" not in value
-                data[section] = {**old, **value} if both else value  # type: ignore[dict-item]  # `both` checked it
+        own = {section: value for section, value in phase.items() if section != "name"}
+        data = lay_over(shared, _with_folders(own, folders, where=f"phase {name}"))
         run, folders[name] = data.get("run", {}), str(directory / f"{number}-{name}")
         if isinstance(run, Mapping):  # else it is refused below
             data["run"] = {**run, "name": name, "directory": folders[name]}
-        found.append(train_settings(data, where=f"phase {name}"))
-    return found
+        all_settings.append(train_settings(data, where=f"phase {name}"))
+    return all_settings
 
 
 def _with_folders(value: Any, folders: Mapping[str, str], *, where: str) -> Any:  # of a settings file
@@ -103,6 +100,16 @@ def _with_folders(value: Any, folders: Mapping[str, str], *, where: str) -> Any:
     return folders[value.removeprefix(_PHASE)]
 
 
+def dry_runs(phases: Sequence[TrainSettings]) -> list[DryRun]:
+    """Do a dry run of each phase, with the model of the first one. Raises: as `dry_run`."""
+
+    def run(settings: TrainSettings) -> DryRun:  # whose model is freed before the next one is loaded
+        context = build_run_context(settings)
+        return dry_run(context, collect_plan(context, settings), settings.sft)
+
+    return [run(settings) for settings in untrained_phases(phases)]
+
+
 def untrained_phases(phases: Sequence[TrainSettings]) -> list[TrainSettings]:
     """Return the phases as they are before any has trained: a model that an earlier one leaves is the policy's copy."""
     folders = {str(settings.run.path) for settings in phases}
@@ -111,8 +118,8 @@ def untrained_phases(phases: Sequence[TrainSettings]) -> list[TrainSettings]:
         data = model.kind.model_dump()
         if data.get("run") not in folders:
             return model
-        kept = {key: value for key, value in data.items() if key not in ("run", "model")}
-        return model.model_copy(update={"kind": Choice.model_validate(kept)})
+        remaining = {key: value for key, value in data.items() if key not in ("run", "model")}
+        return model.model_copy(update={"kind": Choice.model_validate(remaining)})
 
     return [
         settings.model_copy(update={"models": {name: begun(model) for name, model in settings.models.items()}})
@@ -137,7 +144,6 @@ def train_phases(phases: Sequence[TrainSettings], *, callbacks: Sequence[Callbac
 
 
 def _from_weights(settings: TrainSettings, before: Path) -> TrainSettings:
-    """Return the settings with the model that a phase has left."""
     check_trusted(before, {})
     weights = str(require_checkpoint(before) / "model")
     update = {"adapter": weights} if settings.model.lora is not None else {"name": weights}

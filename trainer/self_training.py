@@ -7,20 +7,39 @@ first policy's. What is complete there is kept, so that a process that was kille
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
+from envgym.config.plugins import override_settings
+from envgym.config.settings import build_settings, places
 from envgym.errors import SettingsError, sentence
+from envgym.runs.directory import RunDirectory, check_new
 from envgym.seeds import derive_seed
-from envgym.settings import build_settings
+from envgym.trainer.build import build_run_context, collect_plan
 from envgym.trainer.learner.checkpoint import newest_checkpoint, require_checkpoint
+from envgym.trainer.methods.protocols import CREDIT
 from envgym.trainer.methods.self_training.base import Sections, SelfTrainingPlan
 from envgym.trainer.metrics.callbacks import Callback
-from envgym.trainer.settings import TrainSettings
+from envgym.trainer.settings import TrainSettings, lay_over, settings_of_run
 from envgym.trainer.train import train
-from envgym.trainer.workflows.value_fit import fit_value, value_settings
+from envgym.trainer.workflows.value_fit import HELD_BACK, ValueFit, fit_value
 
 _REPORT = "report.html"
 """What a training run writes last."""
+
+
+_VALUE_FIT: Final[Mapping[str, Any]] = {
+    "credit": {"name": "gae_token", "decay": 1.0},
+    "critic": {"detach": False, "lr": 0.02, "coef": 1.0},
+    "curriculum": {"name": "uniform"},
+    "search": {"name": "chain"},
+    "filter": {"name": "keep_all"},
+    "shaping": {"name": "none"},
+    "annotate": [],
+    "models": {},
+    "sft": None,
+    "optim": {"lr": 0.001, "epochs": 4, "minibatches": 64, "decay": "linear"},
+}
+"""Sections not taken over from the policy's run. With a decay of 1 the targets are the returns."""
 
 
 class RoundRuns(NamedTuple):
@@ -61,13 +80,13 @@ def self_train(
     runs: list[RoundRuns] = []
     for number in range(1, rounds + 1):
         folder, seed = root / f"round-{number:02d}", derive_seed(settings.run.seed, "self-training", number) % 2**31
-        chosen = plan.scorer_sections(runs[-1].scorer if runs else None)
+        plan_sections = plan.scorer_sections(runs[-1].scorer if runs else None)
         before = runs[-1].scorer if runs and getattr(plan, "continues_scorer", False) else None
-        sections = {**chosen, **(scorer or {})}
+        sections = {**plan_sections, **(scorer or {})}
         fitted = _fitted(policy, folder / "scorer", sections, episodes, seed, on_progress, before=before)
         data = _with_model(settings.model_dump(mode="json"), require_checkpoint(policy) / "model")
         data["run"] |= {"seed": seed}
-        data = _laid_over(data, plan.policy_sections(fitted))
+        data = lay_over(data, plan.policy_sections(fitted))
         built = build_settings(TrainSettings, data, where=f"round {number}")
         policy = _trained(_in_directory(built, folder / "policy"), callbacks)
         runs.append(RoundRuns(fitted, policy))
@@ -97,10 +116,59 @@ def _fitted(
         shutil.rmtree(directory)
     if not directory.exists():
         planned = value_settings(policy, episodes=episodes, directory=directory)
-        data = _laid_over(planned.model_dump(mode="json"), sections)
+        data = lay_over(planned.model_dump(mode="json"), sections)
         data["run"] |= {"seed": seed}
-        fit_value(build_settings(TrainSettings, data, where="scorer"), policy, before=before, on_progress=on_progress)
+        fit_scorer(build_settings(TrainSettings, data, where="scorer"), policy, before=before, on_progress=on_progress)
     return directory
+
+
+def value_settings(
+    source: Path, *, episodes: int, directory: Path | None = None, overrides: Sequence[str] = ()
+) -> TrainSettings:
+    """Return the settings of a fit to the policy of a run: its model, agent, envs and sampling, and the plan of a fit.
+
+    Args:
+        source: the policy's run directory.
+        episodes: on train tasks.
+        directory: of the fit; None: beside the run.
+        overrides: `key=value`, as `optim.lr=0.0003`.
+
+    Raises: RunError, SettingsError, UnknownName: no such run, or settings that do not fit.
+    """
+    source_run = RunDirectory.open(source)
+    theirs = settings_of_run(source_run)
+    data = theirs.model_dump(mode="json")
+    size = data["rollout"]["group_size"]
+    if episodes < size * HELD_BACK:
+        do = "raise --episodes"
+        raise SettingsError(sentence("episodes", f"fill {HELD_BACK} groups of {size}", episodes, where="value", do=do))
+    data["engine"]["backend"] = {"name": "transformers"}  # samples from the learner's own weights
+    data |= {name: dict(part) if isinstance(part, Mapping) else part for name, part in _VALUE_FIT.items()}
+    data["optim"]["micro_batch_tokens"] = theirs.optim.micro_batch_tokens
+    data["run"] |= {"name": f"{source_run.name}-value", "directory": str(directory or f"{source}-value"), "steps": 1}
+    data["rollout"]["groups"] = episodes // size
+    data = override_settings(TrainSettings, data, overrides)
+    if "decay" in getattr(CREDIT.load(str(data["credit"]["name"])), "model_fields", ()):
+        data["credit"].setdefault("decay", _VALUE_FIT["credit"]["decay"])
+    return build_settings(TrainSettings, data, where="value", sources=places(overrides))
+
+
+def fit_scorer(
+    settings: TrainSettings,
+    policy: Path,
+    *,
+    before: Path | None = None,
+    on_progress: Callable[[str, int, int], None] = lambda *_: None,
+) -> ValueFit:
+    """Fit a value to what the newest checkpoint of the run `policy` earns; the other arguments are as for `fit_value`.
+
+    Raises: SettingsError, RunError: settings or directories that do not fit; nothing has been written then.
+    """
+    checkpoint = require_checkpoint(policy)
+    check_new(settings.run.path, another="choose another directory with --out")
+    context = build_run_context(settings, checkpoint=checkpoint)
+    plan, config = collect_plan(context, settings), settings.model_dump(mode="json")
+    return fit_value(context, plan, config, before=before, on_progress=on_progress)
 
 
 def _in_directory(settings: TrainSettings, directory: Path) -> TrainSettings:
@@ -112,13 +180,3 @@ def _with_model(data: dict[str, Any], model: Path) -> dict[str, Any]:
     """Return settings that begin with saved weights, or saved adapters where adapters train."""
     where = "name" if data["model"]["lora"] is None else "adapter"
     return {**data, "model": {**data["model"], where: str(model)}}
-
-
-def _laid_over(data: Mapping[str, Any], sections: Sections) -> dict[str, Any]:
-    """Lay sections over those of `data`; one that names another plug-in, or that was empty, is taken whole."""
-    merged = dict(data)
-    for name, section in sections.items():
-        base = merged.get(name)
-        is_same = isinstance(base, Mapping) and isinstance(section, Mapping) and "name" not in section
-        merged[name] = {**base, **section} if is_same else section  # type: ignore[dict-item]  # both are mappings
-    return merged

@@ -1,9 +1,10 @@
 """The settings of a training run: what a recipe chooses, what a run chooses besides, and how both are read."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from os import PathLike
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -14,30 +15,92 @@ from envgym.agents.settings import (
     EvaluationSettings,
     ModelSettings,
     RolloutSamplingSettings,
+    RunSettings,
 )
+from envgym.config.plugins import Choice, override_settings
+from envgym.config.settings import Settings, build_settings, place_of, places, read_settings_file
 from envgym.core.tree import Source
 from envgym.errors import SettingsError, sentence
-from envgym.plugins import Choice
-from envgym.runs import RunDirectory
-from envgym.settings import Settings, apply_overrides, build_settings, place_of, places, read_settings_file
-from envgym.trainer.catalog import RECIPE
-from envgym.trainer.sections import (
-    CanarySettings,
-    CriticSettings,
-    DecontaminationSettings,
-    DemonstrationSettings,
-    LaunchSettings,
-    NamedModelSettings,
-    ObjectiveSettings,
-    OptimSettings,
-    PhasesSettings,
-    ResamplingSettings,
-    RolloutSettings,
-    SelfTrainingSettings,
-    SftSettings,
-    TrainRunSettings,
-    check_trainable,
-)
+from envgym.runs.directory import RunDirectory
+from envgym.trainer.launch.settings import LaunchSettings
+from envgym.trainer.learner.settings import CriticSettings, ObjectiveSettings, OptimSettings
+from envgym.trainer.recipes import RECIPE
+from envgym.trainer.rollout.settings import ResamplingSettings, RolloutSettings, check_trainable
+from envgym.trainer.workflows.settings import DemonstrationSettings, SftSettings
+
+
+class TrainRunSettings(RunSettings):
+    """The run itself."""
+
+    steps: int = Field(default=100, ge=0)
+    """Train steps (optimizer updates per step: see `optim`)."""
+    checkpoint_every: int = Field(default=10, ge=1)
+    """Steps between checkpoints; the last step always makes one."""
+    keep_checkpoints: int = Field(default=2, ge=1)
+    """Older checkpoints are deleted, that of step 0 too: raise it to evaluate an earlier policy again."""
+    save_episodes_every: int = Field(default=1, ge=0)
+    """Steps between saved batches of episodes, with the numbers that the learner computed of tokens; 0 saves none."""
+    trackers: tuple[Choice, ...] = (Choice(name="progress"), Choice(name="tensorboard"))
+    """What the command line reports the run to: `progress` in the terminal, `tensorboard` event files where the package
+    is installed, `wandb` with its `project`, or one of your own."""
+    journal: bool = True
+    """Keep sampled turns until a checkpoint holds what they taught, so that a resumed run samples none again."""
+    max_invalid_rate: float = Field(default=0.5, ge=0, le=1)
+    """The run stops when a larger share of a step's episodes is invalid, or of the annotations of one name failed."""
+
+    def saves_episodes(self, step: int) -> bool:
+        """Return whether the episodes of a step (from 1) are saved."""
+        return self.save_episodes_every > 0 and step % self.save_episodes_every == 0
+
+
+class DecontaminationSettings(Settings):
+    """Leave out train tasks whose text overlaps with the held-out tasks of the evaluation. Source: 2411.15124."""
+
+    ngram: int = Field(default=8, ge=1)
+    """Words in a row that two texts must have in common."""
+    share: float = Field(default=0.5, ge=0, lt=1)
+    """Largest share of a held-out text's words that lie in such rows of a train task that is kept."""
+
+
+class CanarySettings(Settings):
+    """Before and after every update: are the weights that sample those that have learned?"""
+
+    enabled: bool = True
+    """Whether the check is made."""
+    max_gap: float = Field(default=0.1, gt=0)
+    """Largest mean difference of log-probs between sampler and learner, in nats; beyond it the run stops."""
+    min_move: float = Field(default=1e-3, gt=0)
+    """When the learner's log-probs move by more than this and the sampler's do not, the run stops."""
+    on_rewrite: Literal["row", "fail"] = "row"
+    """A turn whose context had to be rendered anew begins a row of its own, or stops the run; also when not enabled."""
+
+
+class NamedModelSettings(Settings):
+    """A model of the run beside its policy."""
+
+    kind: Choice
+    """`local` (a directory, for log-probs), `snapshot` (the policy as the run began), `endpoint` (a service that
+    answers conversations), one that learns beside the policy (`token_critic` ...), or one of your own."""
+
+
+class PhasesSettings(Settings):
+    """The section `phases` of a settings file, whose other sections are those that all phases share."""
+
+    phases: tuple[dict[str, Any], ...] = Field(default=(), min_length=1)
+    """Runs in their order, each with a `name` and the sections that it lays over the shared ones."""
+
+
+class SelfTrainingSettings(Settings):
+    """The section `self_training` of a settings file, whose other sections are those of the first policy's run."""
+
+    plan: Choice
+    """The method: `rest_mcts`, `agent_prm`, or one of your own."""
+    rounds: int = Field(default=2, ge=1)
+    """Rounds of a scorer and a policy after the first policy."""
+    episodes: int = Field(default=2048, ge=1)
+    """Episodes that the scorer of each round is fitted on."""
+    scorer: dict[str, Any] = Field(default_factory=dict)
+    """Sections of the fits, such as `optim` and `critic`."""
 
 
 class Recipe(Settings):
@@ -156,19 +219,13 @@ class SettingsFile(TrainSettings, PhasesSettings):
     """Rounds of a scorer and a policy, which begin with the policy of the other sections; null: none."""
 
 
-def load_train_settings(path: Path, overrides: Sequence[str] = ()) -> TrainSettings:
-    """Read a run's settings from YAML. Raises: SettingsError, UnknownName: one sentence per fault."""
-    data = apply_overrides(read_settings_file(path), overrides)
-    return train_settings(data, where=str(path), given=places(overrides))
-
-
 def train_settings(
-    data: dict[str, Any], *, where: str = "train_settings", given: Mapping[str, str] = MappingProxyType({})
+    data: dict[str, Any], *, where: str = "train_settings", sources: Mapping[str, str] = MappingProxyType({})
 ) -> TrainSettings:
-    """Build a run's settings from plain data, on top of the recipe that it names; `given` is as in `build_settings`."""
-    recipe = recipe_settings(str(data.get("recipe", "grpo")), where=place_of(("recipe",), where, given))
+    """Build a run's settings from plain data, on top of the recipe that it names; `sources` as in `build_settings`."""
+    recipe = recipe_settings(str(data.get("recipe", "grpo")), where=place_of(("recipe",), where, sources))
     merged = _merged(recipe.model_dump(), data)
-    return build_settings(TrainSettings, merged, where=where, given=given)
+    return build_settings(TrainSettings, merged, where=where, sources=sources)
 
 
 def recipe_settings(name: str, *, where: str = "settings") -> Recipe:
@@ -183,9 +240,9 @@ def recipe_settings(name: str, *, where: str = "settings") -> Recipe:
 def _merged(recipe: Mapping[str, Any], data: Mapping[str, Any]) -> dict[str, Any]:
     """Lay the sections of `data` over the recipe's; another plug-in's name, but the agent's, drops its settings."""
     merged = dict(recipe)
-    for section, chosen in data.items():
+    for section, value in data.items():
         base = recipe.get(section)
-        named = {"name": chosen} if isinstance(chosen, str) else chosen
+        named = {"name": value} if isinstance(value, str) else value
         if (
             isinstance(base, Mapping)
             and isinstance(named, Mapping)
@@ -193,7 +250,7 @@ def _merged(recipe: Mapping[str, Any], data: Mapping[str, Any]) -> dict[str, Any
         ):
             merged[section] = _merged(base, named)
         else:
-            merged[section] = chosen
+            merged[section] = value
     return merged
 
 
@@ -203,3 +260,66 @@ def settings_of_run(run: RunDirectory, *sections: str) -> TrainSettings:
     Raises: RunError: as `RunDirectory.trusted_config`. SettingsError: they are no settings of a training run.
     """
     return build_settings(TrainSettings, run.trusted_config(*sections), where=str(run.path / "config.json"))
+
+
+def load_train_settings(
+    source: TrainSettings | Mapping[str, Any] | str | PathLike[str],
+    overrides: Sequence[str] = (),
+    *,
+    resume: bool = False,
+    trusted: bool = False,
+    on_read: Callable[[Mapping[str, Any]], None] = lambda data: None,
+) -> TrainSettings:
+    """Return the settings of a training run, with the overrides laid over them.
+
+    Args:
+        source: a YAML file, its content, or the settings themselves; with `resume` also a run directory.
+        overrides: replaced settings, each as `optim.lr=1e-4`.
+        resume: whether a run is to go on.
+        trusted: enter a run directory into the list of the user's own first.
+        on_read: called with what a run directory holds, before anything that it names is imported.
+
+    Raises: SettingsError, UnknownName, RunError: settings, or a run directory, that cannot be used.
+    """
+    option_sources = places(overrides)
+    if isinstance(source, TrainSettings):
+        data = override_settings(TrainSettings, source.model_dump(), overrides)
+        return build_settings(TrainSettings, data, where="train", sources=option_sources)
+    if isinstance(source, Mapping):
+        return train_settings(override_settings(SettingsFile, source, overrides), where="train", sources=option_sources)
+    path = Path(source)
+    if not path.is_dir() and not (resume and not path.exists() and path.suffix not in (".yaml", ".yml")):
+        data = override_settings(SettingsFile, read_settings_file(path), overrides)
+        return train_settings(data, where=str(path), sources=option_sources)
+    if not resume:
+        do = "resume it with --resume, or resume=True"
+        raise SettingsError.of("settings of a run", "be a YAML file", "a directory", where=str(path), do=do)
+    data = override_settings(TrainSettings, RunDirectory.open(path, trusted=trusted).trusted_config(), overrides)
+    on_read(data)
+    return build_settings(TrainSettings, data, where=str(path / "config.json"), sources=option_sources)
+
+
+def warm_start_settings(settings: TrainSettings, *, is_resumed: bool, where: str) -> TrainSettings:
+    """Return the settings of a run that ends with its warm start; those of a run directory stay as they are.
+
+    Raises: SettingsError: there is no warm start, or the run that is resumed goes beyond it.
+    """
+    if settings.sft is None:
+        do = "add an sft section, or pass --set sft.episodes=256"
+        raise SettingsError.of("sft", "be set", "nothing", where=where, do=do)
+    if is_resumed:
+        do = "use envgym train RUN --resume"
+        SettingsError.unless(not settings.run.steps, "run.steps", "be 0", settings.run.steps, where=where, do=do)
+        return settings
+    renamed = {"name": f"{settings.run.name}-sft", "directory": f"{settings.run.path}-sft", "steps": 0}
+    return settings.model_copy(update={"run": settings.run.model_copy(update=renamed)})
+
+
+def lay_over(data: Mapping[str, Any], sections: Mapping[str, Any]) -> dict[str, Any]:
+    """Lay sections over those of `data`; one that names another plug-in, or that was empty, is taken whole."""
+    merged = dict(data)
+    for name, section in sections.items():
+        base = merged.get(name)
+        is_same = isinstance(base, Mapping) and isinstance(section, Mapping) and "name" not in section
+        merged[name] = {**base, **section} if is_same else section  # type: ignore[dict-item]  # both are mappings
+    return merged

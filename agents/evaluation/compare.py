@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from envgym.agents.evaluation.play import SPLIT_LABELS
 from envgym.errors import InvalidInput, RunError
-from envgym.runs import RunDirectory, read_object, reading
+from envgym.runs.directory import RunDirectory, read_object, reading
 from envgym.seeds import generator
 from envgym.stats import (
     Estimate,
@@ -134,11 +134,11 @@ def read_evaluations(path: Path) -> dict[str, ModelEvaluation]:
         do = "finish it with --resume, or name another run"
         raise RunError.of("run", "hold an evaluation on a split", "none", where=str(path), do=do)
     with reading(str(path)):
-        found = [_evaluation(run, data, name=str(path)) for data in newest.values()]
-    titles = [_title(item) for item in found]
+        evaluations = [_evaluation(run, data, name=str(path)) for data in newest.values()]
+    titles = [_title(item) for item in evaluations]
     return {
         title if titles.count(title) == 1 else f"{item.env_id}, {item.label}": item
-        for title, item in zip(titles, found, strict=True)
+        for title, item in zip(titles, evaluations, strict=True)
     }
 
 
@@ -191,10 +191,10 @@ def compare_evaluations(
     pairs = [(title, runs[0][title], run[title]) for title in titles for run in runs[1:]]
     paired = [pair_evaluations(baseline, other) for _, baseline, other in pairs]
     steps = correct_by_holm([result.p_value for result, _ in paired])
-    found: dict[str, list[ModelComparison]] = {title: [] for title in titles}
+    comparisons: dict[str, list[ModelComparison]] = {title: [] for title in titles}
     for (title, baseline, other), (result, differences), step in zip(pairs, paired, steps, strict=True):
-        found[title].append(_comparison(baseline, other, result, differences, step, len(pairs), effect))
-    return found
+        comparisons[title].append(_comparison(baseline, other, result, differences, step, len(pairs), effect))
+    return comparisons
 
 
 def pair_evaluations(baseline: ModelEvaluation, other: ModelEvaluation) -> tuple[PairedComparison, FloatArray]:
@@ -229,7 +229,7 @@ def _comparison(
 ) -> ModelComparison:
     difference = _at_level(paired.difference, differences, step.level)
     alpha, variance = DEFAULT_ALPHA / num_comparisons, adjusted_variance(differences)
-    wanted = abs(paired.difference.value) if effect is None else effect
+    target = abs(paired.difference.value) if effect is None else effect
     return ModelComparison(
         baseline=baseline,
         other=other,
@@ -239,8 +239,8 @@ def _comparison(
         num_comparisons=num_comparisons,
         verdict=_verdict(difference) if step.p_value <= DEFAULT_ALPHA else ComparisonVerdict.NO_EVIDENCE,
         minimum_detectable_effect=minimum_detectable_effect(paired.num_tasks, variance, alpha=alpha),
-        effect=wanted,
-        required_tasks=required_tasks(wanted, variance, alpha=alpha) if wanted else None,
+        effect=target,
+        required_tasks=required_tasks(target, variance, alpha=alpha) if target else None,
         pass_at_k=_pass_at_k_curve(baseline, other),
     )
 

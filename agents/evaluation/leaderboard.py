@@ -10,8 +10,8 @@ import jinja2
 from envgym.agents.evaluation.compare import ModelEvaluation, pair_evaluations, read_evaluations
 from envgym.agents.evaluation.suite import cells_of, read_recorded_suite, suite_cells
 from envgym.errors import InvalidInput
-from envgym.files import write_atomic
-from envgym.runs import RunDirectory
+from envgym.runs.directory import RunDirectory
+from envgym.runs.files import write_atomic
 from envgym.stats import Estimate, adjusted_wald_interval
 from envgym.stats.power import DEFAULT_ALPHA
 

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
 from envgym.agents.evaluation.metrics.base import Metric, compute_metrics
-from envgym.agents.evaluation.metrics.tool_failures import count_tool_failures
+from envgym.agents.evaluation.metrics.tools import count_tool_failures
 from envgym.agents.loop.agent import Agent, AgentSettings, resolve_text_format
 from envgym.agents.protocols import Policy
 from envgym.agents.rollout.episode import EpisodeJob
@@ -140,18 +140,15 @@ class EvalRecord:
         return bound_invalid(successes_of(self.rewards, self.success_at)).valid
 
     def __repr__(self) -> str:
-        """Return the headline in one line."""
         success = "unknown" if self.success is None else self.success.percent
         size = f"{len(self.rewards)} tasks, {sum(self.endings.values())} episodes"
         return f"<EvalRecord {self.env_id}, {self.label} after {self.step} train steps: success {success}, {size}>"
 
     def to_json(self) -> dict[str, Any]:
-        """Write the record as plain JSON types."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> "EvalRecord":
-        """Read what `to_json` wrote."""
         rewards = {task_id: tuple(rewards) for task_id, rewards in data["rewards"].items()}
         failures = tuple(ToolFailure(**failure) for failure in data.get("tool_failures", ()))
         return cls(**{**data, "rewards": rewards, "tool_failures": failures})
@@ -257,7 +254,7 @@ async def evaluate(
 def token_player(
     agent: Agent, policy: Policy, search: Strategy, settings: EvaluationSettings, *, concurrency: int
 ) -> Player:
-    """Return what finds each episode by a search over a policy of tokens."""
+    """Return the player that finds each episode by a search over a policy of tokens."""
 
     async def play(jobs: Sequence[EpisodeJob], on_finished: OnFinished) -> list[Tree]:
         slots = asyncio.Semaphore(concurrency)
@@ -274,7 +271,7 @@ def token_player(
 def message_player(
     agent: AgentSettings, policy: MessagePolicy, search: Strategy, settings: EvaluationSettings, *, concurrency: int
 ) -> Player:
-    """Return what plays each episode by messages.
+    """Return the player of episodes by messages.
 
     Raises: UnknownName: no such text format. SettingsError: a search that needs tokens.
     """

@@ -10,25 +10,25 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from envgym.agents.catalog import SEARCH
 from envgym.agents.evaluation.play import EvalPlan, Evaluation, record_evaluation
 from envgym.agents.evaluation.run import Progress, make_plan, write_evaluation
 from envgym.agents.rollout.episode import EpisodeEnv, EpisodeJob
 from envgym.agents.rollout.pool import run_pool
+from envgym.agents.search.protocol import SEARCH
 from envgym.agents.settings import EvalSettings
+from envgym.config.plugins import Choice
+from envgym.config.settings import build_settings
 from envgym.core.trajectory import Trajectory, trajectories
 from envgym.core.tree import Tree
 from envgym.core.turns import Ending, Invalid, TurnOutcome
-from envgym.episodes import trees_of
 from envgym.errors import EnvFailure, InfrastructureError, RunError
-from envgym.event_loop import run_coroutine
-from envgym.files import sole_writer, write_json
 from envgym.forking import check_equal
-from envgym.plugins import Choice
 from envgym.report.data import to_json
 from envgym.report.from_run import write_run_report
-from envgym.runs import RunDirectory, file_label, reading
-from envgym.settings import build_settings
+from envgym.runs.directory import RunDirectory, file_label, reading
+from envgym.runs.episodes import trees_of
+from envgym.runs.files import sole_writer, write_json
+from envgym.runtime.event_loop import run_coroutine
 
 _FOLDER: Final = "rescored"
 
@@ -83,9 +83,10 @@ def rescore_run(
     must, do = "be one of `envgym eval`", "evaluate its newest checkpoint: `envgym eval --model RUN`"
     RunError.unless("optim" not in config, "run to score again", must, "a training run", where=str(path), do=do)
     settings = build_settings(EvalSettings, config, where=str(path / "config.json"))
-    changes = {"metrics": None if metrics is None else tuple(map(_choice, metrics)), "success_at": success_at}
-    given = {name: value for name, value in changes.items() if value is not None}
-    settings = settings.model_copy(update={"evaluation": settings.evaluation.model_copy(update=given)})
+    choices = None if metrics is None else tuple(Choice(name=name) for name in metrics)
+    changes = {"metrics": choices, "success_at": success_at}
+    overrides = {name: value for name, value in changes.items() if value is not None}
+    settings = settings.model_copy(update={"evaluation": settings.evaluation.model_copy(update=overrides)})
     search = SEARCH.build(settings.evaluation.search)
     plans = [make_plan(settings, env, search) for env in settings.envs]
     recorded = {data["label"]: data for data in run.evals()}
@@ -93,14 +94,10 @@ def rescore_run(
     for plan in plans:
         RunError.unless(plan.title in recorded, "evaluation", "be finished", plan.title, where=str(path), do=do)
     with sole_writer(run.path):
-        found = [_rescore(run, plan, float(recorded[plan.title]["seconds"]), settings, on_progress) for plan in plans]
+        results = [_rescore(run, plan, float(recorded[plan.title]["seconds"]), settings, on_progress) for plan in plans]
         run.change_config(settings.model_dump(mode="json"), step=settings.model.train_steps)
         write_run_report(run)
-    return found
-
-
-def _choice(name: str) -> Choice:
-    return Choice(name=name)
+    return results
 
 
 def _rescore(
@@ -158,7 +155,6 @@ def _value(episode: Trajectory) -> float | None:
 
 
 def _save(run: RunDirectory, label: str, step: int) -> Path:
-    """Copy the files of an evaluation to a new folder, and return it."""
     number = len(list((run.path / _FOLDER).glob("*"))) + 1
     folder = run.path / _FOLDER / f"{number:03d}"
     for file in (

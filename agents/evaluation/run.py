@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from envgym.agents.catalog import SEARCH
 from envgym.agents.evaluation.metrics.base import build_metrics
 from envgym.agents.evaluation.play import (
     SPLIT_LABELS,
@@ -27,21 +26,21 @@ from envgym.agents.policies.backends import build_policy
 from envgym.agents.protocols import Policy
 from envgym.agents.rollout.messages import MessagePolicy
 from envgym.agents.search import Strategy
-from envgym.agents.search.protocol import TreeStrategy
+from envgym.agents.search.protocol import SEARCH, TreeStrategy
 from envgym.agents.settings import EngineSettings, EnvSettings, EvalSettings, ModelSettings
+from envgym.config.settings import build_settings
 from envgym.core.tree import Tree
-from envgym.episodes import episode_rows, trees_of
 from envgym.errors import InvalidInput, RunError, SettingsError, UnknownName
-from envgym.event_loop import run_coroutine
-from envgym.files import sole_writer
-from envgym.journal import Journal
 from envgym.report.from_run import write_run_report
-from envgym.run_changes import check_same
-from envgym.run_trust import check_trusted
-from envgym.runs import RunDirectory, check_labels, check_new
+from envgym.runs.changes import check_same
+from envgym.runs.directory import RunDirectory, check_labels, check_new
+from envgym.runs.episodes import episode_rows, trees_of
+from envgym.runs.files import sole_writer
+from envgym.runs.journal import Journal
+from envgym.runs.trust import check_trusted
+from envgym.runs.wall_time import WallClock
+from envgym.runtime.event_loop import run_coroutine
 from envgym.seeds import derive_seed
-from envgym.settings import build_settings
-from envgym.wall_time import WallClock
 
 _LOADS_MODEL = ("transformers", "vllm")
 """Backends that read the model of its name from a directory or the hub."""
@@ -67,7 +66,6 @@ class PolicyHolder:
     """Keeps the policy of an evaluation for those after it that want the same; one at a time is held."""
 
     def __init__(self) -> None:
-        """Hold none."""
         self._held: tuple[ModelSettings, EngineSettings, Policy | MessagePolicy] | None = None
 
     def policy(self, model: ModelSettings, engine: EngineSettings) -> Policy | MessagePolicy:
@@ -78,10 +76,9 @@ class PolicyHolder:
         return self._held[2]
 
     def close(self) -> None:
-        """Close what is held."""
-        held, self._held = self._held, None
-        if held is not None:
-            held[2].close()
+        entry, self._held = self._held, None
+        if entry is not None:
+            entry[2].close()
 
 
 def run_evaluation(
@@ -112,15 +109,15 @@ def run_evaluation(
     check_labels((env.label for env in settings.envs), where="envs")
     search = SEARCH.build(settings.evaluation.search)
     plans = [make_plan(settings, env, search) for env in settings.envs]
-    with ExitStack() as held:
+    with ExitStack() as stack:
         if run is not None:
-            held.enter_context(sole_writer(run.path))
+            stack.enter_context(sole_writer(run.path))
         missing = [plan for plan in plans if run is None or not _is_recorded(run, plan)]
         if run is None or missing:
             if settings.engine.backend.name in _LOADS_MODEL:
                 check_model(settings.model.name)
-            policies = held.enter_context(closing(PolicyHolder())) if policies is None else policies
-            run = run_coroutine(_evaluate_plans(settings, run, missing, search, policies, on_progress, held, started))
+            policies = stack.enter_context(closing(PolicyHolder())) if policies is None else policies
+            run = run_coroutine(_evaluate_plans(settings, run, missing, search, policies, on_progress, stack, started))
         report = write_run_report(run)
         (run.path / JOURNAL).unlink(missing_ok=True)  # all of it is in the run's episodes
         records = tuple(EvalRecord.from_json(data) for data in run.evals())
@@ -134,14 +131,14 @@ async def _evaluate_plans(
     search: Strategy,
     policies: PolicyHolder,
     on_progress: Progress,
-    held: ExitStack,
+    run_stack: ExitStack,
     started: float,
 ) -> RunDirectory:
     """Get the policy ready, then play and record the plans; a new directory is made, and held, in between."""
     async with AsyncExitStack() as stack:
         play = await open_player(settings, search, policies, stack)
         if run is None:
-            held.enter_context(sole_writer(settings.run.path))
+            run_stack.enter_context(sole_writer(settings.run.path))
             run = RunDirectory.create(settings.run.path, name=settings.run.name, config=_config(settings))
         else:
             run.change_config(_config(settings), step=settings.model.train_steps)
@@ -166,7 +163,6 @@ def _device(settings: EvalSettings) -> str:
 async def _evaluate_plan(
     settings: EvalSettings, run: RunDirectory, journal: Journal, plan: EvalPlan, play: Player, on_progress: Progress
 ) -> None:
-    """Play what is missing of a plan, and write all of it."""
     record = _record(run, plan)  # of fewer tasks or samples
     recorded = [] if record is None else trees_of(run.episodes(label=plan.title))
     finished = [tree for tree in (*recorded, *journal.of(plan.label)) if not invalid_reasons(tree)]
@@ -195,12 +191,10 @@ async def _evaluate_plan(
 
 
 def _record(run: RunDirectory, plan: EvalPlan) -> dict[str, Any] | None:
-    """Return what the run recorded of a plan, if it did."""
     return next((data for data in run.evals() if data["label"] == plan.title), None)
 
 
 def _is_recorded(run: RunDirectory, plan: EvalPlan) -> bool:
-    """Tell whether the run has recorded all samples of all tasks of a plan."""
     record = _record(run, plan)
     samples = plan.settings.samples
     return record is not None and all(len(record["rewards"].get(task.id, ())) >= samples for task in plan.tasks)
@@ -245,12 +239,12 @@ def make_plan(settings: EvalSettings, env: EnvSettings, search: Strategy) -> Eva
     Raises: SettingsError: the search does not suit the env or the agent, or the split is empty.
     """
     evaluation, make_env = settings.evaluation, env.maker()
-    made = make_env()
+    instance = make_env()
     try:
-        search.check(made, settings.agent, group_size=None)
-        source = made.unwrapped.tasks
+        search.check(instance, settings.agent, group_size=None)
+        source = instance.unwrapped.tasks
     finally:
-        made.close()
+        instance.close()
     tasks = held_out_tasks(source, evaluation.tasks, split=evaluation.split)
     if not tasks:
         do = "evaluate on another split"

@@ -11,19 +11,19 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import product
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from pydantic import Field, model_validator
 
 from envgym.agents.evaluation.run import EvalResult, PolicyHolder, Progress, run_evaluation
 from envgym.agents.settings import EnvSettings, EvalSettings
+from envgym.config.plugins import Choice
+from envgym.config.settings import Settings, build_settings, read_settings_file
 from envgym.core.tasks import Split
 from envgym.errors import RunError, SettingsError, unknown_name
-from envgym.files import write_json
-from envgym.plugins import Choice
-from envgym.run_changes import check_same
-from envgym.runs import check_labels, check_new, read_object
-from envgym.settings import Settings, build_settings, read_settings_file
+from envgym.runs.changes import check_same
+from envgym.runs.directory import check_labels, check_new, read_object
+from envgym.runs.files import write_json
 
 SHIPPED: Final = Path(__file__).with_name("suites")
 """The suites that come with the package, one YAML file each."""
@@ -104,23 +104,9 @@ class SuiteCell:
     budget: str
 
 
-class MakeSettings(Protocol):
-    """Returns the settings of an evaluation; `envgym.api.eval_settings`."""
-
-    def __call__(
-        self,
-        model: str,
-        envs: Sequence[Mapping[str, Any]],
-        *,
-        run: Mapping[str, Any],
-        agent: Mapping[str, Any],
-        engine: Mapping[str, Any],
-        evaluation: Mapping[str, Any],
-        trusted: bool,
-        where: str,
-    ) -> EvalSettings:
-        """Return them, with what is left out as the run has it that `model` names."""
-        ...
+MakeSettings = Callable[..., EvalSettings]
+"""Returns the settings of an evaluation, with what is left out as the run has it that its model names: the signature is
+that of `envgym.api.eval_settings`."""
 
 
 def read_suite(name: str, *, models: Sequence[str] = ()) -> SuiteSettings:
@@ -136,8 +122,8 @@ def read_suite(name: str, *, models: Sequence[str] = ()) -> SuiteSettings:
     if path.suffix not in (".yaml", ".yml"):
         path = SHIPPED / f"{name}.yaml"
         if not path.is_file():
-            known = [file.stem for file in sorted(SHIPPED.glob("*.yaml"))]
-            raise unknown_name("suite", name, known, where="suites of envgym; a file of your own ends with .yaml")
+            names = [file.stem for file in sorted(SHIPPED.glob("*.yaml"))]
+            raise unknown_name("suite", name, names, where="suites of envgym; a file of your own ends with .yaml")
     data = read_settings_file(path)
     suite = build_settings(SuiteSettings, {**data, **({"models": list(models)} if models else {})}, where=str(path))
     if not suite.models:
@@ -159,7 +145,6 @@ def suite_cells(suite: SuiteSettings) -> list[SuiteCell]:
 
 
 def _words(search: Choice) -> str:
-    """Return a search as a name with its settings."""
     return "-".join([search.name, *(f"{key}={value}" for key, value in search.settings.items())])
 
 
@@ -228,8 +213,8 @@ def run_suite(
     with closing(PolicyHolder()) as policies:  # a model is loaded once for all of its cells
         for name, of_cell in settings.items():
             is_begun = (of_cell.run.path / "run.json").exists()
-            told = _named(on_progress, name)
-            results[name] = run_evaluation(of_cell, resume=is_begun, on_progress=told, policies=policies)
+            cell_progress = partial(_show_progress, on_progress, name)
+            results[name] = run_evaluation(of_cell, resume=is_begun, on_progress=cell_progress, policies=policies)
     return results
 
 
@@ -246,7 +231,6 @@ def read_recorded_suite(directory: Path) -> SuiteSettings:
 
 
 def _begin(suite: SuiteSettings, directory: Path, *, resume: bool) -> None:
-    """See that a suite can begin, or go on, in a directory, and write its settings there. Raises: RunError."""
     path, ours = directory / _FILE, suite.model_dump(mode="json")
     if resume:
         do = "name the directory of a suite with --out"
@@ -258,5 +242,5 @@ def _begin(suite: SuiteSettings, directory: Path, *, resume: bool) -> None:
     write_json(path, ours)
 
 
-def _named(on_progress: Progress, name: str) -> Callable[[str, int, int], None]:
-    return lambda phase, done, total: on_progress(f"{name}: {phase}", done, total)
+def _show_progress(on_progress: Progress, name: str, phase: str, done: int, total: int) -> None:
+    on_progress(f"{name}: {phase}", done, total)

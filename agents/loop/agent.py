@@ -6,22 +6,22 @@ An agent is fixed before its first episode and shared by all of them; what chang
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from pydantic import Field, model_validator
 
-from envgym.agents.catalog import AGENT, CONTEXT_STRATEGY, RENDERER
-from envgym.agents.loop.context import ContextStrategy, drop_oldest_turns, stop
+from envgym.agents.loop.context import CONTEXT_STRATEGY, ContextStrategy, drop_oldest_turns, stop
 from envgym.agents.loop.path import History
 from envgym.agents.protocols import GenerateRequest, Generation, Renderer, Rendering, Sampling
-from envgym.catalog import TEXT_FORMAT
+from envgym.agents.rendering.factory import RENDERER
+from envgym.agents.tables import KINDS
+from envgym.config.plugins import Choice, PluginKind
+from envgym.config.settings import Settings
 from envgym.core.messages import GUIDE, Action, Message, Observation, Role
 from envgym.core.segments import Origin
 from envgym.errors import InvalidInput, PolicyFailure, sentence
-from envgym.parsing.formats import TextFormat
-from envgym.plugins import Choice
+from envgym.parsing.formats import TEXT_FORMAT, TextFormat
 from envgym.records import ResetRecord, StepRecord
-from envgym.settings import Settings
 from envgym.tools import ToolSpec
 
 if TYPE_CHECKING:
@@ -90,6 +90,9 @@ class AgentKind:
     """What is left out when the context is full."""
 
 
+AGENT: Final[PluginKind[AgentKind]] = KINDS["agent"]
+
+
 PLAIN = AgentKind(summary="Answer in plain text, without tools.", text_format=Choice(name="plain"))
 TOOL_CALLING = AgentKind(summary="Call tools as the model was trained to.")
 REACT = AgentKind(
@@ -141,10 +144,10 @@ class Agent:
         """Return the request for a turn: after `context`, which is `history` in tokens."""
         return GenerateRequest(token_ids=context, sampling=sampling, seed=seed)
 
-    def parse(self, generation: Generation) -> Action:
-        """Read a sampled turn. Raises: PolicyFailure: the renderer failed."""
+    def parse(self, generation: Generation, tools: Sequence[ToolSpec] = ()) -> Action:
+        """Read a sampled turn of an episode with these tools. Raises: PolicyFailure: the renderer failed."""
         try:
-            return self.renderer.parse(generation.token_ids)
+            return self.renderer.parse(generation.token_ids, tools)
         except Exception as error:
             raise _broken("reading the sampled turn", error) from error
 
@@ -156,7 +159,7 @@ class Agent:
             raise _broken("reading the sampled tokens", error) from error
 
     def turn_messages(self, record: StepRecord) -> tuple[Message, ...]:
-        """Return what a turn adds to the conversation."""
+        """Return the messages that a turn adds to the conversation."""
         return (record.action.message, *record.observation.messages)
 
     def context_length(self, context: tuple[int, ...], generation: Generation) -> int:
@@ -174,8 +177,8 @@ class Agent:
         if has_strings:
             return rendering
         strings = self.renderer.token_strings
-        shown = (replace(segment, token_strings=strings(segment.token_ids)) for segment in rendering.segments)
-        return replace(rendering, segments=tuple(shown))
+        segments = (replace(segment, token_strings=strings(segment.token_ids)) for segment in rendering.segments)
+        return replace(rendering, segments=tuple(segments))
 
 
 def _broken(what: str, error: Exception) -> PolicyFailure:
@@ -223,5 +226,5 @@ def resolve_text_format(settings: AgentSettings) -> TextFormat | None:
 
 
 def agent_kind(settings: AgentSettings) -> AgentKind:
-    """Return what the agent is made of. Raises: UnknownName: there is no such agent; near names are listed."""
+    """Return the kind of the agent. Raises: UnknownName: there is no such agent; near names are listed."""
     return AGENT.build(Choice(name=settings.name))

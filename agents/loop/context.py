@@ -8,9 +8,11 @@ from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from envgym.agents.protocols import Rendering
+from envgym.agents.tables import KINDS
+from envgym.config.plugins import PluginKind
 from envgym.core.messages import Message, Role
 from envgym.core.tree import Rewrite
 
@@ -38,6 +40,9 @@ class ContextStrategy(Protocol):
     def __call__(self, messages: Sequence[Message]) -> Proposal | None:
         """Return the proposal; None: there is nothing to leave out."""
         ...
+
+
+CONTEXT_STRATEGY: Final[PluginKind[ContextStrategy]] = KINDS["context_strategy"]
 
 
 def stop(messages: Sequence[Message]) -> None:

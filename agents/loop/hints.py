@@ -10,9 +10,8 @@ from typing import NamedTuple
 
 from envgym.agents.loop.agent import Agent
 from envgym.core.builder import split_segments
-from envgym.core.messages import Message
+from envgym.core.messages import Message, reworded, with_hint
 from envgym.core.segments import Origin, Segment
-from envgym.core.wording import reworded, with_hint
 from envgym.records import ResetRecord
 
 PLAIN = "plain"
@@ -35,7 +34,7 @@ def first_context(agent: Agent, record: ResetRecord, hint: str | None, other_hin
 
     Raises: PolicyFailure: the renderer failed. InvalidInput: as `reworded`, of one of the others.
     """
-    messages = given = agent.opening(record)
+    messages = opening = agent.opening(record)
     if record.plain is not None:
         messages = agent.opening(replace(record, observation=record.plain))
     plain = agent.start(messages, record.tools).segments
@@ -45,7 +44,7 @@ def first_context(agent: Agent, record: ResetRecord, hint: str | None, other_hin
     }
     if hint is None and record.plain is None:
         return FirstContext(messages, plain, others)
-    messages = given if hint is None else with_hint(given, hint)
+    messages = opening if hint is None else with_hint(opening, hint)
     segments = mark_hint(plain, agent.start(messages, record.tools).segments)
     return FirstContext(messages, segments, {PLAIN: token_ids(plain), **others})
 

@@ -20,13 +20,11 @@ class History(Sequence[Message]):
     __slots__ = ("_flat", "_length", "_parent", "_tail")
 
     def __init__(self, messages: Sequence[Message] = (), parent: Optional["History"] = None) -> None:
-        """Hold `messages` after those of `parent`."""
         self._parent, self._tail = parent, tuple(messages)
         self._length = len(self._tail) + (len(parent) if parent is not None else 0)
         self._flat: tuple[Message, ...] | None = None
 
     def extended(self, *messages: Message) -> "History":
-        """Return this conversation followed by `messages`."""
         return History(messages, self)
 
     @property
@@ -38,12 +36,11 @@ class History(Sequence[Message]):
             while part is not None and part._flat is None:
                 parts.append(part._tail)
                 part = part._parent
-            known = part._flat if part is not None and part._flat is not None else ()
-            self._flat = (*known, *(message for tail in reversed(parts) for message in tail))
+            head = part._flat if part is not None and part._flat is not None else ()
+            self._flat = (*head, *(message for tail in reversed(parts) for message in tail))
         return self._flat
 
     def __len__(self) -> int:
-        """Return the number of messages."""
         return self._length
 
     @overload
@@ -51,11 +48,9 @@ class History(Sequence[Message]):
     @overload
     def __getitem__(self, index: slice) -> tuple[Message, ...]: ...
     def __getitem__(self, index: int | slice) -> Message | tuple[Message, ...]:
-        """Return a message or a run of messages."""
         return self.flat[index]
 
     def __iter__(self) -> Iterator[Message]:
-        """Yield the messages, oldest first."""
         return iter(self.flat)
 
 
@@ -72,7 +67,6 @@ class PathNode:
     error: str | None = None
 
     def path(self) -> tuple["PathNode", ...]:
-        """Return the nodes from the root to this one."""
         nodes: list[PathNode] = []
         node: PathNode | None = self
         while node is not None:

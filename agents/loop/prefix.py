@@ -68,13 +68,14 @@ def as_context(leaf: PathNode, source: Source) -> PathNode:
     node: PathNode | None = None
     for item in leaf.path():
         cost = replace(item.edge.cost, tokens_generated=0, tokens_prefilled=0)
-        edge = replace(item.edge, segments=_not_sampled(item.edge.segments, origin), cost=cost)
+        edge = replace(item.edge, segments=not_sampled(item.edge.segments, origin), cost=cost)
         node = replace(item, parent=node, edge=edge)
     assert node is not None, "a path has a root"
     return node
 
 
-def _not_sampled(segments: Sequence[Segment], origin: Origin) -> tuple[Segment, ...]:
+def not_sampled(segments: Sequence[Segment], origin: Origin) -> tuple[Segment, ...]:
+    """Return segments whose sampled tokens are of another origin, so that they do not train."""
     return tuple(
         replace(segment, origin=origin, behavior_logprobs=None, raw_logprobs=None, policy_version=None)
         if segment.origin is Origin.POLICY

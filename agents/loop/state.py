@@ -103,14 +103,9 @@ class Phase(StrEnum):
 _EMPTY_HISTORY = History()
 
 
-class AgentState(NamedTuple):
-    """An agent in the middle of an episode; nothing reachable from it ever changes.
+class EpisodeSetup(NamedTuple):
+    """What stays the same in every state of an episode."""
 
-    A tuple, because two are made every turn, and a frozen dataclass takes several times as long to make; in the order
-    in which its parts change, so that the next state begins with a slice of the last one.
-    """
-
-    # of the episode
     agent: Agent
     sampling: Sampling
     """The caller's, with the agent's turn limit and the renderer's stop tokens."""
@@ -124,6 +119,15 @@ class AgentState(NamedTuple):
     """Those of the env."""
     prompts: Mapping[str, tuple[int, ...]] = MappingProxyType({})
     """Name -> [T] the first context rendered in another way; `plain` without the hint."""
+
+
+class AgentState(NamedTuple):
+    """An agent in the middle of an episode; nothing reachable from it ever changes.
+
+    A tuple: two are made every turn, and a frozen dataclass takes several times as long to make.
+    """
+
+    episode: EpisodeSetup
 
     # of the turn
     history: History = _EMPTY_HISTORY
@@ -146,6 +150,10 @@ class AgentState(NamedTuple):
     seconds: float = 0.0
     """Wall time of the current turn so far."""
 
+    def with_seed(self, seed: int) -> "AgentState":
+        """Sample the turns that follow with another seed."""
+        return self._replace(episode=self.episode._replace(seed=seed))
+
 
 def begin(
     agent: Agent,
@@ -165,13 +173,8 @@ def begin(
         other_hints: by name, what it might add instead: that the policy is not given.
     """
     stops = dict.fromkeys((*agent.renderer.stop_token_ids, *sampling.stop_token_ids))
-    return AgentState(
-        agent=agent,
-        sampling=replace(sampling, max_new_tokens=agent.settings.max_turn_tokens, stop_token_ids=tuple(stops)),
-        seed=seed,
-        hint=hint,
-        other_hints=other_hints,
-    )
+    sampling = replace(sampling, max_new_tokens=agent.settings.max_turn_tokens, stop_token_ids=tuple(stops))
+    return AgentState(EpisodeSetup(agent, sampling, seed, hint, other_hints))
 
 
 def advance(state: AgentState, event: Event) -> tuple[AgentState, Request]:
@@ -196,12 +199,12 @@ def advance(state: AgentState, event: Event) -> tuple[AgentState, Request]:
 
 
 def _started(state: AgentState, event: ResetEvent) -> tuple[AgentState, Request]:
-    tools = event.record.tools
+    episode = state.episode
     try:
-        messages, segments, prompts = first_context(state.agent, event.record, state.hint, state.other_hints)
+        messages, segments, prompts = first_context(episode.agent, event.record, episode.hint, episode.other_hints)
     except PolicyFailure as failure:
         return _cut(state, Ending.ERROR_POLICY, str(failure), event.seconds)
-    state = state._replace(tools=tools, prompts=prompts)
+    state = state._replace(episode=episode._replace(tools=event.record.tools, prompts=prompts))
     edge = Edge(segments=segments, ends_turn=False, cost=Cost(seconds=event.seconds))
     context = token_ids(segments)
     if len(context) > _max_context(state):
@@ -211,19 +214,21 @@ def _started(state: AgentState, event: ResetEvent) -> tuple[AgentState, Request]
 
 
 def _generated(state: AgentState, event: GenerationEvent) -> tuple[AgentState, Request]:
-    generation, agent = event.generation, state.agent
+    generation, agent = event.generation, state.episode.agent
     try:
         sampled = _sampled_segments(generation, agent.token_strings(generation.token_ids))
     except (InvalidInput, PolicyFailure) as fault:
         return _cut(state._replace(generation=generation), Ending.ERROR_POLICY, str(fault), event.seconds)
-    state = AgentState(*state[:12], Phase.STEPPING, state.pending + sampled, generation, event.seconds)
+    state = state._replace(
+        phase=Phase.STEPPING, pending=state.pending + sampled, generation=generation, seconds=event.seconds
+    )
     if generation.finish_reason is FinishReason.ABORT:
         return _cut(state, Ending.ERROR_ABORTED, "the generation was aborted")
     is_cut = generation.finish_reason is FinishReason.LENGTH and agent.settings.on_length is OnLength.TRUNCATE
     if is_cut or generation.context_is_full:
         return _cut(state, Ending.TRUNCATED_TOKENS)
     try:
-        return state, StepEnv(agent.parse(generation))
+        return state, StepEnv(agent.parse(generation, state.episode.tools))
     except PolicyFailure as failure:
         return _cut(state, Ending.ERROR_POLICY, str(failure))
 
@@ -249,8 +254,6 @@ def _stepped(state: AgentState, event: StepEvent) -> tuple[AgentState, Request]:
 
 
 class _NextContext(NamedTuple):
-    """The context of the next turn."""
-
     history: History
     context: tuple[int, ...]
     appended: tuple[Segment, ...] = ()
@@ -260,10 +263,9 @@ class _NextContext(NamedTuple):
 
 
 def _next_context(state: AgentState, record: StepRecord) -> _NextContext | None:
-    """Return the context of the next turn; None where no strategy makes room for it."""
-    agent, generation = state.agent, state.generation
+    agent, tools, generation = state.episode.agent, state.episode.tools, state.generation
     assert generation is not None, "the env answers what was sampled"
-    extension = agent.extend(state.history, generation, record.observation, state.tools)
+    extension = agent.extend(state.history, generation, record.observation, tools)
     history = state.history.extended(*agent.turn_messages(record))
     tokens, limit = token_ids(extension.segments), _max_context(state)
     if extension.rewrite is not None and len(tokens) <= limit:
@@ -272,7 +274,7 @@ def _next_context(state: AgentState, record: StepRecord) -> _NextContext | None:
         context = state.context + (generation.token_ids + tokens)
         if agent.context_length(context, generation) <= limit:
             return _NextContext(history, context, extension.segments)
-    shorter = shorten(agent.context, history, lambda messages: agent.start(messages, state.tools), limit)
+    shorter = shorten(agent.context, history, lambda messages: agent.start(messages, tools), limit)
     if shorter is None:
         return None
     segments = _as_prompt(shorter.rendering.segments)
@@ -281,7 +283,7 @@ def _next_context(state: AgentState, record: StepRecord) -> _NextContext | None:
 
 def _max_context(state: AgentState) -> int:
     """Return how long a context may be so that a whole turn still fits after it."""
-    return state.agent.settings.max_context_tokens - state.sampling.max_new_tokens
+    return state.episode.agent.settings.max_context_tokens - state.episode.sampling.max_new_tokens
 
 
 def _as_prompt(segments: Sequence[Segment]) -> tuple[Segment, ...]:
@@ -323,11 +325,11 @@ def _sampled_segments(generation: Generation, strings: tuple[str, ...]) -> tuple
 
 
 def _ask(state: AgentState, num_turns: int, path: PathNode, next_context: _NextContext) -> tuple[AgentState, Request]:
-    """Return the state that waits for the policy's next turn."""
     history, context, _, rerendered, rewrite = next_context
-    waiting = AgentState(*state[:7], history, num_turns, path, context, rewrite, Phase.GENERATING, rerendered)
-    seed = derive_seed(state.seed, "turn", num_turns)
-    request = state.agent.request(history, context, state.tools, sampling=state.sampling, seed=seed)
+    episode = state.episode
+    waiting = AgentState(episode, history, num_turns, path, context, rewrite, Phase.GENERATING, rerendered)
+    seed = derive_seed(episode.seed, "turn", num_turns)
+    request = episode.agent.request(history, context, episode.tools, sampling=episode.sampling, seed=seed)
     return waiting, Generate(request)
 
 
@@ -373,7 +375,7 @@ def _cost(state: AgentState, seconds: float, *, tool_calls: int = 0, env_steps: 
 
 
 def turn_outcome(record: StepRecord) -> TurnOutcome:
-    """Return what a node keeps of the env's record."""
+    """Return the part of the env's record that a node keeps."""
     return TurnOutcome(
         action=record.action, observation=record.observation, reward=record.reward, tool_errors=record.tool_errors
     )

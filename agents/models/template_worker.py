@@ -5,12 +5,12 @@ everything but time and memory; here the kernel bounds both. It reads one JSON r
 """
 
 import json
-import resource
+import os
 import sys
-from pathlib import Path
 from typing import Any
 
-from envgym.helper_process import limit_process, limit_request, take_output
+from envgym.runtime.processes.handles import read_memory
+from envgym.runtime.processes.helper import limit_process, limit_request, take_output
 
 MEMORY_BYTES = 2**30
 MAX_CHARACTERS = 2**24
@@ -22,9 +22,7 @@ def main() -> None:
     say = take_output()
     from transformers.utils.chat_template_utils import render_jinja_template
 
-    pages = Path("/proc/self/statm")
-    held = int(pages.read_text().split()[0]) * resource.getpagesize() if pages.exists() else 0
-    limit_process(held + MEMORY_BYTES)
+    limit_process(read_memory(os.getpid()).virtual + MEMORY_BYTES)
     say(ready=True)
     for line in sys.stdin:
         request = json.loads(line)
@@ -33,7 +31,6 @@ def main() -> None:
 
 
 def _answer(render: Any, request: dict[str, Any]) -> dict[str, str]:  # Any: a function of a library without types
-    """Return the text, or what the template raised."""
     messages, variables = request.pop("messages"), request.pop("variables")
     try:
         text = render(conversations=[messages], **request, **variables)[0][0]

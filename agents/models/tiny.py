@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field, model_validator
 
-from envgym.cache import build_once, cache_directory
+from envgym.config.settings import Settings
 from envgym.core.json_types import content_hash
-from envgym.settings import Settings
+from envgym.runtime.cache import build_once, cache_directory
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -68,7 +68,9 @@ def write_tiny(directory: Path, settings: TinySettings) -> None:
     """Write model, tokenizer and generation settings into `directory`."""
     import torch
     from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
+    from transformers.utils.logging import disable_progress_bar
 
+    disable_progress_bar()
     end, pad = VOCABULARY.index(END), VOCABULARY.index(PAD)
     # Llama's own 0.02 suits a width of thousands; at a width of 128 it takes twice the updates to learn to copy.
     config = LlamaConfig(

@@ -17,7 +17,6 @@ class Float32Head(nn.Linear):
     """A linear layer that casts what it is given, and its weights, and stands outside of autocast."""
 
     def forward(self, states: Tensor) -> Tensor:
-        """Return float32 logits."""
         bias: Tensor | None = self.bias
         with torch.autocast(states.device.type, enabled=False):
             return nn.functional.linear(states.float(), self.weight.float(), None if bias is None else bias.float())

@@ -1,11 +1,13 @@
 """The one factory of policies: from the model and engine sections to what samples, for every command alike."""
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from envgym.agents.catalog import POLICY_BACKEND
+from envgym.agents.policies.serving.backend import POLICY_SERVERS, PolicyEndpoints, PolicyServers
 from envgym.agents.protocols import Policy
 from envgym.agents.rollout.messages import MessagePolicy
 from envgym.agents.settings import EndpointSettings, EngineSettings, ModelSettings
+from envgym.agents.tables import KINDS
+from envgym.config.plugins import PluginKind
 from envgym.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -32,18 +34,42 @@ class PolicyBackend(Protocol):
         ...
 
 
+POLICY_BACKEND: Final[PluginKind[PolicyBackend]] = KINDS["policy_backend"]
+
+
 def build_policy(
-    model: ModelSettings, engine: EngineSettings, *, learner_model: Any | None = None, deterministic: bool = True
+    model: ModelSettings,
+    engine: EngineSettings,
+    *,
+    learner_model: Any | None = None,
+    deterministic: bool = True,
+    endpoints: PolicyEndpoints | None = None,
 ) -> Policy | MessagePolicy:
-    """Make the policy that `engine.backend` names; see `PolicyBackend`."""
+    """Make the policy that `engine.backend` names (see `PolicyBackend`), or one that samples at `endpoints`."""
+    if endpoints is not None:
+        return server_limits(engine).connect(model, engine, endpoints)
     return POLICY_BACKEND.build(engine.backend)(model, engine, learner_model, deterministic)
 
 
+def server_limits(engine: EngineSettings) -> PolicyServers:
+    """Read the limits of policy servers: those of the backend, else the defaults. Raises: SettingsError: one is bad."""
+    if engine.backend.name != POLICY_SERVERS:
+        return PolicyServers()
+    backend = POLICY_BACKEND.build(engine.backend)
+    assert isinstance(backend, PolicyServers), "the table names it"
+    return backend
+
+
 def build_trained_policy(
-    model: ModelSettings, engine: EngineSettings, *, learner_model: Any, deterministic: bool
+    model: ModelSettings,
+    engine: EngineSettings,
+    *,
+    learner_model: Any,
+    deterministic: bool,
+    endpoints: PolicyEndpoints | None = None,
 ) -> Policy:
     """Make a policy that can sample from what a learner trains. Raises: SettingsError: the backend's cannot."""
-    policy = build_policy(model, engine, learner_model=learner_model, deterministic=deterministic)
+    policy = build_policy(model, engine, learner_model=learner_model, deterministic=deterministic, endpoints=endpoints)
     if policy.unit == "tokens" and (policy.shares_weights or policy.accepts_weights):
         return policy
     policy.close()
@@ -57,7 +83,7 @@ def transformers_policy(
 ) -> Policy:
     """Sample from the learner's own module, or from a model that is loaded here."""
     from envgym.agents.models.loading import load_frozen_model, prepare_device  # heavy, as what follows
-    from envgym.agents.policies.transformers import TransformersPolicy
+    from envgym.agents.policies.engine.policy import TransformersPolicy
 
     device = prepare_device(engine.device, engine.threads)
     return TransformersPolicy(
@@ -75,7 +101,7 @@ def vllm_policy(model: ModelSettings, engine: EngineSettings, learner_model: Any
     """Sample with vLLM from a copy of the weights; those of a learner are sent to it later."""
     from envgym.agents.models.loading import load_frozen_model, prepare_device, resolve_model  # heavy, as what follows
     from envgym.agents.models.weights import merged_weights
-    from envgym.agents.policies.vllm import VllmPolicy
+    from envgym.agents.policies.vllm.policy import VllmPolicy
 
     policy = VllmPolicy(
         resolve_model(model.name, tiny=model.tiny),
@@ -98,7 +124,7 @@ def vllm_server_policy(
     model: ModelSettings, engine: EngineSettings, learner_model: Any | None, deterministic: bool
 ) -> Policy:
     """Sample by token ids from a model that vLLM serves at the endpoint."""
-    from envgym.agents.policies.vllm_server import VllmServerPolicy  # loads an HTTP client
+    from envgym.agents.policies.vllm.server_policy import VllmServerPolicy  # loads an HTTP client
 
     return VllmServerPolicy(_endpoint(engine), version=model.train_steps)
 
@@ -122,6 +148,5 @@ def autocast_dtype(model: ModelSettings) -> "dtype | None":
 def _endpoint(engine: EngineSettings) -> EndpointSettings:
     if engine.endpoint is None:
         do = "add engine.endpoint.base_url and engine.endpoint.model"
-        must = f"be set for {engine.backend.name}"
-        raise SettingsError.of("engine.endpoint", must, "nothing", where="engine", do=do)
+        raise SettingsError.of("engine.endpoint", f"be set for {engine.backend.name}", "nothing", where="engine", do=do)
     return engine.endpoint

@@ -15,10 +15,13 @@ import httpx
 
 from envgym.agents.settings import EndpointSettings
 from envgym.errors import InvalidInput, PolicyFailure
+from envgym.runtime.backoff import Backoff
 
 Json = dict[str, Any]
 """A body that is sent."""
 T = TypeVar("T")
+ReadRefusal = Callable[[int, object], T | None]
+"""(status, body) -> the answer that an error stands for, if it stands for one."""
 Sleep = Callable[[float], Awaitable[object]]
 """Waits for some seconds."""
 _PASSING = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
@@ -64,12 +67,11 @@ class Endpoint:
         self._sleep, self._jitter = sleep, jitter
 
     async def close(self) -> None:
-        """Close the connections."""
         await self._client.aclose()
 
     async def get(self, path: str, read: Callable[[object], T]) -> T:
-        """Return what `read` makes of a page. Raises: PolicyFailure: as `post`."""
-        return await self._ask(self.url + path, None, read, lambda content: None)
+        """Return a page as `read` parses it. Raises: PolicyFailure: as `post`."""
+        return await self._ask(self.url + path, None, read, lambda status, content: None)
 
     async def post(
         self,
@@ -77,7 +79,7 @@ class Endpoint:
         body: Mapping[str, Any],  # JSON
         read: Callable[[object], T],
         *,
-        read_refusal: Callable[[object], T | None] = lambda content: None,
+        read_refusal: ReadRefusal[T] = lambda status, content: None,
     ) -> T:
         """Send a body, and return what `read` makes of the answer.
 
@@ -85,20 +87,21 @@ class Endpoint:
             path: after the base URL.
             body: what is sent, before the fields of the settings are added and left out.
             read: reads the answer; BadResponse: it is tried again.
-            read_refusal: reads the body of status 400; None: the request has failed.
+            read_refusal: reads the status and body of an error before anything is tried again; None: the request has
+                failed. Some services send an error with status 200, or with the status of a fault of their own.
 
         Raises: PolicyFailure: refused, or still failing after the last attempt. Whatever else `read` raises.
         """
         settings = self.settings
-        sent = {key: value for key, value in {**body, **settings.extra_body}.items() if key not in settings.omit}
-        return await self._ask(self.url + path, sent, read, read_refusal)
+        payload = {key: value for key, value in {**body, **settings.extra_body}.items() if key not in settings.omit}
+        return await self._ask(self.url + path, payload, read, read_refusal)
 
     async def _ask(
         self,
         url: str,
         body: Mapping[str, Any] | None,  # JSON
         read: Callable[[object], T],
-        read_refusal: Callable[[object], T | None],
+        read_refusal: ReadRefusal[T],
     ) -> T:
         reason = ""
         async with self._under_way:
@@ -108,8 +111,15 @@ class Endpoint:
                 try:
                     response = await (self._client.get(url) if body is None else self._client.post(url, json=body))
                     content = _content(response)
+                    if not response.is_success or (isinstance(content, Mapping) and content.get("error")):
+                        refusal = read_refusal(response.status_code, content)
+                        if refusal is not None:
+                            return refusal
+                    if response.is_success:
+                        return read(content)
                     if response.status_code not in _PASSING:
-                        return _read(url, response, content, read, read_refusal)
+                        message = _describe(response.status_code, content)
+                        raise PolicyFailure(f"{url} refused the request: {message}")
                     reason, requested_pause = _describe(response.status_code, content), _retry_after(response)
                 except httpx.TransportError as error:
                     reason = f"{type(error).__name__}: {error}".rstrip(": ")
@@ -122,9 +132,9 @@ class Endpoint:
 
     def _pause(self, attempt: int, requested: float | None) -> float:
         settings = self.settings
-        grown = requested if requested is not None else settings.backoff_s * 2**attempt
-        longest = min(grown, settings.max_backoff_s)
-        return longest if requested is not None else longest * (1 - self._jitter() / 2)
+        if requested is not None:
+            return min(requested, settings.max_backoff_s)
+        return Backoff(settings.backoff_s, settings.max_backoff_s).pause_s(attempt, jitter=self._jitter())
 
     async def _wait_for_slot(self) -> None:
         """Keep the rate: every request takes the next of evenly spaced moments."""
@@ -138,28 +148,11 @@ class Endpoint:
 
 
 def _content(response: httpx.Response) -> object:
-    """Return the body as JSON, or as it is."""
     try:
         content: object = response.json()
     except json.JSONDecodeError:
         content = response.text
     return content
-
-
-def _read(
-    url: str,
-    response: httpx.Response,
-    content: object,
-    read: Callable[[object], T],
-    read_refusal: Callable[[object], T | None],
-) -> T:
-    """Read an answer that will stay as it is. Raises: PolicyFailure: a refusal. Whatever `read` raises."""
-    if response.is_success:
-        return read(content)
-    refusal = read_refusal(content) if response.status_code == httpx.codes.BAD_REQUEST else None
-    if refusal is None:
-        raise PolicyFailure(f"{url} refused the request: {_describe(response.status_code, content)}")
-    return refusal
 
 
 def _describe(status: int, content: object) -> str:
@@ -175,7 +168,7 @@ def _retry_after(response: httpx.Response) -> float | None:
 
 
 def get_nested(body: object, *keys: str) -> object:
-    """Return what JSON objects inside each other hold under some keys; None where one is missing."""
+    """Return the value in nested JSON objects under some keys; None where one is missing."""
     for key in keys:
         body = body.get(key) if isinstance(body, Mapping) else None
     return body
@@ -188,7 +181,7 @@ def read_count(body: object, *keys: str) -> int:
 
 
 def error_text(body: object) -> str:
-    """Return what an error body says, in whatever shape it comes."""
+    """Return the message of an error body of any shape."""
     if isinstance(body, Mapping):
         error = body.get("error", body.get("message", body))
         if isinstance(error, Mapping):

@@ -1,10 +1,13 @@
-"""A policy that replies from a script, for tests and benchmarks: exact tokens, log-prob 0.0, no model."""
+"""Policies without a model: exact tokens from a script, or messages from a Python function."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from envgym.agents.protocols import FinishReason, GenerateRequest, Generation, Policy
+from envgym.agents.rollout.messages import MessagePolicy, MessageReply, MessageRequest
+from envgym.core.messages import Action, Message
 from envgym.errors import PolicyFailure
+from envgym.parsing import parse_action
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -14,7 +17,7 @@ ScriptedReply = Sequence[int] | Generation | Exception
 
 
 class ScriptedPolicy(Policy):
-    """Answers from a list, in the order of the requests, or by a function of the request.
+    """Answers from a list, in the order of the requests, or by a function of the request; every log-prob is 0.0.
 
     The function makes episodes independent of the order of their requests; a list suits one episode at a time.
     """
@@ -22,7 +25,6 @@ class ScriptedPolicy(Policy):
     def __init__(
         self, script: Iterable[ScriptedReply] | Callable[[GenerateRequest], ScriptedReply], *, version: int = 0
     ) -> None:
-        """Take the script."""
         self._answer = script if callable(script) else _from_list(script)
         self._version = version
         self.requests: list[GenerateRequest] = []
@@ -68,3 +70,26 @@ def _from_list(script: Iterable[ScriptedReply]) -> Callable[[GenerateRequest], S
         raise PolicyFailure.of("script", must, "its end", where="ScriptedPolicy", do="add replies")
 
     return answer
+
+
+ReplyFunction = Callable[[Sequence[Message]], str]
+"""Returns the reply to a conversation, as text in which tool calls are written, or as an `Action`."""
+
+
+class FunctionPolicy(MessagePolicy):
+    """Answers conversations by a function: rules, a client of your own, a person."""
+
+    def __init__(self, function: ReplyFunction) -> None:
+        self._function = function
+
+    async def reply(self, request: MessageRequest) -> MessageReply:
+        """Answer one conversation. Raises: PolicyFailure: the function raised, or returned no text."""
+        try:
+            text: object = self._function(request.messages)
+        except Exception as error:
+            raise PolicyFailure(f"the policy's function raised {type(error).__name__}: {error}") from error
+        if not isinstance(text, str):
+            do = "return the reply as text"
+            raise PolicyFailure.of("reply", "be a str", type(text).__name__, where="the policy's function", do=do)
+        action = text if isinstance(text, Action) else parse_action(text)
+        return MessageReply(action=action, finish_reason=FinishReason.STOP)

@@ -21,29 +21,22 @@ class WrappedPolicy(Policy):
 
     @property
     def version(self) -> int:
-        """Version of the weights that sample now."""
         return self._policy.version
 
     async def generate(self, request: GenerateRequest) -> Generation:
-        """Sample one continuation. Raises: as the policy."""
         return await self._policy.generate(request)
 
     async def compute_logprobs(self, token_ids: Sequence[tuple[int, ...]]) -> list[tuple[float, ...]]:
-        """Forward to the policy."""
         return await self._policy.compute_logprobs(token_ids)
 
     def update_weights(self, named_tensors: "Iterable[tuple[str, Tensor]]", version: int) -> None:
-        """Forward to the policy."""
         self._policy.update_weights(named_tensors, version)
 
     def set_version(self, version: int) -> None:
-        """Forward to the policy."""
         self._policy.set_version(version)
 
     def pause(self, version: int | None = None) -> AbstractContextManager[None]:
-        """Forward to the policy."""
         return self._policy.pause(version)
 
     def clear_prefix_cache(self) -> None:
-        """Forward to the policy."""
         self._policy.clear_prefix_cache()

@@ -1,8 +1,10 @@
 """From a tokenizer to its renderer: by the model's family, or by its chat template."""
 
+import logging
 from collections.abc import Mapping
+from importlib.resources import files
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from pydantic import Field
 
@@ -10,16 +12,20 @@ from envgym.agents.protocols import Renderer
 from envgym.agents.rendering.generic import GenericRenderer
 from envgym.agents.rendering.template import ChatTemplate
 from envgym.agents.rendering.tokens import require_fast
+from envgym.agents.tables import KINDS
+from envgym.config.plugins import PluginKind
+from envgym.config.settings import Settings
 from envgym.core.json_types import JsonValue
 from envgym.errors import InvalidInput
 from envgym.parsing import text_format as find_text_format
 from envgym.parsing.formats import TextFormat
-from envgym.settings import Settings
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
     from envgym.agents.rendering.families import FamilyRenderer
+
+_log = logging.getLogger(__name__)
 
 DEFAULT_FORMAT = "hermes"
 """How calls are written for models of no known family."""
@@ -50,6 +56,9 @@ class RendererFactory(Protocol):
         ...
 
 
+RENDERER: Final[PluginKind[RendererFactory]] = KINDS["renderer"]
+
+
 class AutoRendererFactory(Settings):
     """Make the family's renderer if the family is known, lists tools and no text format is chosen; else the generic."""
 
@@ -64,7 +73,6 @@ class AutoRendererFactory(Settings):
         text_format: TextFormat | None = None,
         thinking: bool | None = None,
     ) -> "GenericRenderer | FamilyRenderer":
-        """Make the renderer."""
         fast, keeps_thinking = require_fast(tokenizer), self.keeps_thinking
         if text_format is None and (family := _known_family(fast)) is not None:
             try:
@@ -127,14 +135,32 @@ class GenericRendererFactory(Settings):
         text_format: TextFormat | None = None,
         thinking: bool | None = None,
     ) -> GenericRenderer:
-        """Make the renderer."""
+        """Make the renderer; a tokenizer without a chat template gets a plain one."""
         fast = require_fast(tokenizer)
+        _give_plain_template(fast)
         variables, keeps_thinking = dict(self.variables), self.keeps_thinking
         if thinking is not None and _changes_opening(fast, variables, thinking):
             variables["enable_thinking"] = thinking
             keeps_thinking = keeps_thinking or not thinking
-        chosen = find_text_format(DEFAULT_FORMAT) if text_format is None else text_format
-        return GenericRenderer(fast, chosen, keeps_thinking=keeps_thinking, variables=variables)
+        resolved_format = find_text_format(DEFAULT_FORMAT) if text_format is None else text_format
+        return GenericRenderer(fast, resolved_format, keeps_thinking=keeps_thinking, variables=variables)
+
+
+def _give_plain_template(tokenizer: "PreTrainedTokenizerFast") -> None:
+    """Give a tokenizer without a chat template a plain one, and log it; checkpoints save it with the tokenizer.
+
+    The template writes `bos_token` first if the tokenizer does. A tokenizer without `eos_token` stays as it is.
+    """
+    if tokenizer.chat_template or tokenizer.eos_token is None:
+        return
+    source = files("envgym.agents.rendering").joinpath("plain_chat.jinja").read_text(encoding="utf-8")
+    has_bos = tokenizer.bos_token_id is not None and tokenizer.encode("?")[:1] == [tokenizer.bos_token_id]
+    tokenizer.chat_template = ("{{- bos_token -}}" if has_bos else "") + source
+    _log.warning(
+        "%s has no chat template: messages get plain labels (User:, Assistant:), and %s ends a turn",
+        tokenizer.name_or_path or "the tokenizer",
+        tokenizer.eos_token,
+    )
 
 
 def _known_family(tokenizer: "PreTrainedTokenizerFast") -> str | None:

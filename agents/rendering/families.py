@@ -13,17 +13,19 @@ from typing import TYPE_CHECKING, Any
 from renderers import config_from_name, create_renderer  # type: ignore[import-untyped]  # shipped without types
 from renderers.base import MODEL_RENDERER_MAP  # type: ignore[import-untyped]  # shipped without types
 
+from envgym.agents.models.generation_config import join_stop_token_ids
 from envgym.agents.protocols import Generation, Rendering
+from envgym.agents.rendering.harmony import after_analysis, is_harmony, provide_vocabulary
 from envgym.agents.rendering.template import (
     PROBE_CALL,
     PROBE_TOOL,
     ChatTemplate,
     TemplateMessage,
-    listed_tools,
     native_call,
     opened_thinking,
 )
 from envgym.agents.rendering.tokens import TokenCodec, require_fast
+from envgym.chats.openai import listed_tools
 from envgym.core.messages import Action, Message, Observation, Role, ToolCall, text_of
 from envgym.core.segments import Origin
 from envgym.core.tree import Rewrite
@@ -46,7 +48,6 @@ class GuardedTokenizer:
         self._tokenizer, self._codec = tokenizer, codec
 
     def __getattr__(self, name: str) -> object:
-        """Return what the wrapped tokenizer has."""
         return getattr(self._tokenizer, name)
 
     def encode(self, text: str, **_: object) -> list[int]:
@@ -72,11 +73,13 @@ def find_family(tokenizer: "PreTrainedTokenizerFast") -> str | None:
     named = MODEL_RENDERER_MAP.get(str(tokenizer.name_or_path))
     if named is not None or not tokenizer.chat_template:
         return str(named) if named is not None else None
+    if is_harmony(tokenizer):
+        return "gpt-oss"
     template = ChatTemplate(tokenizer, {})
-    wanted = [_reference(template, tokenizer, messages, has_tools) for messages, has_tools in _PROBES]
-    if None in wanted:
+    expected = [_reference(template, tokenizer, messages, has_tools) for messages, has_tools in _PROBES]
+    if None in expected:
         return None
-    return next((name for name in family_names() if _renders(name, tokenizer, wanted)), None)
+    return next((name for name in family_names() if _renders(name, tokenizer, expected)), None)
 
 
 _CALLED: TemplateMessage = {
@@ -102,7 +105,7 @@ def _reference(
     return None if text is None else list(tokenizer.encode(text, add_special_tokens=False))
 
 
-def _renders(family: str, tokenizer: "PreTrainedTokenizerFast", wanted: Sequence[list[int] | None]) -> bool:
+def _renders(family: str, tokenizer: "PreTrainedTokenizerFast", expected: Sequence[list[int] | None]) -> bool:
     if family in OWN_TOKENIZER:
         return False
     try:
@@ -110,7 +113,7 @@ def _renders(family: str, tokenizer: "PreTrainedTokenizerFast", wanted: Sequence
         tools = listed_tools([PROBE_TOOL])
         return all(
             list(inner.render_ids(messages, tools=tools if has_tools else None, add_generation_prompt=True)) == ids
-            for (messages, has_tools), ids in zip(_PROBES, wanted, strict=True)
+            for (messages, has_tools), ids in zip(_PROBES, expected, strict=True)
         )
     except Exception:  # noqa: BLE001  # whatever a family raises for a tokenizer that is not its own
         return False
@@ -123,8 +126,12 @@ def create_family(
     check_known("model family", family, family_names(), where="renderers")
     changes: dict[str, object] = {"thinking_retention": "all"} if keeps_thinking else {}
     kind = type(config_from_name(family))
+    if keeps_thinking and "auto_drop_analysis" in kind.model_fields:
+        changes["auto_drop_analysis"] = False
     if thinks is not None and "enable_thinking" in kind.model_fields:
         changes["enable_thinking"] = thinks
+    if family == "gpt-oss":
+        provide_vocabulary(tokenizer)  # type: ignore[arg-type]  # the guard forwards everything but encoding
     try:
         return create_renderer(tokenizer, kind(**changes))
     except Exception as error:
@@ -132,8 +139,7 @@ def create_family(
         do = "name the family of this model, or none"
         if family in OWN_TOKENIZER:
             do = f"go online once, so that the family can fetch its own vocabulary, or {do}"
-        must = f"be one of the family {family}"
-        raise InvalidInput.of("tokenizer", must, got, where="renderers", do=do) from error
+        raise InvalidInput.of("tokenizer", f"be one of the family {family}", got, where="renderers", do=do) from error
 
 
 # ---- the renderer ----------------------------------------------------------------------------------------------------
@@ -174,35 +180,50 @@ class FamilyRenderer:
         self._guards = family not in OWN_TOKENIZER
         guarded = GuardedTokenizer(tokenizer, self._codec)
         self._inner = create_family(guarded, family, thinks=thinks, keeps_thinking=keeps_thinking)
-        self.stop_token_ids = tuple[int, ...](self._inner.get_stop_token_ids())
-        """Ids at which the policy's turn ends."""
-        self._tools: dict[str, ToolSpec] = {}
-        """Tools met so far: where arguments are written without quotes, only the schema tells text from numbers."""
-        self._lead, self._marks = self._probe()
-        self._codec.count_as_markup(self._marks)
+        self._writer = self._inner
+        """Renders turns as they are sampled, with their thinking."""
+        if family == "gpt-oss":
+            self._writer = create_family(guarded, family, thinks=thinks, keeps_thinking=True)
+        self._own_stops = frozenset[int](self._inner.get_stop_token_ids())
+        self.stop_token_ids = join_stop_token_ids(tokenizer, self._inner.get_stop_token_ids())
+        """Ids at which the policy's turn ends: the family's own, then those of the model's generation config."""
         self._openings = {role: self._opening(role) for role in (Role.USER, Role.TOOL)}
+        self._closing = {role: self._closing_id(role) for role in (Role.USER, Role.TOOL)}
+        self._marks: frozenset[int] = frozenset()
+        self._gap = ""
+        self._lead, self._marks = self._probe()
+        self._gap = self._lead[len(self._lead.rstrip("\n")) :]
+        """Line breaks between the thinking and the text of a turn."""
+        self._codec.count_as_markup(self._marks)
 
     def _probe(self) -> tuple[str, frozenset[int]]:
-        """Return what closes the thinking that every turn opens with, and the tokens that calls are written with."""
+        """Return the text before that of a turn without thinking, and the tokens that calls are written with."""
         opened = self._inner.render_ids([{"role": "user", "content": "qz"}], add_generation_prompt=True)
         sampled = self._sampled_ids({"role": "assistant", "content": "qzsaid"})
         called = self._sampled_ids(
             self._message(Message(role=Role.ASSISTANT, content="qzsaid", tool_calls=(PROBE_CALL,)))
         )
-        lead = self._codec.decode(sampled).partition("qzsaid")[0] if opened_thinking(self._codec.decode(opened)) else ""
+        reads_bare_text = self.parse(self._codec.encode("qzsaid").ids).content == "qzsaid"
+        needs_lead = opened_thinking(self._codec.decode(opened)) or not reads_bare_text
+        lead = self._codec.decode(sampled).partition("qzsaid")[0] if needs_lead else ""
         return lead, self._codec.control(called) - self._codec.control(sampled) - set(self.stop_token_ids)
+
+    def _closing_id(self, role: Role) -> int:
+        """Return the token that ends a turn which a message of this role answers, as the family renders it."""
+        calls = (PROBE_CALL,) if role is Role.TOOL else ()
+        turn = Message(role=Role.ASSISTANT, content="qz", tool_calls=calls)
+        reply = Message(role=role, content="qz", name=PROBE_TOOL.name if calls else None)
+        messages = [Message(role=Role.USER, content="qz"), turn, reply]
+        last = _last_sampled(self._inner.render([self._message(message) for message in messages]))
+        return last if last is not None and last in self.stop_token_ids else self.stop_token_ids[0]
 
     def _opening(self, role: Role) -> list[int]:
         """Return a short context that ends as any context does whose last message has this role."""
         called = Message(role=Role.ASSISTANT, content="", tool_calls=(PROBE_CALL,))
         answered = [called, Message(role=Role.TOOL, content="qz", name=PROBE_TOOL.name)] if role is Role.TOOL else []
-        messages = [Message(role=Role.USER, content="qz"), *answered]
-        ids = self._inner.render_ids(
-            [self._message(message) for message in messages],
-            tools=listed_tools([PROBE_TOOL]),
-            add_generation_prompt=True,
-        )
-        return list(ids)
+        messages = [self._message(message) for message in (Message(role=Role.USER, content="qz"), *answered)]
+        tools = listed_tools([PROBE_TOOL])
+        return list(self._inner.render_ids(messages, tools=tools, add_generation_prompt=True))
 
     @property
     def lists_tools(self) -> bool:
@@ -214,13 +235,8 @@ class FamilyRenderer:
     # ---- Renderer ------------------------------------------------------------------------------------------------
 
     def start(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> Rendering:
-        """Render a whole conversation, up to where the policy begins to speak."""
-        self._tools |= {spec.name: spec for spec in tools}
-        whole = self._inner.render(
-            [self._message(message) for message in messages],
-            tools=listed_tools(tools) or None,
-            add_generation_prompt=True,
-        )
+        inputs = [self._message(message) for message in messages]
+        whole = self._inner.render(inputs, tools=listed_tools(tools) or None, add_generation_prompt=True)
         ids, owners = list(whole.token_ids), list(whole.message_indices)
         end = len(ids)
         while end > 0 and owners[end - 1] < 0:
@@ -244,67 +260,74 @@ class FamilyRenderer:
         )
         length = len(opening) + len(sampled)
         if bridged is None or list(bridged.token_ids[:length]) != opening + sampled:
-            action = self.parse(generation.token_ids)
+            action = self.parse(generation.token_ids, tools)
             whole = self.start([*history, action.message, *replies], tools)
             ids = [token for segment in whole.segments for token in segment.token_ids]
             return Rendering(segments=(self._codec.segment(Origin.PROMPT, ids),), rewrite=Rewrite.TEMPLATE)
         ids = list(bridged.token_ids[length:])
-        shown = bridged.is_content or [owner >= 0 for owner in bridged.message_indices]
-        runs = groupby(zip(ids, shown[length:], strict=True), key=itemgetter(1))
+        content_mask = bridged.is_content or [owner >= 0 for owner in bridged.message_indices]
+        runs = groupby(zip(ids, content_mask[length:], strict=True), key=itemgetter(1))
         segments = (
             self._codec.segment(Origin.TOOL if is_reply else Origin.TEMPLATE, [token for token, _ in run])
             for is_reply, run in runs
         )
         return Rendering(segments=tuple(segments))
 
-    def parse(self, token_ids: Sequence[int]) -> Action:
-        """Read sampled tokens as an action."""
+    def parse(self, token_ids: Sequence[int], tools: Sequence[ToolSpec] = ()) -> Action:
         ids = list(token_ids[:-1] if token_ids and token_ids[-1] in self.stop_token_ids else token_ids)
-        tools = listed_tools(tuple(self._tools.values())) or None
-        read = self._inner.parse_response(ids, tools=tools, prompt_ids=self._openings[Role.USER])
+        listed = listed_tools(tools) or None
+        is_whole = self.family == "gpt-oss" and not self._own_stops.isdisjoint(token_ids[-1:])
+        whole = list(token_ids) if is_whole else ids  # the last token of gpt-oss also closes its call
+        read = self._inner.parse_response(whole, tools=listed, prompt_ids=self._openings[Role.USER])
         calls: list[ToolCall] = []
         malformed: list[str] = []
         unread: list[str] = []
-        for found in read.tool_calls:
-            call, reason = _call(found)
+        for parsed in read.tool_calls:
+            call, reason = _call(parsed)
             if call is not None:
                 calls.append(call)
                 continue
             malformed.append(f"A tool call could not be read: {reason}.")
-            unread.append(self._codec.decode(ids[slice(*found.token_span)]) if found.token_span else found.raw)
+            unread.append(self._codec.decode(ids[slice(*parsed.token_span)]) if parsed.token_span else parsed.raw)
         if not read.tool_calls and not self._marks.isdisjoint(ids):
             malformed.append(f"A tool call could not be read: {_REASONS['malformed_structure']}.")
         return Action(
             self._codec.decode(ids),
-            content="\n".join(part for part in (read.content, *unread) if part),
-            thinking=read.reasoning_content or None,
+            content="\n".join(part for part in (read.content.removeprefix(self._gap), *unread) if part),
+            thinking=(read.reasoning_content or "").strip("\n") or None,
             tool_calls=calls,
             malformed=malformed,
         )
 
     def encode_action(self, action: Action) -> tuple[int, ...]:
-        """Return the ids that say `action`, its stop token included."""
         text = str(action)
         is_bare = action.content == text and action.thinking is None and not action.tool_calls
         if is_bare or action.malformed:
-            return (*self._codec.encode(self._lead + self._codec.escape(text, markup=True)).ids, self.stop_token_ids[0])
-        return tuple(self._sampled_ids(self._message(action.message)))
+            ids = self._codec.encode(self._lead + self._codec.escape(text, markup=True)).ids
+        else:
+            ids = self._sampled_ids(self._message(action.message))
+        if ids and ids[-1] in self.stop_token_ids:
+            return tuple(ids)
+        is_call = bool(action.tool_calls) or not self._marks.isdisjoint(ids)
+        return (*ids, self._closing[Role.TOOL if is_call else Role.USER])
 
     def _sampled_ids(self, message: TemplateMessage) -> list[int]:
-        """Return what the policy samples of an assistant message after the opening of its turn."""
+        """Return the tokens of an assistant message that the policy samples after the opening of its turn."""
         question = {"role": "user", "content": "qz"}
-        opened = list(self._inner.render_ids([question], add_generation_prompt=True))
-        whole = self._inner.render([question, message])
+        opened = list(self._writer.render_ids([question], add_generation_prompt=True))
+        whole = self._writer.render([question, message])
         end = max(place for place, is_sampled in enumerate(whole.sampled_mask) if is_sampled) + 1
         ids = list(whole.token_ids)[:end]
         if ids[: len(opened)] == opened:
             return ids[len(opened) :]
+        if self.family == "gpt-oss":
+            start = len(self._writer.render_ids([question]))
+            return after_analysis(ids[start:], opened[start:], self._codec.encode("<|end|>").ids)
         # The last token of the opening has merged with what follows it: say the rest of the text anew.
         before, text = self._codec.decode(opened), self._codec.decode(ids)
         return self._codec.encode(text.removeprefix(before)).ids
 
     def token_strings(self, token_ids: Sequence[int]) -> tuple[str, ...]:
-        """Return each token as a person reads it."""
         return self._codec.strings(token_ids)
 
     # ---- messages ------------------------------------------------------------------------------------------------
@@ -315,28 +338,33 @@ class FamilyRenderer:
         def safe(text: str, has_markup: bool = is_ours) -> str:
             return self._codec.escape(text, markup=has_markup) if self._guards else text
 
-        made: TemplateMessage = {"role": message.role.value, "content": safe(text_of(message))}
+        fields: TemplateMessage = {"role": message.role.value, "content": safe(text_of(message))}
         if message.thinking is not None:
-            made["reasoning_content"] = safe(message.thinking)
+            fields["reasoning_content"] = safe(message.thinking)
         if message.tool_calls:
-            made["tool_calls"] = [native_call(call, safe) | {"id": call.id} for call in message.tool_calls]
+            fields["tool_calls"] = [native_call(call, safe) | {"id": call.id} for call in message.tool_calls]
         if message.role is Role.TOOL:
-            made |= {"name": message.name, "tool_call_id": message.tool_call_id}
-        return {key: value for key, value in made.items() if value is not None}
+            fields |= {"name": message.name, "tool_call_id": message.tool_call_id}
+        return {key: value for key, value in fields.items() if value is not None}
 
 
-def _call(found: Any) -> tuple[ToolCall | None, str]:  # a ParsedToolCall of `renderers`
+def _last_sampled(whole: Any) -> int | None:  # a RenderedTokens of `renderers`
+    sampled = [token for token, mask in zip(whole.token_ids, whole.sampled_mask, strict=True) if mask]
+    return int(sampled[-1]) if sampled else None
+
+
+def _call(parsed: Any) -> tuple[ToolCall | None, str]:  # a ParsedToolCall of `renderers`
     """Return the call, or what is wrong with it."""
-    status, arguments = str(found.status), found.arguments
+    status, arguments = str(parsed.status), parsed.arguments
     if isinstance(arguments, str):
         try:
             arguments = read_json(arguments) if arguments.strip() else {}
         except ValueError:
             status = "invalid_json"
-    if not found.name:
+    if not parsed.name:
         status = "missing_name"
     elif isinstance(arguments, Mapping) and status in ("invalid_json", "unknown_tool"):
         status = "ok"  # arguments that are plain text where no schema was known; the env answers unknown names
     if status in _REASONS or not isinstance(arguments, Mapping | None):
         return None, _REASONS.get(status, _REASONS["invalid_json"])
-    return ToolCall(name=found.name, arguments=dict(arguments or {}), id=found.id), ""
+    return ToolCall(name=parsed.name, arguments=dict(arguments or {}), id=parsed.id), ""

@@ -9,8 +9,9 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING
 
+from envgym.agents.models.generation_config import join_stop_token_ids
 from envgym.agents.protocols import Generation, Rendering
-from envgym.agents.rendering.template import ChatTemplate, Dialect, TemplateMessage, opened_thinking
+from envgym.agents.rendering.template import PROBE_CALL, ChatTemplate, Dialect, TemplateMessage, opened_thinking
 from envgym.agents.rendering.tokens import TokenCodec, require_fast
 from envgym.agents.rendering.transitions import Transition, TransitionProbe, TurnForm, after_opening
 from envgym.core.json_types import JsonValue
@@ -18,7 +19,7 @@ from envgym.core.messages import Action, Message, Observation, Role
 from envgym.core.segments import Origin
 from envgym.core.tree import Rewrite
 from envgym.errors import InvalidInput
-from envgym.parsing.formats import TextFormat
+from envgym.parsing.formats import THINK_CLOSE, THINK_OPEN, TextFormat
 from envgym.tools import ToolSpec
 
 if TYPE_CHECKING:
@@ -51,24 +52,37 @@ class GenericRenderer:
         self._template = ChatTemplate(tokenizer, variables or {})
         self._codec = TokenCodec(tokenizer, markup=self._template.source)
         self._dialect = Dialect.probe(self._template, format)
+        self._codec.count_as_markup(self._codec.encode(_tags(format)).ids)
         self._keeps_thinking = keeps_thinking
         opening = self._template.render([{"role": "user", "content": "?"}], (), opens_turn=True)
         self._opened = opened_thinking(opening)
+        self._require_plain_turns(opening)
         self._closing_id, closing = self._find_closing(tokenizer)
-        ends = (self._closing_id, tokenizer.eos_token_id)
-        self.stop_token_ids = tuple(dict.fromkeys(end for end in ends if isinstance(end, int)))
-        """Ids at which the policy's turn ends: the template's closing token, then the tokenizer's end of text."""
+        self.stop_token_ids = join_stop_token_ids(tokenizer, (self._closing_id, tokenizer.eos_token_id))
+        """Ids at which the policy's turn ends: the template's closing token, the tokenizer's end of text, and the end
+        tokens of the model's generation config."""
         self._probe = cache(TransitionProbe(self._template, self._dialect, self._codec, closing, self._opened).probe)
         for usual in (("user",), ("tool",), ("tool", "tool")) if self._dialect.has_tools else (("user",),):
             self._probe(usual)
+
+    def _require_plain_turns(self, opening: str) -> None:
+        """Raise: InvalidInput: the model has to write control tokens before the text of a turn, as gpt-oss does."""
+        whole = self._template.attempt([{"role": "user", "content": "?"}, {"role": "assistant", "content": "qzsaid"}])
+        if whole is None or not whole.startswith(opening):
+            return
+        lead = whole[len(opening) :].partition("qzsaid")[0]
+        if self._codec.special(self._codec.encode(lead.replace(THINK_OPEN, "").replace(THINK_CLOSE, "")).ids):
+            must = "open a turn so that its text can follow"
+            do = "use the renderer of the model's family: agent.renderer auto or family, without agent.text_format"
+            raise InvalidInput.of("chat template", must, f"{lead!r} before the text", where=self._template.name, do=do)
 
     def _find_closing(self, tokenizer: "PreTrainedTokenizerFast") -> tuple[int, str]:
         """Return the token that ends a turn: the one the template writes after it, else the tokenizer's own."""
         conversation = [{"role": "user", "content": "?"}, {"role": "assistant", "content": "qzsaid"}]
         text = self._template.attempt([*conversation, {"role": "user", "content": "?"}])
-        found = self._codec.first_control(text.rpartition("qzsaid")[2]) if text is not None else None
-        if found is not None:
-            return found
+        control = self._codec.first_control(text.rpartition("qzsaid")[2]) if text is not None else None
+        if control is not None:
+            return control
         if isinstance(tokenizer.eos_token_id, int):
             return tokenizer.eos_token_id, str(tokenizer.eos_token)
         must, do = "have a token that ends a turn", "set eos_token in its tokenizer_config.json"
@@ -77,11 +91,10 @@ class GenericRenderer:
     # ---- Renderer ------------------------------------------------------------------------------------------------
 
     def start(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> Rendering:
-        """Render a whole conversation, up to where the policy begins to speak."""
-        made = self._dialect.messages(messages, tools, lambda text, markup: self._codec.escape(text, markup=markup))
+        inputs = self._dialect.messages(messages, tools, lambda text, markup: self._codec.escape(text, markup=markup))
         listed = tools if self._dialect.has_tools else ()
-        text = self._template.render(made, listed, opens_turn=True)
-        without_opening = self._template.attempt(made, listed, opens_turn=False)
+        text = self._template.render(inputs, listed, opens_turn=True)
+        without_opening = self._template.attempt(inputs, listed, opens_turn=False)
         encoded = self._codec.encode(text)
         end = len(without_opening) if without_opening and text.startswith(without_opening) else encoded.ends[-1]
         return Rendering(segments=self._codec.segments(encoded, [(0, end)], Origin.PROMPT, Origin.TEMPLATE))
@@ -96,25 +109,24 @@ class GenericRenderer:
         """Render what follows a sampled turn; independent of the history's length unless the context is rewritten."""
         replies = observation.messages
         needs_action = self._dialect.has_tools and not self._dialect.tools_after_text
-        action = self.parse(generation.token_ids) if needs_action else None
-        made = self._dialect.replies(replies, _unescaped, after_calls=action is None or bool(action.tool_calls))
-        transition = self._transition(made)
+        action = self.parse(generation.token_ids, tools) if needs_action else None
+        inputs = self._dialect.replies(replies, _unescaped, after_calls=action is None or bool(action.tool_calls))
+        transition = self._transition(inputs)
         appends = transition.glue is not None
         if appends and not (self._keeps_thinking or transition.is_always_exact):
-            action = action or self.parse(generation.token_ids)
+            action = action or self.parse(generation.token_ids, tools)
             appends = transition.exact[self._turn_form(history, action)]
         if not appends:
-            action = action or self.parse(generation.token_ids)
+            action = action or self.parse(generation.token_ids, tools)
             whole = self.start([*history, action.message, *replies], tools)
             ids = [token for segment in whole.segments for token in segment.token_ids]
             return Rendering(segments=(self._codec.segment(Origin.PROMPT, ids),), rewrite=Rewrite.TEMPLATE)
-        delta = transition.delta(self._codec, [message["content"] for message in made])
+        delta = transition.delta(self._codec, [message["content"] for message in inputs])
         is_closed = generation.token_ids[-1:] == (self._closing_id,)
         segments = self._codec.segments(delta.encoded, delta.spans, Origin.TOOL, Origin.TEMPLATE, skip=int(is_closed))
         return Rendering(segments=segments)
 
-    def parse(self, token_ids: Sequence[int]) -> Action:
-        """Read sampled tokens as an action."""
+    def parse(self, token_ids: Sequence[int], tools: Sequence[ToolSpec] = ()) -> Action:
         ids = token_ids[:-1] if token_ids and token_ids[-1] in self.stop_token_ids else token_ids
         sampled_text = self._codec.decode(ids)
         return self._dialect.read(self._opened + sampled_text, sampled_text)
@@ -125,16 +137,15 @@ class GenericRenderer:
         return (*self._codec.encode(self._codec.escape(text, markup=True)).ids, self._closing_id)
 
     def token_strings(self, token_ids: Sequence[int]) -> tuple[str, ...]:
-        """Return each token as a person reads it."""
         return self._codec.strings(token_ids)
 
     # ---- helpers -------------------------------------------------------------------------------------------------
 
-    def _transition(self, made: Sequence[TemplateMessage]) -> Transition:
-        return self._probe(tuple(str(message["role"]) for message in made))
+    def _transition(self, inputs: Sequence[TemplateMessage]) -> Transition:
+        return self._probe(tuple(str(message["role"]) for message in inputs))
 
     def _turn_form(self, history: Sequence[Message], action: Action) -> TurnForm:
-        """Return what the template looks at; the history is searched back to where it last dropped thinking."""
+        """Return the form that the template reads; the history is searched back to where it last dropped thinking."""
         num_calls = min(len(action.tool_calls), 2) if self._dialect.has_tools else 0
         is_thinking = action.thinking is not None
         replies: list[Message] = []
@@ -151,11 +162,19 @@ class GenericRenderer:
         return TurnForm(num_calls, is_thinking)
 
     def _dropped(self, turn: Message, replies: Sequence[Message]) -> bool:
-        """Return whether the template dropped thinking when this earlier turn was answered."""
-        made = self._dialect.replies(replies, _unescaped, after_calls=bool(turn.tool_calls))
-        transition = self._transition(made)
+        inputs = self._dialect.replies(replies, _unescaped, after_calls=bool(turn.tool_calls))
+        transition = self._transition(inputs)
         num_calls = min(len(turn.tool_calls), 2) if self._dialect.has_tools else 0
         return not transition.exact[TurnForm(num_calls, True)]
+
+
+def _tags(format: TextFormat) -> str:
+    """Return a turn with all tags that a format writes: in some tokenizers these are special tokens."""
+    try:
+        call = format.write(Action("", content="", tool_calls=[PROBE_CALL]))
+    except InvalidInput:  # the format has no calls
+        call = ""
+    return THINK_OPEN + THINK_CLOSE + call
 
 
 def _unescaped(text: str, _: bool) -> str:

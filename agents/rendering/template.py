@@ -13,6 +13,8 @@ from functools import cache
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
+from envgym.chats.fields import plain_json
+from envgym.chats.openai import listed_tools
 from envgym.core.json_types import JsonValue
 from envgym.core.messages import Action, Message, Role, ToolCall, text_of
 from envgym.errors import InvalidInput
@@ -49,7 +51,7 @@ def _pool() -> WorkerPool:
 
 
 def _answer(line: str) -> Mapping[str, str]:
-    """Return what a worker answers to a request. Raises: WorkerDied, WorkerHung."""
+    """Return a worker's answer to a request. Raises: WorkerDied, WorkerHung."""
 
     def ask(worker: Worker) -> Mapping[str, str]:
         worker.send_line(line)
@@ -59,7 +61,7 @@ def _answer(line: str) -> Mapping[str, str]:
 
 
 def _kept_answer(line: str) -> Mapping[str, str]:
-    """Return what a worker answered to the same request before, or answers. Raises: as `_answer`.
+    """Return a worker's earlier answer to the same request, or a new one. Raises: as `_answer`.
 
     The members of a group begin with the same prompt, and all agents of a process probe the same template.
     """
@@ -151,26 +153,8 @@ class ChatTemplate:
 
 def opened_thinking(opening: str) -> str:
     """Return the thinking that a turn's opening leaves open (`<think>` and what follows it), mostly nothing."""
-    _, found, suffix = opening.rpartition(THINK_OPEN)
-    return found + suffix if found and not suffix.strip() else ""
-
-
-def listed_tools(tools: Sequence[ToolSpec]) -> list[Any]:  # JSON, as chat templates expect it
-    """Return the tools in OpenAI's form."""
-    return [
-        {
-            "type": "function",
-            "function": {"name": spec.name, "description": spec.description, "parameters": plain_json(spec.parameters)},
-        }
-        for spec in tools
-    ]
-
-
-def plain_json(value: JsonValue) -> Any:  # JSON in the dicts and lists that templates and json.dumps insist on
-    """Return `value` with every mapping as a dict."""
-    if isinstance(value, Mapping):
-        return {key: plain_json(item) for key, item in value.items()}
-    return [plain_json(item) for item in value] if isinstance(value, list | tuple) else value
+    _, marker, suffix = opening.rpartition(THINK_OPEN)
+    return marker + suffix if marker and not suffix.strip() else ""
 
 
 # ---- how messages of ours become messages that a template renders --------------------------------------------------
@@ -225,61 +209,61 @@ class Dialect:
     # ---- to the template -----------------------------------------------------------------------------------------
 
     def messages(self, messages: Sequence[Message], tools: Sequence[ToolSpec], escape: Escape) -> list[TemplateMessage]:
-        """Return what the template is given for a whole conversation."""
+        """Return the inputs of the template for a whole conversation."""
         has_opening = bool(messages) and messages[0].role is Role.SYSTEM
         opening = [text_of(messages[0])] if has_opening else []
         if not self.has_tools:
             opening.append(self.format.instructions(tools))
         standing = escape("\n\n".join(part for part in opening if part), True)
-        made: list[TemplateMessage] = []
+        inputs: list[TemplateMessage] = []
         for is_sampled, run in groupby(messages[has_opening:], key=lambda message: message.role is Role.ASSISTANT):
             if is_sampled:
-                made += [self._assistant(message, escape) for message in run]
+                inputs += [self._assistant(message, escape) for message in run]
             else:
-                made += self.replies([*run], escape, after_calls=bool(made) and "tool_calls" in made[-1])
-        made = made or self.replies((), escape, after_calls=False)
-        return self._with_standing(made, standing) if standing or has_opening else made
+                inputs += self.replies([*run], escape, after_calls=bool(inputs) and "tool_calls" in inputs[-1])
+        inputs = inputs or self.replies((), escape, after_calls=False)
+        return self._with_standing(inputs, standing) if standing or has_opening else inputs
 
-    def _with_standing(self, made: list[TemplateMessage], standing: str) -> list[TemplateMessage]:
+    def _with_standing(self, inputs: list[TemplateMessage], standing: str) -> list[TemplateMessage]:
         if self.has_system:
-            return [{"role": "system", "content": standing}, *made]
-        if made[0]["role"] != "user":
-            return [{"role": "user", "content": standing}, *made]
-        joined = "\n\n".join(part for part in (standing, made[0]["content"]) if part)
-        return [{"role": "user", "content": joined}, *made[1:]]
+            return [{"role": "system", "content": standing}, *inputs]
+        if inputs[0]["role"] != "user":
+            return [{"role": "user", "content": standing}, *inputs]
+        joined = "\n\n".join(part for part in (standing, inputs[0]["content"]) if part)
+        return [{"role": "user", "content": joined}, *inputs[1:]]
 
     def replies(self, messages: Sequence[Message], escape: Escape, *, after_calls: bool) -> list[TemplateMessage]:
-        """Return what the template is given for messages that nobody sampled; no reply is an empty message."""
-        made: list[TemplateMessage] = []
+        """Return the inputs of the template for messages that nobody sampled; no reply is an empty message."""
+        inputs: list[TemplateMessage] = []
         joins = self.alternates or not self.has_tools
         for message in messages or (Message(role=Role.USER, content=""),):
             content = escape(text_of(message), False)
             if message.role is Role.TOOL and self.has_tools and (after_calls or self.tools_after_text):
                 names = {"name": message.name, "tool_call_id": message.tool_call_id}
-                given = {key: value for key, value in names.items() if value is not None}
-                made.append({"role": "tool", "content": content, **given})
-            elif joins and made and made[-1]["role"] == "user":
-                made[-1] = {"role": "user", "content": f"{made[-1]['content']}\n{content}"}
+                fields = {key: value for key, value in names.items() if value is not None}
+                inputs.append({"role": "tool", "content": content, **fields})
+            elif joins and inputs and inputs[-1]["role"] == "user":
+                inputs[-1] = {"role": "user", "content": f"{inputs[-1]['content']}\n{content}"}
             else:
-                made.append({"role": "user", "content": content})
-        return made
+                inputs.append({"role": "user", "content": content})
+        return inputs
 
     def _assistant(self, message: Message, escape: Escape) -> TemplateMessage:
-        made: TemplateMessage = {"role": "assistant"}
+        fields: TemplateMessage = {"role": "assistant"}
         calls = tuple(replace(call, id=None) for call in message.tool_calls)
         thinking = message.thinking
         content = text_of(message)
         read = self.format.parse(content)
         is_kept = bool(read.tool_calls or read.malformed)
         if thinking is not None and self.has_thinking:
-            made["reasoning_content"] = escape(thinking, True)
+            fields["reasoning_content"] = escape(thinking, True)
             thinking = None
         if calls and self.has_tools and not is_kept:
-            made["tool_calls"] = [native_call(call, escape) for call in calls]
+            fields["tool_calls"] = [native_call(call, escape) for call in calls]
             calls = ()
         text = join_thinking(thinking, content) if is_kept else self._written(content, thinking, calls)
-        made["content"] = escape(text, True)
-        return made
+        fields["content"] = escape(text, True)
+        return fields
 
     def _written(self, content: str, thinking: str | None, calls: tuple[ToolCall, ...]) -> str:
         """Write an assistant message in the format; where the format cannot, part by part."""

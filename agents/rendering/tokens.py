@@ -60,26 +60,28 @@ class TokenCodec:
 
     def first_control(self, text: str) -> tuple[int, str] | None:
         """Return the id and the text of the control token with which `text` begins, None where it begins otherwise."""
-        found = self.encode(text)
-        if not found.ids or found.ids[0] not in self._control or found.starts[0] != 0:
+        encoded = self.encode(text)
+        if not encoded.ids or encoded.ids[0] not in self._control or encoded.starts[0] != 0:
             return None
-        return found.ids[0], text[: found.ends[0]]
+        return encoded.ids[0], text[: encoded.ends[0]]
 
     def count_as_markup(self, ids: Iterable[int]) -> None:
         """Let the model's own text hold these special tokens, as it holds tags such as `<tool_call>`."""
         self._special = self._special.difference(ids)
 
     def control(self, ids: Iterable[int]) -> frozenset[int]:
-        """Return the control tokens among `ids`."""
         return self._control.intersection(ids)
 
+    def special(self, ids: Iterable[int]) -> frozenset[int]:
+        """Return the special tokens among `ids`; tags that a model writes as text are not special."""
+        return self._special.intersection(ids)
+
     def count_control(self, ids: Sequence[int]) -> int:
-        """Count the control tokens among `ids`."""
         return sum(map(self._control.__contains__, ids))
 
     def quote(self, text: str) -> str:
         """Return `text` so that nothing in it is taken for an escape."""
-        return _NATIVE.sub(lambda found: _QUOTE + found.group(), well_formed(text))
+        return _NATIVE.sub(lambda match: _QUOTE + match.group(), well_formed(text))
 
     def escape(self, text: str, *, markup: bool = False) -> str:
         """Return `text` with every place escaped that would become a control token.
@@ -89,12 +91,12 @@ class TokenCodec:
         """
         text = self.quote(text)
         forbidden = self._special if markup else self._control
-        found = self._encode_plain(text)
-        if forbidden.isdisjoint(found.ids):
+        encoded = self._encode_plain(text)
+        if forbidden.isdisjoint(encoded.ids):
             return text
         parts: list[str] = []
         done = 0
-        for index, start, end in zip(*found, strict=True):
+        for index, start, end in zip(*encoded, strict=True):
             if index in forbidden and start >= done:
                 parts += text[done:start], _move(text[start], _CUT)
                 parts += (_move(char, _KEEP) for char in text[start + 1 : end])
@@ -179,7 +181,7 @@ class TokenCodec:
 
 
 def _move(char: str, plane: int) -> str:
-    """Return what stands for `char` in a private plane; a character above plane 0 stays, quoted."""
+    """Return the escape of `char` in a private plane; a character above plane 0 stays, quoted."""
     return chr(plane + ord(char)) if ord(char) < 0xFFFE else _QUOTE + char
 
 

@@ -61,12 +61,12 @@ class Transition:
     def delta(self, codec: TokenCodec, contents: Sequence[str]) -> Delta:
         """Return the tokens for these contents; text in them never becomes a control token."""
         assert self.glue is not None, "callers append only where the glue is known"
-        shown = [text.strip() if strips else text for text, strips in zip(contents, self.strips, strict=True)]
-        delta = _fill(codec, self.glue, map(codec.quote, shown))
+        texts = [text.strip() if strips else text for text, strips in zip(contents, self.strips, strict=True)]
+        delta = _fill(codec, self.glue, map(codec.quote, texts))
         for escape in (codec.escape, codec.escape_all):
             if codec.count_control(delta.encoded.ids) == self.num_control:
                 break
-            delta = _fill(codec, self.glue, map(escape, shown))
+            delta = _fill(codec, self.glue, map(escape, texts))
         return delta
 
 
@@ -115,16 +115,16 @@ class TransitionProbe:
             glue=glue,
             strips=tuple(self._strips(roles, index) for index in range(len(roles))),
             num_control=self.codec.count_control(self.codec.encode("".join(glue)).ids),
-            exact={case: is_exact and found == glue for case, (is_exact, found) in seen.items()},
+            exact={case: is_exact and observed == glue for case, (is_exact, observed) in seen.items()},
         )
         return transition if self._is_faithful(transition, roles) else unknown
 
     def _observe(self, case: TurnForm, roles: Sequence[str]) -> tuple[bool, tuple[str, ...] | None]:
         """Return (appending is exact for such turns, the glue) over early and late turns, with tools and without."""
         circumstances = product((0, 1, 2), ((), (PROBE_TOOL,)))
-        found = [self._observe_one(case, roles, depth, tools) for depth, tools in circumstances]
-        glues = {glue for _, glue in found}
-        return (all(is_exact for is_exact, _ in found), glues.pop()) if len(glues) == 1 else (False, None)
+        observations = [self._observe_one(case, roles, depth, tools) for depth, tools in circumstances]
+        glues = {glue for _, glue in observations}
+        return (all(is_exact for is_exact, _ in observations), glues.pop()) if len(glues) == 1 else (False, None)
 
     def _observe_one(
         self, case: TurnForm, roles: Sequence[str], depth: int, tools: Sequence[ToolSpec]
@@ -200,15 +200,15 @@ def _cut_out(text: str, contents: Sequence[str]) -> tuple[str, ...] | None:
     """Return the text around the contents, None where one of them is missing."""
     glue: list[str] = []
     for content in contents:
-        before, found, text = text.partition(content)
-        if not found:
+        before, separator, text = text.partition(content)
+        if not separator:
             return None
         glue.append(before)
     return (*glue, text)
 
 
 def after_opening(text: str, opened: str) -> str:
-    """Return what is left to say of a turn's text when the template has written its beginning, `opened`, already."""
+    """Return the rest of a turn's text after its beginning, `opened`, that the template has already written."""
     if text.startswith(opened):
         return text[len(opened) :]
     return join_thinking("", text).removeprefix(opened)

@@ -35,10 +35,10 @@ from envgym.agents.rollout.recorder import record_tree
 from envgym.core.trajectory import StartState, Turn
 from envgym.core.tree import Source, Tree
 from envgym.core.turns import Ending
-from envgym.error_log import log_error
 from envgym.errors import EnvFailure, InfrastructureError, InvalidInput, PolicyFailure
-from envgym.process_log import Ids, about, is_open, log_event
 from envgym.records import ending_of
+from envgym.runtime.error_log import log_error
+from envgym.runtime.processes.log import Ids, about, is_open, log_event
 
 GenerateFn = Callable[[GenerateRequest], Awaitable[Generation]]
 """Sends one request to the policy and returns its reply."""
@@ -90,7 +90,6 @@ async def drive(
 
 
 def _log(request: Request | None, event: Event) -> None:
-    """Log what a request came to."""
     match event:
         case GenerationEvent(generation, seconds):
             tokens = {"tokens": len(generation.token_ids), "prefilled": generation.num_prefilled}
@@ -171,7 +170,7 @@ async def drive_episode(
             if not isinstance(request, Finished):
                 state, _ = await drive(state, request, env, generate=generate, clock=clock, abort=abort)
     assert state.path is not None, "a finished episode has a leaf"
-    return record_tree((state.path,), env.job, prompts=state.prompts)
+    return record_tree((state.path,), env.job, prompts=state.episode.prompts)
 
 
 def begin_agent(agent: Agent, job: EpisodeJob, *, sampling: Sampling) -> AgentState:
@@ -191,10 +190,10 @@ async def drive_to_start(
     for turn in start.turns:
         if isinstance(request, Finished):
             break
-        generate = partial(_repeat, turn=turn, agent=state.agent)
+        generate = partial(_repeat, turn=turn, agent=state.episode.agent)
         try:
             if turn.index == 0:
-                check_first_context(start, state.prompts, state.context)
+                check_first_context(start, state.episode.prompts, state.context)
             again, following = await drive(
                 state, request, env, generate=generate, clock=clock, abort=abort, one_turn=True
             )

@@ -17,11 +17,11 @@ from envgym.core.messages import Action, Observation
 from envgym.core.tasks import Task
 from envgym.core.trajectory import StartState
 from envgym.env import Env
-from envgym.error_log import log_error
 from envgym.errors import EnvFailure, InfrastructureError
 from envgym.parsing import parse_action
-from envgym.process_log import is_open
 from envgym.records import ResetRecord, StepRecord, StepResult
+from envgym.runtime.error_log import log_error
+from envgym.runtime.processes.log import is_open
 from envgym.seeds import derive_seed
 
 _log = logging.getLogger(__name__)
@@ -70,7 +70,6 @@ class EpisodeEnv:
     """The env of one episode. An env that declares `blocking` gets one thread for all its calls, in order."""
 
     def __init__(self, job: EpisodeJob, first_observation: Observation = _EMPTY) -> None:
-        """Hold `job`; nothing is made before `reset`."""
         self.job = job
         self.first_observation = first_observation
         """What `reset` returned."""
@@ -159,7 +158,6 @@ class EpisodeEnv:
 
     @property
     def env(self) -> Env[Any]:
-        """The env itself, once it was made."""
         assert self._env is not None, "reset comes first"
         return self._env
 

@@ -51,7 +51,6 @@ class MessageReply(Generation):
 
     @property
     def num_spent(self) -> tuple[int, int]:
-        """Tokens that it took: generated, and prefilled."""
         return self.completion_tokens, self.prompt_tokens - self.cached_tokens
 
 
@@ -111,7 +110,7 @@ class _NoTokens:
     ) -> Rendering:
         return Rendering(segments=())
 
-    def parse(self, token_ids: Sequence[int]) -> Action:
+    def parse(self, token_ids: Sequence[int], tools: Sequence[ToolSpec] = ()) -> Action:
         return Action()
 
     def encode_action(self, action: Action) -> tuple[int, ...]:
@@ -137,23 +136,21 @@ class MessageAgent(Agent):
     def request(
         self, history: History, context: tuple[int, ...], tools: tuple[ToolSpec, ...], *, sampling: Sampling, seed: int
     ) -> MessageRequest:
-        """Return the request for a reply to the conversation."""
         offered = tools if self.text_format is None else ()
         return MessageRequest(messages=tuple(history), tools=offered, sampling=sampling, seed=seed)
 
-    def parse(self, generation: Generation) -> Action:
-        """Return the action of a reply."""
+    def parse(self, generation: Generation, tools: Sequence[ToolSpec] = ()) -> Action:
         action = _reply(generation).action
         return action if self.text_format is None else self.text_format.parse(action)
 
     def turn_messages(self, record: StepRecord) -> tuple[Message, ...]:
-        """Return what a turn adds; where calls are text, they and their results are ordinary messages."""
+        """Return the messages that a turn adds; where calls are text, they and their results are ordinary messages."""
         replies = record.observation.messages
         if self.text_format is None:
             return (record.action.message, *replies)
-        said = Message(role=Role.ASSISTANT, content=str(record.action))
-        shown = (Message(role=Role.USER, parts=item.parts) if item.role is Role.TOOL else item for item in replies)
-        return (said, *shown)
+        action = Message(role=Role.ASSISTANT, content=str(record.action))
+        results = (Message(role=Role.USER, parts=item.parts) if item.role is Role.TOOL else item for item in replies)
+        return (action, *results)
 
     def context_length(self, context: tuple[int, ...], generation: Generation) -> int:
         """Return the tokens of conversation and reply, as far as the endpoint counts them."""

@@ -19,7 +19,6 @@ class AbortHandle:
     __slots__ = ("_cancelled", "_watched", "reason")
 
     def __init__(self) -> None:
-        """Begin without an abort."""
         self.reason: str | None = None
         """Why the rollout was aborted; None: it was not."""
         self._watched: set[asyncio.Task[object] | None] = set()

@@ -77,7 +77,6 @@ class _TreeRecorder:
         """Nodes whose edges were cut."""
 
     def add(self, node: PathNode) -> None:
-        """Record a node whose parent is recorded."""
         assert node.parent is not None, "a second root"
         parent, edge, fork = self.handles[node.parent], node.edge, self._forks.get(node)
         if fork is not None:
@@ -89,12 +88,11 @@ class _TreeRecorder:
             self._pieces[node] = [_EdgePiece(fork.num_tokens, handle)]
 
     def freeze(self, stats: Mapping[PathNode, SearchStats]) -> Tree:
-        """Return the tree with the statistics of its nodes."""
         spent = _spent_below(self._builder) if stats else []
-        for node, known in stats.items():
+        for node, node_stats in stats.items():
             handle = self.handles.get(node)
             if handle is not None:
-                self._builder.annotate(handle, replace(known, spent=known.spent + spent[handle]))
+                self._builder.annotate(handle, replace(node_stats, spent=node_stats.spent + spent[handle]))
         return self._builder.freeze()
 
     def _cut(self, fork: MidTurnFork) -> int:

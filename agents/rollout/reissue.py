@@ -9,8 +9,8 @@ from envgym.agents.rollout.pool import AbortHandle
 from envgym.core.trajectory import trajectories
 from envgym.core.tree import Tree
 from envgym.env import Env
-from envgym.process_log import Ids, about, log_event
-from envgym.restarts import REISSUED, count_failure
+from envgym.runtime.processes.log import Ids, about, log_event
+from envgym.runtime.processes.restarts import REISSUED, count_failure
 from envgym.serving.remote_env import RemoteEnv
 
 
@@ -20,12 +20,7 @@ async def grow_or_reissue(
     """Grow a tree, and once again where it has no valid episode because its server went away.
 
     The second one has the same task and seeds. A tree of which some episodes are valid is kept: those that were lost
-    are in it with the ending `ERROR_ENV`.
-
-    Args:
-        job: of the tree.
-        grow: grows it.
-        abort: of the tree; one that was aborted is not begun again.
+    are in it with the ending `ERROR_ENV`. One that was aborted is not begun again.
     """
     envs: list[Env[Any]] = []
 

@@ -19,10 +19,10 @@ from envgym.agents.search.branches import Branch, SearchState, prune_unfinished
 from envgym.agents.search.engine import SearchTree
 from envgym.agents.search.protocol import TreeStrategy, run_concurrently
 from envgym.agents.search.scorers import VALUE_NAME, has_failed, observe_branch, observe_state
+from envgym.config.plugins import Choice
 from envgym.core.tree import SearchStats
 from envgym.env import Env
 from envgym.errors import SettingsError
-from envgym.plugins import Choice
 
 NOT_AMONG_THE_BEST = "not among the best of its turn"
 REPEATS = "repeats an earlier sibling"
@@ -43,7 +43,6 @@ class Beam(TreeStrategy):
     """By what `answer` chooses; `value` is the `ValueFn`."""
 
     def check(self, env: Env[Any], agent: AgentSettings, *, group_size: int | None) -> None:
-        """Refuse what cannot work. Raises: SettingsError."""
         if group_size is not None:
             do = "use it with envgym eval; for training random_expand or planned"
             raise SettingsError.of("beam", "choose an answer", "a group of episodes to train on", where="search", do=do)
@@ -56,7 +55,6 @@ class Beam(TreeStrategy):
         super().check(env, agent, group_size=group_size)
 
     async def expand(self, tree: SearchTree, *, leaves: int | None) -> None:
-        """Run the beams, one after the other."""
         assert tree.root is not None, "the tree has begun"
         first = [await tree.run(tree.add_branch(tree.root))]
         for _ in itertools.count() if self.beams is None else range(self.beams):

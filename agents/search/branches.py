@@ -32,7 +32,6 @@ class SearchState:
 
     @property
     def node(self) -> PathNode:
-        """The node that ends here."""
         assert self.agent.path is not None, "a search state lies below the prompt"
         return self.agent.path
 
@@ -59,7 +58,6 @@ class SharedPrefix(NamedTuple):
 
     @property
     def generation(self) -> Generation:
-        """The turn's generation."""
         assert self.turn.generation is not None, "a fork inside a turn follows sampled tokens"
         return self.turn.generation
 
@@ -134,10 +132,10 @@ class Branch:
     def next_turn(self) -> tuple[AgentState, GenerateRequest]:
         """Return the agent before its next turn, and the request for it; the first turn has the branch's own seed."""
         state = self.state
-        if self.turns or self.seed == state.agent.seed:
+        if self.turns or self.seed == state.agent.episode.seed:
             return state.agent, state.request
         seed = derive_seed(self.seed, "turn", state.agent.num_turns)
-        return state.agent._replace(seed=self.seed), replace(state.request, seed=seed)
+        return state.agent.with_seed(self.seed), replace(state.request, seed=seed)
 
     def add_turn(self, generation: Generation | None, agent: AgentState, end: SearchState | None) -> TurnRecord:
         """Record the next turn: what was sampled, the agent after it, and the state in which it ended."""
@@ -173,7 +171,7 @@ def prune_unfinished(branches: Sequence[Branch]) -> None:
 
 
 def node_statistics(
-    branches: Sequence[Branch], known: Mapping[PathNode, SearchStats], *, root: PathNode, shortfall: str | None
+    branches: Sequence[Branch], search_stats: Mapping[PathNode, SearchStats], *, root: PathNode, shortfall: str | None
 ) -> dict[PathNode, SearchStats]:
     """Return the statistics of every node: those known, visits, why it was pruned, and what it repeats.
 
@@ -182,7 +180,7 @@ def node_statistics(
     """
     paths = [branch.last_node.path() for branch in branches if branch.last_node is not None]
     num_passing = Counter(node for path in paths for node in path)
-    stats = {node: known.get(node, SearchStats(visits=count)) for node, count in num_passing.items()}
+    stats = {node: search_stats.get(node, SearchStats(visits=count)) for node, count in num_passing.items()}
     for branch in branches:
         if branch.last_node is not None and branch.pruned is not None:
             stats[branch.last_node] = replace(stats[branch.last_node], pruned=branch.pruned)

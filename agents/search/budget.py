@@ -14,8 +14,8 @@ from functools import cached_property
 from pydantic import Field
 
 from envgym.agents.loop.agent import AgentSettings
+from envgym.config.settings import Settings
 from envgym.core.turns import Cost
-from envgym.settings import Settings
 
 _NOTHING = Cost()
 
@@ -58,7 +58,7 @@ class SearchBudget(Settings):
 
 
 def largest_turn_cost(agent: AgentSettings) -> Cost:
-    """Return what one turn can cost at most; a call takes at least a token to write, and seconds have no bound."""
+    """Return the largest cost of one turn; a call takes at least a token to write, and seconds have no bound."""
     return Cost(
         tokens_generated=agent.max_turn_tokens,
         tokens_prefilled=agent.max_context_tokens,
@@ -69,8 +69,6 @@ def largest_turn_cost(agent: AgentSettings) -> Cost:
 
 @dataclass(slots=True, eq=False)
 class _BranchCosts:
-    """What one branch spent."""
-
     number: int
     replay: Cost
     """Cost of the replay that leads to its start; counted with its first turn."""
@@ -81,7 +79,6 @@ class _BranchCosts:
 
     @property
     def num_turns(self) -> int:
-        """Finished turns."""
         return len(self.totals) - 1
 
 
@@ -89,13 +86,7 @@ class BudgetTracker:
     """Counts the costs of one search and admits turns."""
 
     def __init__(self, budget: SearchBudget, *, largest_turn: Cost, ordered: bool = True) -> None:
-        """Start with nothing spent.
-
-        Args:
-            budget: what may be spent.
-            largest_turn: most that one turn can cost.
-            ordered: admit by the fixed order of turns; False: as they arrive.
-        """
+        """Start with nothing spent; turns are admitted by their fixed order or, if not `ordered`, as they arrive."""
         self._budget, self._largest_turn, self._ordered = budget, largest_turn, ordered
         self._spent_before = Cost()
         """Spent before any of the active branches began."""
@@ -104,7 +95,6 @@ class BudgetTracker:
 
     @property
     def spent(self) -> Cost:
-        """All that was spent."""
         return sum((branch.totals[-1] for branch in self._branches.values()), self._spent_before)
 
     @property
@@ -143,12 +133,7 @@ class BudgetTracker:
         self._wake()
 
     async def admit(self, number: int, *, waiting: Callable[[], AbstractAsyncContextManager[None]]) -> bool:
-        """Return whether branch `number` may start its next turn; wait while that is not known.
-
-        Args:
-            number: the branch.
-            waiting: entered while there is something to wait for.
-        """
+        """Return whether branch `number` may start its next turn; wait, within `waiting`, while that is not known."""
         if not self._budget.is_limited:
             return True
         branch = self._branches[number]
@@ -165,17 +150,17 @@ class BudgetTracker:
 
     def _decide(self, asking: _BranchCosts) -> bool | None:
         """Return whether the next turn of `asking` may start; None: that depends on turns under way."""
-        known, at_most = self._spent_before, _NOTHING
+        spent, at_most = self._spent_before, _NOTHING
         for branch in self._branches.values():
             earlier = asking.num_turns + (branch.number < asking.number) if self._ordered else branch.num_turns
-            known += branch.totals[min(earlier, branch.num_turns)]
+            spent += branch.totals[min(earlier, branch.num_turns)]
             num_open = earlier - branch.num_turns if self._ordered else int(branch.is_under_way)
             if num_open > 0 and not branch.is_over:
                 at_most = sum([self._largest_turn] * num_open, at_most)
                 at_most += _NOTHING if branch.num_turns else branch.replay
-        if self._budget.is_spent(known):
+        if self._budget.is_spent(spent):
             return False
-        return None if self._budget.is_spent(known + at_most) else True
+        return None if self._budget.is_spent(spent + at_most) else True
 
     def _wake(self) -> None:
         for changed in self._waiting:

@@ -1,19 +1,22 @@
 """`chain`: independent episodes of one task, each a tree with one branch. What GRPO samples."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 from envgym.agents.loop.agent import AgentSettings
 from envgym.agents.rollout.driver import run_episode
 from envgym.agents.rollout.episode import EpisodeJob
 from envgym.agents.rollout.pool import AbortHandle
 from envgym.agents.search.engine import RolloutContext
+from envgym.config.settings import Settings
 from envgym.core.tree import Tree
 from envgym.env import Env
-from envgym.settings import Settings
 
 
 class Chain(Settings):
     """Sample every episode of a group from the start."""
+
+    grows_trees: ClassVar[bool] = False
+    is_forking: ClassVar[bool] = False
 
     @property
     def selection(self) -> None:
@@ -23,13 +26,11 @@ class Chain(Settings):
         """Accept everything: no episode needs another."""
 
     def num_trees(self, group_size: int) -> int:
-        """Return one tree for each episode."""
         return group_size
 
     async def grow_tree(
         self, job: EpisodeJob, context: RolloutContext, *, group_size: int, abort: AbortHandle | None = None
     ) -> Tree:
-        """Run one episode, whatever the size of its group."""
         abort = abort or AbortHandle()
         async with context.hold_slot(abort):
             return await run_episode(
@@ -37,5 +38,4 @@ class Chain(Settings):
             )
 
     async def answer(self, job: EpisodeJob, context: RolloutContext) -> Tree:
-        """Run one episode."""
         return await self.grow_tree(job, context, group_size=1)

@@ -35,7 +35,7 @@ from envgym.agents.search.snapshots import Branching, SnapshotStore
 from envgym.core.tree import SearchStats, Tree
 from envgym.core.turns import Cost, Ending
 from envgym.errors import InfrastructureError
-from envgym.process_log import Ids, about
+from envgym.runtime.processes.log import Ids, about
 from envgym.seeds import derive_seed
 
 T = TypeVar("T")
@@ -160,7 +160,7 @@ class SearchTree:
                     agent, request, _ = await context.run_turn(agent, None, env, self._abort)
                 else:
                     agent, request = await drive_to_start(agent, env, start, clock=context.clock, abort=self._abort)
-                self._first_node, self._prompts = agent.path, agent.prompts
+                self._first_node, self._prompts = agent.path, agent.episode.prompts
                 if isinstance(request, Generate):
                     self._snapshots.resolve(env)
                     self.root = await self._search_state(agent, request.request, env)
@@ -174,7 +174,7 @@ class SearchTree:
         """
         child = self._num_branches[start]
         self._num_branches[start] += 1
-        seed = start.agent.seed
+        seed = start.agent.episode.seed
         if child:
             seed = derive_seed(seed, "branch", start.agent.num_turns, child)
         branch = Branch(number=len(self.branches), start=start, seed=seed, prefix=prefix)
@@ -226,13 +226,11 @@ class SearchTree:
         return OUT_OF_BUDGET if self._abort.reason is None and self.tracker.is_exhausted else self._abort.reason
 
     async def close(self) -> None:
-        """Close every env that is kept."""
         if self._root_env is not None:
             await close_env(self._root_env, self._abort)
         await self._snapshots.close()
 
     def record(self) -> Tree:
-        """Return the tree as it is."""
         assert self._first_node is not None, "begin comes first"
         leaves = [branch.last_node for branch in self.branches if branch.last_node is not None]
         stats = node_statistics(self.branches, self.stats, root=self._first_node.path()[0], shortfall=self.shortfall)
@@ -267,7 +265,6 @@ class SearchTree:
         return await snapshot.open()
 
     async def _run_turns(self, branch: Branch, env: EpisodeEnv, num_turns: int | None) -> None:
-        """Run the turns of a branch."""
         while True:
             is_last = num_turns is not None and len(branch.turns) + 1 >= num_turns
             turn = await self._run_turn(branch, env, is_last=is_last)
@@ -282,7 +279,6 @@ class SearchTree:
         return await self.tracker.admit(branch.number, waiting=self.context.lend_slot)
 
     async def _run_turn(self, branch: Branch, env: EpisodeEnv, *, is_last: bool) -> TurnRecord:
-        """Run the next turn of a branch."""
         prefix, (agent, request) = branch.next_prefix, branch.next_turn()
         agent, following, generation = await self.context.run_turn(agent, Generate(request), env, self._abort, prefix)
         if prefix is not None and generation is not None:
@@ -302,7 +298,6 @@ class SearchTree:
         return SearchState(agent, request, await self._snapshots.take(env, agent.path, moves_env=moves_env))
 
     def _end(self, branch: Branch, failure: FailureEvent) -> None:
-        """End the episode of a branch between two turns."""
         agent, _ = advance(branch.next_turn()[0], failure)
         turn = branch.add_turn(None, agent, None)
         self.tracker.add_turn(branch.number, turn.node.edge.cost)

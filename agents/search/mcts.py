@@ -21,9 +21,9 @@ from envgym.agents.search.mcts_tree import Simulations, SimulationSettings
 from envgym.agents.search.protocol import Selection, TreeStrategy, run_concurrently
 from envgym.agents.search.rounds import keep_leaves
 from envgym.agents.search.scorers import VALUE_NAME, AnswerScorer, Majority
+from envgym.config.plugins import Choice
 from envgym.env import Env
 from envgym.errors import SettingsError
-from envgym.plugins import Choice
 
 
 class Mcts(SimulationSettings, TreeStrategy):
@@ -35,7 +35,6 @@ class Mcts(SimulationSettings, TreeStrategy):
     """By what `answer` chooses: `value` is the `ValueFn`, and the majority where there is none."""
 
     def check(self, env: Env[Any], agent: AgentSettings, *, group_size: int | None) -> None:
-        """Refuse what cannot work. Raises: SettingsError."""
         if self.backup == "decayed" and self.value is not None:
             do = "set backup=mean, or leave value out"
             raise SettingsError.of("backup=decayed", "be used with rewards", "a value", where=self.name, do=do)
@@ -43,14 +42,24 @@ class Mcts(SimulationSettings, TreeStrategy):
 
     @property
     def selection(self) -> Selection:
-        """How `answer` chooses; a search that was led by rewards is oracle-selected, whatever chooses at the end."""
+        """How `answer` chooses.
+
+        A search that was led by rewards is oracle-selected, whatever chooses at the end. With a `ValueFn` a simulation
+        runs only a few turns. Except for the first episode, it can only choose branches that the env ended early: the
+        result is selected by ending.
+        """
         selection = super().selection
         by = "majority" if self._is_by_default_majority else selection.by
-        return replace(selection, by=by, is_oracle=self.value is None or selection.is_oracle)
+        is_led_by_value = self.value is not None
+        return replace(
+            selection,
+            by=by,
+            is_oracle=selection.is_oracle or not is_led_by_value,
+            uses_ending=selection.uses_ending or is_led_by_value,
+        )
 
     @cached_property
     def answer_scorer(self) -> AnswerScorer:
-        """The scorer that `answer` chooses by."""
         return Majority() if self._is_by_default_majority else super().answer_scorer
 
     @property

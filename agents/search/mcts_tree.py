@@ -21,9 +21,10 @@ from envgym.agents.search.mcts_scores import (
 )
 from envgym.agents.search.protocol import run_concurrently
 from envgym.agents.search.scorers import ValueFn, observe_branch, observe_state, reward_of
+from envgym.config.settings import Settings
 from envgym.core.messages import Message, Role
 from envgym.core.tree import SearchStats
-from envgym.settings import Settings
+from envgym.core.turns import reaches
 
 MAX_REPEATS = 16
 """Whole episodes in a row that may repeat earlier ones before a group is left with too few."""
@@ -80,12 +81,10 @@ class MctsNode:
     """Sampled tokens -> child."""
 
     def path(self) -> list["MctsNode"]:
-        """Return the nodes from the root to this one."""
         above = self.parent.path() if self.parent is not None else []
         return [*above, self]
 
     def walk(self) -> Iterator["MctsNode"]:
-        """Yield this node and all below."""
         yield self
         for child in self.children.values():
             yield from child.walk()
@@ -176,7 +175,6 @@ class Simulations:
         return max(open_nodes, key=lambda node: self._frontier_score(node, max_depth), default=None)
 
     def _score(self, node: MctsNode) -> float:
-        """Return the score of a child where its parent chooses."""
         settings, parent = self._settings, node.parent
         assert parent is not None, "children are scored"
         visits, above = node.visits + node.pending, parent.visits + parent.pending
@@ -209,7 +207,6 @@ class Simulations:
         return self._may_branch(node) and self._tree.num_branches(node.state) < self._settings.width
 
     def _may_branch(self, node: MctsNode) -> bool:
-        """Return whether a branch can begin at the node, and the node may have another child."""
         is_open = node.state is not None and node.state.snapshot is not None
         return is_open and len(node.children) < self._settings.width
 
@@ -226,7 +223,6 @@ class Simulations:
         return await self._value_of(await self._tree.run(branch, num_turns=num_turns))
 
     def _back_up(self, start: MctsNode, branch: Branch, value: float | None) -> None:
-        """Add the turns of a branch as nodes, and back its value up."""
         for above in start.path():
             above.pending -= 1
         node, new = start, list[MctsNode]()
@@ -253,16 +249,16 @@ class Simulations:
         if self._settings.backup == "mean":
             values = [item.total / item.visits for item in path]
         else:
-            values = decayed_backup([item.value for item in path], 1.0 if value >= 1.0 else -1.0)
+            values = decayed_backup([item.value for item in path], 1.0 if reaches(value, 1.0) else -1.0)
         for item, backed_up in zip(path, values, strict=True):
             item.value = backed_up
 
     def _has_new_observation(self, branch: Branch) -> bool:
         """Return whether the env showed something new in a branch, and note all that it showed."""
         outcomes = [turn.node.outcome for turn in branch.turns]
-        shown = {_text_of(outcome.observation.messages) for outcome in outcomes if outcome is not None} - self._shown
-        self._shown |= shown
-        return bool(shown)
+        texts = {_text_of(outcome.observation.messages) for outcome in outcomes if outcome is not None} - self._shown
+        self._shown |= texts
+        return bool(texts)
 
     async def _value_of(self, branch: Branch) -> float | None:
         """Return the value of a simulation; None where a failure ended it, or the budget before its first turn."""
@@ -285,12 +281,11 @@ class Simulations:
 
 
 def _count_pending(node: MctsNode) -> MctsNode:
-    """Count a simulation as under way on the path to `node`."""
     for above in node.path():
         above.pending += 1
     return node
 
 
 def _text_of(messages: Sequence[Message]) -> tuple[tuple[Role, str], ...]:
-    """Return what messages say, without the ids of tool calls, which are sampled."""
+    """Return roles and contents of messages, without the ids of tool calls, which are sampled."""
     return tuple((message.role, message.content) for message in messages)

@@ -35,6 +35,7 @@ class PlannedTrees(TreeStrategy):
 
     name: ClassVar[str] = "planned"
     bound: ClassVar[str] = "children"
+    backs_up_values: ClassVar[bool] = False
 
     trees: int | None = Field(default=None, ge=2)
     """M, at least 2: the first turns of a tree are compared with other trees; null: as many as the group needs."""
@@ -82,8 +83,8 @@ class PlannedTrees(TreeStrategy):
         """Return the levels of a tree; equal seeds give equal plans."""
         turns = self.turns
         if turns is None:
-            drawn = generator(*seed).permutation(self.last_turn - self.first_turn + 1)[: len(self.children)]
-            turns = tuple(sorted(self.first_turn + int(offset) for offset in drawn))
+            offsets = generator(*seed).permutation(self.last_turn - self.first_turn + 1)[: len(self.children)]
+            turns = tuple(sorted(self.first_turn + int(offset) for offset in offsets))
         return tuple(Level(*level) for level in zip(turns, self.children, strict=True))
 
     async def expand(self, tree: SearchTree, *, leaves: int | None) -> None:

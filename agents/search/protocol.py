@@ -5,22 +5,30 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, TypeVar, runtime_checkable
 
-from envgym.agents.catalog import ANSWER_SCORER, VALUE
 from envgym.agents.loop.agent import AgentSettings
 from envgym.agents.rollout.episode import EpisodeJob
 from envgym.agents.rollout.pool import AbortHandle
 from envgym.agents.search.budget import SearchBudget
 from envgym.agents.search.engine import RolloutContext, SearchTree
-from envgym.agents.search.scorers import VALUE_NAME, AnswerScorer, ValueFn, ValueScorer, choose_answer
+from envgym.agents.search.scorers import (
+    ANSWER_SCORER,
+    VALUE,
+    VALUE_NAME,
+    AnswerScorer,
+    ValueFn,
+    ValueScorer,
+    choose_answer,
+)
 from envgym.agents.search.snapshots import Branching, resolve_branching
+from envgym.agents.tables import KINDS
+from envgym.config.plugins import Choice, PluginKind
+from envgym.config.settings import Settings
 from envgym.core.tree import Tree
 from envgym.core.turns import Ending
 from envgym.env import Env
 from envgym.errors import SettingsError
-from envgym.plugins import Choice
-from envgym.settings import Settings
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -40,13 +48,16 @@ class Selection:
     is_oracle: bool
     """True where that is hidden from the agent: such a result must be called oracle-selected."""
     uses_ending: bool = False
-    """True where how an episode ended comes first, or whether it ended before a budget was spent, which short episodes,
-    often the successful ones, are more likely to do: such a result must be called selected by ending."""
+    """Whether an episode can be preferred because it ended, or because it ended before a limit of the search. Short
+    episodes, often the successful ones, are more likely to do so: such a result must be called selected by ending."""
 
 
 @runtime_checkable
 class Strategy(Protocol):
-    """Grows the trees of a group (training), or one tree with one chosen leaf (evaluation)."""
+    """Grows the trees of a group (training), or one tree with one chosen leaf (evaluation).
+
+    Credits read the attributes `grows_trees`, `is_forking` and `backs_up_values` of its class, by default True.
+    """
 
     @property
     def selection(self) -> Selection | None:
@@ -83,6 +94,9 @@ class Strategy(Protocol):
     async def answer(self, job: EpisodeJob, context: RolloutContext) -> Tree:
         """Grow one tree and keep one leaf, chosen by what the agent can observe unless the settings say otherwise."""
         ...
+
+
+SEARCH: Final[PluginKind[Strategy]] = KINDS["search"]
 
 
 class TreeStrategy(Settings, ABC):
@@ -159,8 +173,7 @@ class TreeStrategy(Settings, ABC):
         if tokens is not None and tokens // parts < agent.max_turn_tokens:
             got = f"{tokens} generated tokens for {parts} tree{'s' if parts > 1 else ''}"
             must = f"hold at least one chain, and a turn alone may take {agent.max_turn_tokens} tokens"
-            do = "raise it, or lower agent.max_turn_tokens"
-            raise SettingsError.of("budget", must, got, where=self.name, do=do)
+            raise SettingsError.of("budget", must, got, where=self.name, do="raise it, or lower agent.max_turn_tokens")
         _ = self.answer_scorer  # refuses what cannot choose
 
     async def grow_tree(
@@ -199,15 +212,14 @@ class TreeStrategy(Settings, ABC):
         await self._grow(tree, leaves=None)
         branches = tree.finished_branches
         if branches:
-            chosen = await choose_answer(branches, self.answer_scorer, prefer_terminated=self.prefer_terminated)
+            answer_branch = await choose_answer(branches, self.answer_scorer, prefer_terminated=self.prefer_terminated)
             for branch in branches:
-                if branch is not chosen and branch.pruned is None:
+                if branch is not answer_branch and branch.pruned is None:
                     branch.pruned = f"not chosen by {self.selection.by}"
-            chosen.pruned = None
+            answer_branch.pruned = None
         return tree.record()
 
     async def _grow(self, tree: SearchTree, *, leaves: int | None) -> None:
-        """Begin a tree, expand it, and close its envs."""
         try:
             if await tree.begin() is not None:
                 await self.expand(tree, leaves=leaves)

@@ -29,8 +29,8 @@ class RandomExpand(RoundStrategy):
 def draw(items: Sequence[T], count: int, *seed: int | str) -> list[T]:
     """Draw `count` items uniformly; none is drawn twice before all were drawn once."""
     numbers = generator(*seed)
-    drawn: list[T] = []
-    while len(drawn) < count:
-        order = numbers.permutation(len(items))[: count - len(drawn)]
-        drawn.extend(items[index] for index in order)
-    return drawn
+    sample: list[T] = []
+    while len(sample) < count:
+        order = numbers.permutation(len(items))[: count - len(sample)]
+        sample.extend(items[index] for index in order)
+    return sample

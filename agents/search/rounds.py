@@ -32,6 +32,7 @@ class RoundStrategy(TreeStrategy):
     """Settings and flow of a search in rounds."""
 
     bound: ClassVar[str] = "rounds"
+    backs_up_values: ClassVar[bool] = False
     trees: int | None = Field(default=None, ge=1)
     """M; null: as many as the group needs."""
     nodes: int = Field(default=2, ge=1)
@@ -51,7 +52,6 @@ class RoundStrategy(TreeStrategy):
         return 1
 
     def num_trees(self, group_size: int) -> int:
-        """Return M."""
         return self.group_shape(group_size).num_trees
 
     def group_shape(self, group_size: int) -> GroupShape:
@@ -69,8 +69,8 @@ class RoundStrategy(TreeStrategy):
             if fits and (num_kept > 1 or shape in ((self.trees, 1), (group_size, self.keep))):
                 return shape
         trees = "any number of" if self.trees is None else self.trees
-        kept = f"2 to {most}" if self.keep is None else self.keep
-        must = f"be {trees} trees times {kept} kept leaves"
+        leaves = f"2 to {most}" if self.keep is None else self.keep
+        must = f"be {trees} trees times {leaves} kept leaves"
         do = "change rollout.group_size, or the search's trees or nodes"
         raise SettingsError.of("group size", must, group_size, where=self.name, do=do)
 
@@ -101,7 +101,7 @@ def keep_leaves(tree: SearchTree, count: int) -> None:
     """Keep `count` leaves, drawn uniformly among those that did not fail, and prune the others."""
     leaves = tree.kept_branches
     order = generator(tree.job.sampling_seed, "keep").permutation(len(leaves))
-    chosen = sorted((leaves[index] for index in order), key=has_failed)[:count]
+    remaining = sorted((leaves[index] for index in order), key=has_failed)[:count]
     for branch in leaves:
-        if branch not in chosen:
+        if branch not in remaining:
             branch.pruned = NOT_KEPT

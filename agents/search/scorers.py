@@ -10,16 +10,18 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from envgym.agents.loop.path import PathNode
 from envgym.agents.protocols import Sampling
 from envgym.agents.search.branches import Branch, SearchState
+from envgym.agents.tables import KINDS
+from envgym.config.plugins import PluginKind
 from envgym.core.messages import Message, Role
 from envgym.core.segments import Origin
 from envgym.core.turns import Ending, Scored, total
 from envgym.errors import RunError
-from envgym.verifiers.extract import final
+from envgym.verifiers.extract import agreed_answer
 
 VALUE_NAME = "value"
 """Stands in `select` for the `ValueFn` of the search."""
@@ -57,6 +59,9 @@ class ValueFn(Protocol):
         ...
 
 
+VALUE: Final[PluginKind[ValueFn]] = KINDS["value"]
+
+
 class AnswerScorer(Protocol):
     """Scores finished episodes of one task; the highest is chosen, the first of equals."""
 
@@ -68,6 +73,9 @@ class AnswerScorer(Protocol):
     async def score(self, observations: Sequence[SearchObservation], /) -> Sequence[float]:
         """Return one number for each episode."""
         ...
+
+
+ANSWER_SCORER: Final[PluginKind[AnswerScorer]] = KINDS["answer_scorer"]
 
 
 class Majority:
@@ -88,13 +96,16 @@ class Likelihood:
     is_oracle = False
 
     async def score(self, observations: Sequence[SearchObservation]) -> list[float]:
-        """Return nats a token. Raises: RunError: the policy does not give the log-probs."""
+        """Return nats a token; -inf for an episode without an action, which has no likelihood.
+
+        Raises: RunError: the policy does not give the log-probs.
+        """
         logprobs = [observation.logprob for observation in observations if observation.logprob is not None]
         if len(logprobs) < len(observations):
             do = "sample at temperature 1 without top-k and top-p, or choose by majority"
             must, got = "be used with log-probs at temperature 1", "a policy that does not give them"
             raise RunError.of("likelihood", must, got, where="select", do=do)
-        return logprobs
+        return [logprob if item.num_turns else -math.inf for logprob, item in zip(logprobs, observations, strict=True)]
 
 
 class RewardScorer:
@@ -111,12 +122,10 @@ class ValueScorer:
     """The value of a `ValueFn`."""
 
     def __init__(self, value_fn: ValueFn) -> None:
-        """Score by `value_fn`."""
         self.value_fn = value_fn
         self.is_oracle = bool(getattr(value_fn, "is_oracle", False))
 
     async def score(self, observations: Sequence[SearchObservation]) -> Sequence[float]:
-        """Return its values."""
         return await self.value_fn(observations)
 
 
@@ -169,8 +178,8 @@ def answer_in(action: Message) -> str | None:
     r"""Return the calls of an action, or its marked answer (`\boxed{}`, `<answer>`), or its text; None: it is empty."""
     if action.tool_calls:
         return json.dumps([(call.name, call.arguments) for call in action.tool_calls], sort_keys=True, default=str)
-    answer = final(action.content).answer
-    return " ".join(answer.split()).casefold() if answer else None
+    answer = agreed_answer(action.content)
+    return answer.casefold() if answer else None
 
 
 def reward_of(branch: Branch) -> float | None:
@@ -182,7 +191,7 @@ def reward_of(branch: Branch) -> float | None:
 
 
 def observe_state(state: SearchState) -> SearchObservation:
-    """Return what the agent observes where it is to act."""
+    """Return the observation of the agent before it acts."""
     return SearchObservation(
         messages=tuple(state.agent.history),
         token_ids=state.agent.context,
@@ -193,7 +202,7 @@ def observe_state(state: SearchState) -> SearchObservation:
 
 
 def observe_branch(branch: Branch, *, with_reward: bool = False) -> SearchObservation:
-    """Return what the agent observes of its finished episode, and for an oracle its reward."""
+    """Return the observation of a finished episode, and for an oracle its reward."""
     turn, path = branch.turns[-1], branch.turns[-1].node.path()
     action = (turn.node.outcome.action.message,) if turn.node.outcome is not None else ()
     sampled = turn.generation.token_ids if turn.generation is not None else ()

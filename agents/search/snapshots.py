@@ -61,12 +61,7 @@ class SnapshotStore:
     """Takes the snapshots of one search tree, and closes the envs that they keep."""
 
     def __init__(self, branching: Branching | None, abort: AbortHandle) -> None:
-        """Begin without a snapshot.
-
-        Args:
-            branching: how an env goes back to a state, if the env allows it; None: to the first alone, by a reset.
-            abort: of the tree.
-        """
+        """Begin without a snapshot; `branching` None: an env goes back to its first state alone, by a reset."""
         self._branching, self._abort = branching, abort
         self._first: PathNode | None = None
         """Where the first snapshot was taken: the root, or where a recorded prefix ends."""
@@ -104,7 +99,6 @@ class SnapshotStore:
         return Snapshot(copy.fork)  # it is never stepped, only copied
 
     async def close(self) -> None:
-        """Close the envs."""
         for env in self._envs:
             await close_env(env, self._abort)
 

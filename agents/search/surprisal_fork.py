@@ -75,13 +75,13 @@ class SurprisalFork(RoundStrategy):
 
     def _fork_tokens(self, tree: SearchTree) -> list[ForkPoint]:
         """Return the fork points inside turns that were not taken yet, the most uncertain first."""
-        taken = {(branch.prefix.turn, branch.prefix.num_tokens) for branch in tree.branches if branch.prefix}
+        positions = {(branch.prefix.turn, branch.prefix.num_tokens) for branch in tree.branches if branch.prefix}
         branched = {branch.start for branch in tree.branches}
         points = [
             ForkPoint(turn, at, surprisal)
             for turn, is_first in branchable_turns(tree)
             for at, surprisal in enumerate(surprisals(turn.generation))
-            if at >= turn.num_shared + is_first and ((turn, at) not in taken if at else turn.start not in branched)
+            if at >= turn.num_shared + is_first and ((turn, at) not in positions if at else turn.start not in branched)
         ]
         return sorted(points, key=lambda point: -point.surprisal)
 

@@ -5,6 +5,8 @@ row is left out, so no content is on both sides.
 """
 
 import copy
+import logging
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,15 +16,20 @@ from envgym.authoring.sources import TaskDraft, check_index, task_from_draft
 from envgym.authoring.tables import Row, Source, read_tables
 from envgym.core.json_types import JsonValue, canonical, content_hash
 from envgym.core.tasks import Split, Task, check_ids, split_of
-from envgym.error_log import log_error
-from envgym.errors import InvalidInput, UnknownName, check_known, near_names
+from envgym.errors import InvalidInput, UnknownName, check_known, suggestion
+from envgym.runtime.error_log import log_error
 
 _TRAIN_NAMES = ("train", "training")
 _TEST_NAMES = ("test", "testing")
 _VALIDATION_NAMES = ("validation", "valid", "val", "dev")
+_log = logging.getLogger(__name__)
 
 RowFunction = Callable[[Row], TaskDraft | None]
 """Makes the task of a row; None leaves the row out."""
+
+
+class RowLeftOut(Exception):
+    """A row that makes no task; the message is the reason, in the words of the log."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +52,9 @@ class FileTasks:
 
     Where they are the `tasks` of a class, `envgym.make` and runs that begin later see files that have changed since.
     """
+
+    _rule, _remedy = "have an answer", "name another column or preset, or correct the rows"
+    """What a row must do to make a task, and what to do if no row does."""
 
     def __init__(
         self,
@@ -78,8 +88,15 @@ class FileTasks:
         self._revision = revision
         self._splits = splits
         self._loaded: Mapping[Split, list[Task]] | None = None
+        self._left_out: Counter[str] = Counter()
+        """Reason -> number of rows that were left out for it when the files were read."""
         self._read_from: list[tuple[int, int]] = []
         """Time of the last change, in ns, and size of each file when it was read."""
+
+    @property
+    def name(self) -> str:
+        """Where the tasks lie."""
+        return str(self._source)
 
     def size(self, split: Split) -> int:
         """Return the number of tasks in `split`. Raises: InvalidInput: the source cannot be read."""
@@ -111,6 +128,8 @@ class FileTasks:
         return [(stat.st_mtime_ns, stat.st_size) for stat in stats]
 
     def _load(self) -> Mapping[Split, list[Task]]:
+        """Read all rows. Raises: InvalidInput: a row breaks a rule, or rows are left out and none makes a task."""
+        self._left_out = Counter()
         tables = dict(self._tables())
         sides = self._sides(list(tables))
         drafts: dict[Split, list[tuple[TaskDraft, str | None]]] = {split: [] for split in Split}
@@ -119,16 +138,33 @@ class FileTasks:
                 continue
             for number, row in enumerate(rows):
                 where = f"row {number} of {name or self._source}"
-                made = self._draft(row, where)
-                if made is None:
+                try:
+                    result = self._draft(row, where)
+                except RowLeftOut as reason:
+                    self._left_out[str(reason)] += 1
                     continue
-                draft = _checked(made, where)
+                if result is None:
+                    continue
+                draft = _checked(result, where)
                 split = sides[name] or self._split_of(row, draft, where)
-                chosen = self._columns.id
-                drafts[split].append((draft, None if chosen is None else str(_cell(row, chosen, where))))
+                id_column = self._columns.id
+                drafts[split].append((draft, None if id_column is None else str(_cell(row, id_column, where))))
+        self._report_left_out(sum(map(len, drafts.values())))
         held_out = {content_hash(draft.payload) for draft, _ in drafts[Split.TEST]}
         drafts[Split.TRAIN] = [pair for pair in drafts[Split.TRAIN] if content_hash(pair[0].payload) not in held_out]
         return {split: self._named(split, side) for split, side in drafts.items()}
+
+    def _report_left_out(self, num_tasks: int) -> None:
+        """Log how many rows were left out, by reason. Raises: InvalidInput: no row is left."""
+        num_left_out = self._left_out.total()
+        if not num_left_out:
+            return
+        reasons = ", ".join(f"{reason} ({count})" for reason, count in (+self._left_out).most_common())
+        num_rows = num_left_out + num_tasks
+        if not num_tasks:
+            where = f"none of {num_rows} rows of {self._source} is left"
+            raise InvalidInput.of("rows", self._rule, reasons, where=where, do=self._remedy)
+        _log.warning("%d of %d rows of %s are left out: %s.", num_left_out, num_rows, self._source, reasons)
 
     def _named(self, split: Split, drafts: Sequence[tuple[TaskDraft, str | None]]) -> list[Task]:
         """Give each task its id, by its index where no column does."""
@@ -160,24 +196,18 @@ class FileTasks:
             return Split.TEST
         if name in _VALIDATION_NAMES:
             return None if has_test else Split.TEST
-        raise InvalidInput.of(
-            "split of the data set",
-            "have a usual name (train, validation, test)",
-            name,
-            where=str(self._source),
-            do=f'pass splits={{"{name}": "train"}} or the like',
-        )
+        must, do = "have a usual name (train, validation, test)", f'pass splits={{"{name}": "train"}} or the like'
+        raise InvalidInput.of("split of the data set", must, name, where=str(self._source), do=do)
 
     def _draft(self, row: Row, where: str) -> TaskDraft | None:
-        """Make the task of a row; None leaves it out."""
+        """Make the task of a row; None leaves it out. Raises: RowLeftOut: it is left out, and counted in the log."""
         if self._function is not None:
             return _call(self._function, row, where)
         columns = self._columns
         prompt = _cell(row, columns.prompt, where)
         if not isinstance(prompt, str):
-            raise InvalidInput.of(
-                f"column {columns.prompt!r}", "hold text", prompt, where=where, do="name another prompt column"
-            )
+            what, do = f"column {columns.prompt!r}", "name another prompt column"
+            raise InvalidInput.of(what, "hold text", prompt, where=where, do=do)
         payload: dict[str, JsonValue] = {"prompt": prompt}
         payload |= {name: _cell(row, column, where) for name, column in columns.payload.items()}
         metadata = {column: _cell(row, column, where) for column in columns.metadata}
@@ -198,9 +228,9 @@ _NAMED_COLUMNS = ("prompt", "metadata", "id", "split")
 
 
 def _column_names(columns: Mapping[str, str]) -> ColumnNames:
-    """Return what a mapping from fields to columns means. Raises: InvalidInput: one of its values names no column."""
-    given: Mapping[str, object] = columns
-    for name, column in given.items():
+    """Return the columns of a mapping by field. Raises: InvalidInput: one of its values names no column."""
+    entries: Mapping[str, object] = columns
+    for name, column in entries.items():
         if not isinstance(column, str):
             must, do = "be the name of a column", "pass ColumnNames for more than one column"
             raise InvalidInput.of(f"columns[{name!r}]", must, repr(column), where="FileTasks", do=do)
@@ -218,19 +248,18 @@ def _call(function: RowFunction, row: Row, where: str) -> TaskDraft | None:
     what, must = f"function {getattr(function, '__name__', function)}", "return a TaskDraft or None"
     do = f"correct it; the columns are {', '.join(row)}"
     try:
-        made: object = function(row)
+        draft: object = function(row)
     except Exception as error:
         log_error(error, f"{what} failed at {where}")
         raise InvalidInput.of(what, must, f"{type(error).__name__}: {error}", where=where, do=do) from error
-    if made is not None and not isinstance(made, TaskDraft):
-        raise InvalidInput.of(what, must, repr(made), where=where, do=do)
-    return made
+    if draft is not None and not isinstance(draft, TaskDraft):
+        raise InvalidInput.of(what, must, repr(draft), where=where, do=do)
+    return draft
 
 
 def _cell(row: Row, column: str, where: str) -> Any:  # Any: whatever the cell holds
     if column not in row:
-        near = near_names(column, row)
-        do = f"did you mean {' or '.join(near)}?" if near else "name one of them"
+        do = suggestion(column, row, otherwise="name one of them")
         raise UnknownName.of("column", f"be one of {', '.join(row)}", repr(column), where=where, do=do)
     return row[column]
 
@@ -240,7 +269,6 @@ def _checked(draft: TaskDraft, where: str) -> TaskDraft:
     try:
         canonical({"payload": draft.payload, "metadata": draft.metadata}).encode()
     except (TypeError, ValueError) as error:
-        raise InvalidInput.of(
-            "payload and metadata", "be JSON", str(error), where=where, do="convert the column first"
-        ) from None
+        do = "convert the column first"
+        raise InvalidInput.of("payload and metadata", "be JSON", str(error), where=where, do=do) from None
     return draft

@@ -5,7 +5,8 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from envgym.authoring.sources import TaskDraft, as_source
+from envgym.authoring.checked_tasks import checked_tasks
+from envgym.authoring.sources import TaskDraft, as_source, override_class
 from envgym.core.messages import Action, Message
 from envgym.core.tasks import Task, TaskSource
 from envgym.env import Env, NoOracle
@@ -27,6 +28,7 @@ class RubricEnv(Env[None]):
     """Stateless tools, besides the methods marked with `@tool`."""
     transcript: tuple[Message, ...] = ()
     """What was said since the reset, by the env, the agent and its tools."""
+    _checked_tasks: TaskSource | None = None
 
     def __init__(
         self,
@@ -49,46 +51,49 @@ class RubricEnv(Env[None]):
         Raises: InvalidInput: a function that cannot be a tool, two of one name, or one that cannot be a reward.
         """
         super().__init__(max_turns=max_turns, parties=parties, render_mode=render_mode)
-        if tasks is not None:
-            self.tasks = as_source(tasks)
-        if functions is not None:
-            self.functions = tuple(functions)
-        if system_prompt is not None:
-            self.system_prompt = system_prompt
-        if chance_score is not None:
-            self.chance_score = chance_score
-        if propagated_errors is not None:
-            self.propagated_errors = tuple(propagated_errors)
+        override_class(
+            self,
+            tasks=None if tasks is None else as_source(tasks),
+            functions=None if functions is None else tuple(functions),
+            system_prompt=system_prompt,
+            chance_score=chance_score,
+            propagated_errors=None if propagated_errors is None else tuple(propagated_errors),
+        )
         self._solve = solve
         self._rubric = rubric_of(_declared_rubric(type(self)) if rubric is None else rubric)
+        if hasattr(self, "tasks"):
+            self._check_keys()
         self.blocking = self.blocking or self._rubric.blocking
         self.toolset()
 
     def reset(self, *, seed: int | None = None, options: Mapping[str, Any] | None = None) -> ResetResult:
-        """Start an episode and its transcript."""
+        self._check_keys()
         result = super().reset(seed=seed, options=options)
         self.transcript = result.info["envgym"].observation.messages
         return result
 
+    def _check_keys(self) -> None:
+        """Keep to the tasks whose keys the rubric can read, also where `tasks` was set after the constructor."""
+        if self.tasks is not self._checked_tasks:
+            self.tasks = self._checked_tasks = checked_tasks(
+                self.tasks, [item.verifier for item in self._rubric.criteria]
+            )
+
     def step(self, action: str) -> StepResult:
-        """Play one turn and take it into the transcript."""
         result = super().step(action)
         record: StepRecord = result.info["envgym"]
         self.transcript = (*self.transcript, record.action.message, *record.observation.messages)
         return result
 
     def begin(self, task: Task) -> str:
-        """Ask the task's question."""
         self.state = None
         return task.prompt
 
     def respond(self, action: Action) -> Reply:
-        """Score the final answer."""
         transcript = (*self.transcript, action.message)
         return Reply(reward=self._rubric(action.content, self.task, transcript), terminated=True)
 
     def toolset(self) -> Mapping[str, Tool]:
-        """Return the functions and the marked methods."""
         functions = tools_of(*self.functions)
         methods = super().toolset()
         return MappingProxyType({**functions, **methods}) if functions and methods else functions or methods
@@ -110,7 +115,7 @@ class RubricEnv(Env[None]):
 
 
 def _declared_rubric(cls: type[RubricEnv]) -> Rubric | RewardFunction:
-    """Return what a class declares; a function stays one and is not bound to the env, whose copies would share it."""
+    """Return the rubric of a class; a function stays one and is not bound to the env, whose copies would share it."""
     declared: Rubric | RewardFunction | staticmethod[..., float | Verdict] = inspect.getattr_static(cls, "rubric")
     return declared.__func__ if isinstance(declared, staticmethod) else declared
 

@@ -16,7 +16,6 @@ class Sampler:
     """Draws numbers and items from a generator."""
 
     def __init__(self, rng: np.random.Generator) -> None:
-        """Draw from `rng`."""
         self.rng = rng
 
     def between(self, low: int, high: int) -> int:

@@ -67,12 +67,10 @@ class ListTasks:
         shared = {task.key for task in self._tasks[Split.TRAIN]} & {task.key for task in self._tasks[Split.TEST]}
         if shared:
             twin = next(task for task in self._tasks[Split.TRAIN] if task.key in shared)
-            raise InvalidInput.of(
-                "content", "be in one split only", twin.id, where="ListTasks", do="drop it from the train side"
-            )
+            must, do = "be in one split only", "drop it from the train side"
+            raise InvalidInput.of("content", must, twin.id, where="ListTasks", do=do)
 
     def size(self, split: Split) -> int:
-        """Return the number of tasks in `split`."""
         return len(self._tasks[split])
 
     def task(self, split: Split, index: int) -> Task:
@@ -112,13 +110,31 @@ class GeneratedTasks:
             draft = self._generate(draws)
             if split_of(draft.payload, self._test_fraction) is split:
                 return task_from_draft(draft, split, f"{split}/{index}")
-        raise InvalidInput.of(
-            f"generator {self._name}",
-            f"reach the {split} split within {MAX_DRAWS} draws",
-            f"payloads such as {draft.payload}",
-            where="GeneratedTasks",
-            do="draw from a larger space of payloads",
-        )
+        must, got = f"reach the {split} split within {MAX_DRAWS} draws", f"payloads such as {draft.payload}"
+        what, do = f"generator {self._name}", "draw from a larger space of payloads"
+        raise InvalidInput.of(what, must, got, where="GeneratedTasks", do=do)
+
+
+def override_class(env: object, **values: object) -> None:
+    """Set the attributes of an env that are not None; the others stay as the class declares them."""
+    for name, value in values.items():
+        if value is not None:
+            setattr(env, name, value)
+
+
+class SplitTasks:
+    """Tasks without end whose splits are drawn in two ways; the same content is never in both."""
+
+    def __init__(self, train: GeneratedTasks, test: GeneratedTasks) -> None:
+        self._sources = {Split.TRAIN: train, Split.TEST: test}
+
+    def size(self, split: Split) -> None:
+        """Return None: the supply does not end."""
+        return
+
+    def task(self, split: Split, index: int) -> Task:
+        """Draw a task. Raises: InvalidInput: as in `GeneratedTasks`."""
+        return self._sources[split].task(split, index)
 
 
 def as_source(tasks: TaskSource | Sequence[Task | TaskDraft]) -> TaskSource:

@@ -7,9 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from envgym.core.tasks import Split
-from envgym.errors import InvalidInput
+from envgym.errors import InvalidInput, near_names
 
 Row = Mapping[str, Any]  # a decoded row: whatever the file holds
+_MAX_CELL = 2**31 - 1
+"""Characters of a CSV cell: the largest limit on every system, where the module's own is 131,072."""
+_SHOWN = 60
+"""Most characters of a line in a sentence about it."""
 Source = str | Path | Mapping[str, str | Path]
 """A file, a directory or hub name of a data set, or a mapping from split to file."""
 
@@ -33,10 +37,13 @@ def read_tables(source: Source, config: str | None, revision: str | None) -> Ite
 
 def _read_file(path: Path) -> Iterator[Row]:
     if not path.is_file():
-        raise InvalidInput.of("source", "be an existing file", str(path), where="FileTasks", do="check the path")
+        near = near_names(path.name, [file.name for file in path.parent.glob("*") if file.suffix in _READERS])
+        do = f"did you mean {' or '.join(str(path.with_name(name)) for name in near)}?" if near else "check the path"
+        where = f"folder {path.parent.absolute()}"
+        raise InvalidInput.of("source", "be an existing file", str(path), where=where, do=do)
     if path.suffix not in _READERS:
-        known = " or ".join(_READERS)
-        raise InvalidInput.of("source", f"end in {known}", str(path), where="FileTasks", do="convert the file")
+        suffixes = " or ".join(_READERS)
+        raise InvalidInput.of("source", f"end in {suffixes}", str(path), where="source of tasks", do="convert the file")
     yield from _READERS[path.suffix](path)
 
 
@@ -48,10 +55,19 @@ def _read_jsonl(path: Path) -> Iterator[Row]:
             try:
                 row = json.loads(line.decode("utf-8-sig" if number == 1 else "utf-8"))
             except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
-                raise _bad_line(path, number, str(error)) from None
+                raise _bad_line(path, number, _describe_fault(line, error)) from None
             if not isinstance(row, dict):
                 raise _bad_line(path, number, repr(row))
             yield row
+
+
+def _describe_fault(line: bytes, error: Exception) -> str:
+    """Return the beginning of a line that is not JSON, and why it is not, without a second number of the line."""
+    text = line.decode("utf-8", "backslashreplace").strip()
+    preview = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+    if isinstance(error, json.JSONDecodeError):
+        return f"{preview!r}, which is not JSON: {error.msg[0].lower()}{error.msg[1:]} at character {error.colno}"
+    return f"{preview!r}, which cannot be read: {error}"
 
 
 def _bad_line(path: Path, number: int, got: str, must: str = "be one JSON object") -> InvalidInput:
@@ -69,6 +85,7 @@ def _read_json(path: Path) -> Iterator[Row]:
 
 
 def _read_csv(path: Path) -> Iterator[Row]:
+    csv.field_size_limit(_MAX_CELL)
     with path.open(encoding="utf-8-sig", newline="") as lines:
         reader = csv.reader(lines, strict=True)
         try:
@@ -112,13 +129,11 @@ def _load_dataset(name: str, config: str | None, revision: str | None) -> Mappin
         is_saved = (Path(name) / "dataset_dict.json").exists() or (Path(name) / "state.json").exists()
         loaded = datasets.load_from_disk(name) if is_saved else datasets.load_dataset(name, config, revision=revision)
     except (OSError, ValueError, datasets.exceptions.DatasetsError) as error:
-        got = f"{name}: {type(error).__name__}: {error}"
-        raise InvalidInput.of(
-            "source", "be a file, a data set directory or a hub name", got, where="FileTasks", do="check it"
-        ) from None
+        must, got = "be a file, a data set directory or a hub name", f"{name}: {type(error).__name__}: {error}"
+        raise InvalidInput.of("source", must, got, where="source of tasks", do="check it") from None
     return loaded if isinstance(loaded, datasets.DatasetDict) else {"": loaded}
 
 
 def _not_installed(package: str, source: str | Path) -> InvalidInput:
     do = 'run pip install "envgym[train]", or pass a .jsonl, .json or .csv file'
-    return InvalidInput.of(f"package {package}", "be installed to load", str(source), where="FileTasks", do=do)
+    return InvalidInput.of(f"package {package}", "be installed to load", str(source), where="source of tasks", do=do)

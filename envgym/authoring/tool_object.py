@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any, Protocol, TypeVar
 
-from envgym.authoring.sources import TaskDraft, as_source
+from envgym.authoring.sources import TaskDraft, as_source, override_class
 from envgym.core.messages import Action, Observation
 from envgym.core.tasks import Task, TaskSource
 from envgym.env import Env
@@ -68,14 +68,10 @@ class ToolObjectEnv(Env[ObjectT]):
         Raises: InvalidInput: a public method that cannot be a tool.
         """
         super().__init__(max_turns=max_turns, parties=parties, render_mode=render_mode)
-        if object_class is not None:
-            self.object_class = object_class
-        if tasks is not None:
-            self.tasks = as_source(tasks)
-        if system_prompt is not None:
-            self.system_prompt = system_prompt
-        if chance_score is not None:
-            self.chance_score = chance_score
+        source = None if tasks is None else as_source(tasks)
+        override_class(
+            self, tasks=source, system_prompt=system_prompt, chance_score=chance_score, object_class=object_class
+        )
         self.toolset()
 
     @property
@@ -103,21 +99,15 @@ class ToolObjectEnv(Env[ObjectT]):
         missing = [name for name in required if name not in task.payload and name != "rng"]
         if stray or missing:
             change = f"{'drop' if stray else 'add'} {', '.join(stray or missing)}"
-            raise InvalidInput.of(
-                f"{self.object_class.__name__}.reset({', '.join(names)})",
-                "take each field of the payload",
-                ", ".join(task.payload) or "none",
-                where=f"task {task.id}",
-                do=f"{change} in the task source, or change reset",
-            )
+            what, got = f"{self.object_class.__name__}.reset({', '.join(names)})", ", ".join(task.payload) or "none"
+            must, do = "take each field of the payload", f"{change} in the task source, or change reset"
+            raise InvalidInput.of(what, must, got, where=f"task {task.id}", do=do)
         return {"rng": self.np_random} if "rng" in names and "rng" not in task.payload else {}
 
     def toolset(self) -> Mapping[str, Tool]:
-        """Return the public methods of the object."""
         return public_tools(self.object_class, LIFECYCLE)
 
     def tool_owner(self) -> object:
-        """Return the object."""
         return self.state
 
     def respond(self, action: Action) -> Reply:
@@ -140,9 +130,8 @@ class ToolObjectEnv(Env[ObjectT]):
         return verdict_of(self.state.score(), f"{self.object_class.__name__}.score", task=self.task).score
 
     def oracle(self) -> str:
-        """Return the best next action, if the object knows it."""
-        known = getattr(self.state, "oracle", None)
-        return str(known()) if known is not None else super().oracle()
+        solver = getattr(self.state, "oracle", None)
+        return str(solver()) if solver is not None else super().oracle()
 
     def close(self) -> None:
         """Close the object, if it can be closed, and let it go."""

@@ -29,7 +29,6 @@ class WarmPool(ABC, Generic[ProgramT, StateT]):
     """Up to `size` programs of a process, each started when it is needed; used by all threads."""
 
     def __init__(self, size: int) -> None:
-        """Start none yet."""
         self._size = size
         self._idle: list[ProgramT] = []
         self._num_out = 0
@@ -78,7 +77,6 @@ class WarmPool(ABC, Generic[ProgramT, StateT]):
             self._changed.notify()
 
     def close(self) -> None:
-        """End the programs that nobody uses."""
         with self._changed:
             idle, self._idle = self._idle, []
         for program in idle:

@@ -4,7 +4,6 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import astuple
 from itertools import groupby
-from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.text import Text
@@ -14,9 +13,6 @@ from envgym.core.segments import Origin, Segment
 from envgym.core.turns import Scored
 from envgym.trainer.workflows.dry_run import BatchRow, DryRun, StepCost
 from envgym.trainer.workflows.overfit import OverfitPoint
-
-if TYPE_CHECKING:
-    from envgym.trainer.settings import TrainSettings
 
 ROWS_SHOWN = 8
 NOISE_ROWS_SHOWN = 2
@@ -36,40 +32,40 @@ _ADVANTAGE_WIDTH = 15
 _MIB = 2**20
 
 
-def print_dry_run(found: DryRun, settings: "TrainSettings") -> None:
+def print_dry_run(result: DryRun) -> None:
     """Print the batch and the estimate."""
     console = Console(highlight=False, soft_wrap=True)
-    for number, row in enumerate(found.demonstrations, start=1):
+    for number, row in enumerate(result.demonstrations, start=1):
         _print_row(console, row, f"demonstration of warm-start phase {number}")
-    is_noise = settings.model.name == "tiny"
-    if found.shown and is_noise:
+    if result.rows and result.is_noise:
         console.print("the rows below were sampled from random weights (model tiny): their text is noise\n")
-    num_shown = NOISE_ROWS_SHOWN if is_noise else ROWS_SHOWN
-    for number, row in enumerate(found.shown[:num_shown], start=1):
-        _print_row(console, row, f"row {number} of {len(found.shown)}")
-    if len(found.shown) > num_shown:
-        console.print(f"... and {len(found.shown) - num_shown} more rows\n")
+    num_shown = NOISE_ROWS_SHOWN if result.is_noise else ROWS_SHOWN
+    for number, row in enumerate(result.rows[:num_shown], start=1):
+        _print_row(console, row, f"row {number} of {len(result.rows)}")
+    if len(result.rows) > num_shown:
+        console.print(f"... and {len(result.rows) - num_shown} more rows\n")
     legend = Text("colours: ")
     for origin, style in _STYLES.items():
         legend.append(origin.value, style=style).append(" ")
     console.print(legend.append("underlined", style="underline").append(" = trains"))
-    for name, value in found.counts().items():
+    for name, value in result.counts().items():
         console.print(f"{name.replace('_', ' '):<16}{_shown(value)}")
-    if found.shown and not found.batch.rows:
-        effect = "as expected of noise" if is_noise else "so nothing would train"
+    if result.rows and not result.batch.rows:
+        effect = "as expected of noise" if result.is_noise else "so nothing would train"
         console.print(f"every group was dropped, {effect}: these rows and the estimate are of those groups")
-    if settings.sft is not None:
+    if result.has_warm_start:
         console.print("rows sampled before the warm start: lengths, rewards and times will differ")
-    if found.cost is None:
+    if result.cost is None:
         console.print("no episode sampled a token: there is nothing to measure")
         return
-    for line in _cost_lines(found.cost, settings.run.steps):
+    for line in _cost_lines(result.cost, result.steps):
         console.print(line)
 
 
 def _print_row(console: Console, row: BatchRow, name: str) -> None:
     episode, reward = row.episode, row.episode.reward
     paid = f"reward {reward.value:g}" if isinstance(reward, Scored) else "invalid"
+    paid = paid if episode.has_reward else "no reward"
     trained = sum(row.train.loss_mask)
     title = f"{name}: {visible(episode.tree.task_id)}, {paid}, {episode.ending.value}, "
     console.print(Text(f"{title}{len(row.row)} tokens, {trained} of them trained", style="bold"))
@@ -85,8 +81,8 @@ def _segment_line(segment: Segment, trains: Sequence[bool], advantages: Sequence
     """Return origin, advantage and text of a segment; each trained token is underlined."""
     style = _STYLES[segment.origin]
     line = Text(f"  {segment.origin.value:<{_NAME_WIDTH}}", style=style)
-    given = [value for value, trained in zip(advantages, trains, strict=True) if trained]
-    line.append(f"{_range(given):<{_ADVANTAGE_WIDTH}}", style="bold")
+    trained_advantages = [value for value, trained in zip(advantages, trains, strict=True) if trained]
+    line.append(f"{_range(trained_advantages):<{_ADVANTAGE_WIDTH}}", style="bold")
     strings = segment.token_strings or tuple(f"<{token}>" for token in segment.token_ids)
     for trained, tokens in groupby(zip(strings, trains, strict=True), key=lambda token: token[1]):
         text = _decoded(string for string, _ in tokens)
@@ -109,7 +105,6 @@ def _range(values: Sequence[float]) -> str:
 
 
 def _visible(text: str) -> str:
-    """Return text as one line."""
     return visible(text).replace("\n", "⏎").replace("\t", "\\t")
 
 
@@ -157,13 +152,13 @@ def overfit_verdict(points: Sequence[OverfitPoint]) -> str:
     first, last = points[0], points[-1]
     rises = _moved(first.logprob_positive, last.logprob_positive)
     falls = _moved(first.logprob_negative, last.logprob_negative)
-    told = [
+    changes = [
         f"A>0 by {rises:+.4f} nats" if rises is not None else "",
         f"A<0 by {falls:+.4f}" if falls is not None else "",
     ]
     good = (rises or 0.0) - (falls or 0.0) > 0
     verdict = "in the right direction" if good else "in the wrong direction: check masks, advantages and optim.lr"
-    return f"mean log-prob changed: {', '.join(filter(None, told))}: {verdict}"
+    return f"mean log-prob changed: {', '.join(filter(None, changes))}: {verdict}"
 
 
 def _moved(first: float | None, last: float | None) -> float | None:

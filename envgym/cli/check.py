@@ -22,10 +22,10 @@ from envgym.conformance import CHECKS, Check, CheckStatus, as_text, is_passed
 from envgym.conformance.env_under_test import EnvUnderTest
 from envgym.conformance.suite import run_check
 from envgym.core.json_types import visible
-from envgym.error_log import HeldErrors, hold_errors, log_error
 from envgym.errors import InfrastructureError, InvalidInput, check_known
-from envgym.interrupts import describe_interrupt_by
-from envgym.progress import ProgressDisplay, duration
+from envgym.runtime.error_log import HeldErrors, hold_errors, log_error
+from envgym.runtime.processes.interrupts import describe_interrupt_by
+from envgym.runtime.progress import ProgressDisplay, duration
 
 _MAKE = "make"
 """The one entry of an environment that could not be made."""
@@ -60,13 +60,13 @@ def run(args: argparse.Namespace) -> int:
             checks = _missing(subject, args.all)
             for done, name in enumerate(() if checks else names):
                 show(env_id, done, len(names), detail)
-                with hold_errors() as held:
+                with hold_errors() as errors:
                     checks.append(run_check(name, subject))
                 if args.tracebacks or checks[-1].status is CheckStatus.FAIL:
-                    held.log()
+                    errors.log()
                 else:
-                    unseen.count += held.count
-                    unseen.texts.update(held.texts)
+                    unseen.count += errors.count
+                    unseen.texts.update(errors.texts)
         results[env_id] = checks
         if not args.json:
             echo(_coloured(as_text(env_id, checks)), *_unseen_lines(unseen), sep="\n", flush=True)
@@ -82,9 +82,11 @@ def _unseen_lines(unseen: HeldErrors) -> list[str]:
     """Return how many errors the passing checks raised in the environment's code, and how to see them."""
     if not unseen.count:
         return []
-    counts = f"{unseen.count} error(s) of {len(unseen.texts)} kind(s)"
+    times = "once" if unseen.count == 1 else f"{unseen.count} times"
+    kinds = "" if unseen.count == 1 else f" ({len(unseen.texts)} {'kind' if len(unseen.texts) == 1 else 'kinds'})"
     return [
-        f"  {counts} in the environment's code while checks passed, as on hostile inputs; see them with --tracebacks"
+        f"  This is not a failure: the environment's code raised an error {times}{kinds}, and every such call was "
+        "answered as it must be. Hostile inputs cause such errors. See them with --tracebacks."
     ]
 
 
@@ -99,7 +101,7 @@ def _place(num_done: int, total: int, seconds: float) -> str:
 def _summary(results: Mapping[str, Sequence[Check]], seconds: float) -> Iterator[str]:
     """Yield how many environments passed, then each that failed or could not be made, with the reason."""
     failed = {env_id: checks for env_id, checks in results.items() if not is_passed(checks)}
-    absent = {env_id: checks[0].detail for env_id, checks in results.items() if _is_absent(checks)}
+    absent = {env_id: checks[0].detail for env_id, checks in results.items() if checks[0].name == _MAKE}
     passed = len(results) - len(failed) - len(absent)
     counts = f"{passed} passed, {len(failed)} failed, {len(absent)} not checked"
     yield f"{len(results)} environments in {duration(seconds)}: {counts}"
@@ -108,11 +110,6 @@ def _summary(results: Mapping[str, Sequence[Check]], seconds: float) -> Iterator
         yield f"  failed       {env_id}: {', '.join(names)}"
     for env_id, reason in absent.items():
         yield f"  not checked  {env_id}: {reason}"
-
-
-def _is_absent(checks: Sequence[Check]) -> bool:
-    """Return whether the environment could not be made."""
-    return [(check.name, check.status) for check in checks] == [(_MAKE, CheckStatus.SKIP)]
 
 
 def _ids(args: argparse.Namespace) -> list[str]:

@@ -4,54 +4,69 @@ import argparse
 import json
 import os
 import re
+import secrets
 import sys
 import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 from envgym.core.json_types import visible, well_formed
-from envgym.errors import InvalidInput, near_names
-from envgym.run_trust import names_code
+from envgym.errors import InvalidInput, SettingsError, near_names
+from envgym.runs.trust import names_code
+from envgym.runtime.http.access import is_loopback
+from envgym.runtime.processes.handles import is_in
 
 if TYPE_CHECKING:
     from envgym.env import Env
 
+_IMPORT_PATH = re.compile(r"([A-Za-z_]\w*)(?:\.\w+)*:[A-Za-z_]")
 _STYLES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
 
 
-_COMPLAINTS = tuple(
-    (re.compile(rule, re.DOTALL), form)
-    for rule, form in (
-        (r"the following arguments are required: (.*), ([^,]*)", "{} and {} are missing"),
-        (r"the following arguments are required: (.*)", "{} is missing"),
-        (r"argument (\S+): invalid int value: (.*)", "{} must be a whole number, got {}"),
-        (r"argument (\S+): invalid float value: (.*)", "{} must be a number, got {}"),
-        (r"argument (\S+): invalid choice: (.*) \(choose from (.*)\)", "{0} must be one of {2}, got {1}"),
-        (r"argument (\S+): expected one argument", "{} must be given a value, got none"),
-        (r"argument (\S+): not allowed with argument (.*)", "{} must stand alone, got {} too"),
-        (r"argument (\S+): (.*)", "{} {}"),
-    )
-)
-"""What argparse complains of -> the same as what, rule and value."""
-
-
 class Parser(argparse.ArgumentParser):
-    """A parser whose complaint is one sentence, as every other refusal."""
+    """A parser whose refusal is one sentence, as every other refusal."""
+
+    def __init__(self, **options: Any) -> None:  # of ArgumentParser
+        super().__init__(**options, exit_on_error=False)
+        self.register("type", int, partial(_read, int, "be a whole number"))
+        self.register("type", float, partial(_read, float, "be a number"))
 
     def error(self, message: str) -> NoReturn:
         """Refuse the command line. Raises: InvalidInput."""
-        told = next((form.format(*m.groups()) for rule, form in _COMPLAINTS if (m := rule.fullmatch(message))), message)
-        raise InvalidInput(f"{told} ({self.prog}); run `{self.prog} --help` for the list of arguments.")
+        must, do = "be complete and fit together", f"run `{self.prog} --help` for the list of arguments"
+        raise InvalidInput.of("arguments", must, f'"{message}"', where=self.prog, do=do)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:  # Any: argparse's own overloads
         """Refuse what is not known here, where the command's own options can be offered. Raises: InvalidInput."""
-        found, unknown = super().parse_known_args(args, namespace)
+        try:
+            parsed, unknown = super().parse_known_args(args, namespace)
+        except argparse.ArgumentError as error:
+            text = f"{error.argument_name or ''} {error.message}".lstrip()
+            if not error.message.startswith("must "):  # in argparse's words
+                self.error(text)
+            do = f"run `{self.prog} --help` for the list of arguments"
+            raise InvalidInput(f"{text} ({self.prog}); {do}.") from None
         if unknown:
-            known = [name for action in self._actions for name in action.option_strings]
-            near = near_names(unknown[0].partition("=")[0], known) if unknown[0].startswith("-") else []
+            options = [name for action in self._actions for name in action.option_strings]
+            near = near_names(unknown[0].partition("=")[0], options) if unknown[0].startswith("-") else []
             do = f"did you mean {' or '.join(near)}?" if near else f"run `{self.prog} --help` for the list of arguments"
             raise InvalidInput.of("argument", "be a known one", " ".join(unknown), where=self.prog, do=do)
-        return found, unknown
+        return parsed, unknown
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is not None and value not in action.choices:
+            choices = ", ".join(map(repr, action.choices))
+            raise argparse.ArgumentError(action, f"must be one of {choices}, got {value!r}")
+
+
+def _read(kind: type[float], must: str, text: str) -> float:
+    try:
+        return kind(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must {must}, got {text!r}") from None
 
 
 def at_least_0(text: str) -> int:
@@ -61,10 +76,24 @@ def at_least_0(text: str) -> int:
     return int(text)
 
 
+def option_of(name: str) -> str:
+    """Return the option of an argument's name, such as `--env-set` of `env_set`."""
+    return f"--{name.replace('_', '-')}"
+
+
+def check_options(options: Iterable[str], allowed: Sequence[str], *, where: str, do: str) -> None:
+    """Refuse options that mean nothing here. Raises: SettingsError."""
+    if others := [option_of(name) for name in options if name not in allowed]:
+        must = f"be among {', '.join(map(option_of, allowed))}"
+        raise SettingsError.of("options", must, ", ".join(others), where=where, do=do)
+
+
 def add_env_arguments(parser: argparse.ArgumentParser) -> None:
     """Add ENV and `--set`."""
     parser.add_argument(
-        "env", metavar="ENV", help="id, such as math/arithmetic-v0, or import path, such as package.module:Class"
+        "env",
+        metavar="ENV",
+        help="id (math/arithmetic-v0), file (my_env.py:Class) or import path (package.module:Class)",
     )
     add_set_argument(parser)
 
@@ -83,13 +112,28 @@ def add_json_argument(parser: argparse.ArgumentParser) -> None:
 
 
 def import_from_here(settings: object) -> None:
-    """Let import paths lead to the folder one works in; where no setting has one, no module there is ever imported."""
-    if names_code(settings):
-        sys.path.insert(0, os.getcwd())
+    """Let import paths lead to the folder one works in; where no setting has one, no module there is ever imported.
+
+    That folder comes last, so that no file in it stands in for a module of Python, envgym or a package, unless a
+    setting names a module that is in it.
+    """
+    here = os.getcwd()
+    if names_code(settings) and here not in sys.path:
+        is_named = any(is_in([here], root) for root in sorted(set(_module_roots(settings))))
+        sys.path.insert(0 if is_named else len(sys.path), here)
+
+
+def _module_roots(settings: object) -> Iterator[str]:
+    """Yield the packages and modules that import paths in settings begin with."""
+    if isinstance(settings, dict | list | tuple):
+        for part in settings.values() if isinstance(settings, dict) else settings:
+            yield from _module_roots(part)
+    elif isinstance(settings, str) and (match := _IMPORT_PATH.match(settings)):
+        yield match[1]
 
 
 def process_start() -> float:
-    """Return what `time.perf_counter()` was when this process began; now, where the system does not tell."""
+    """Return the value of `time.perf_counter()` when this process began, or its value now if that is unknown."""
     try:
         after_name = Path("/proc/self/stat").read_text(encoding="utf-8").rpartition(")")[2]
         ticks = int(after_name.split()[19])  # field 22 of proc(5): ticks from the system's start
@@ -108,7 +152,7 @@ def env_kwargs(settings: list[str]) -> dict[str, Any]:  # the env's own keyword 
     """Read `--set KEY=VALUE` arguments. Raises: SettingsError: one of them is malformed."""
     if not settings:
         return {}
-    from envgym.settings import apply_overrides
+    from envgym.config.settings import apply_overrides
 
     return apply_overrides({}, settings)
 
@@ -120,9 +164,56 @@ def make_env(args: argparse.Namespace) -> "Env[Any]":  # every env has its own s
     return envgym.make(args.env, **env_kwargs(args.settings))
 
 
+_json_streams: list[TextIO] = []
+"""Where `print_json` writes while a command runs whose standard output is JSON."""
+
+
+def server_token(host: str, variable: str, *, is_printed: bool = True) -> str | None:
+    """Return the token of a server: the user's, else a new one if other machines reach the host, which is printed."""
+    token = os.environ.get(variable)
+    if token or is_loopback(host):
+        return token or None
+    token = secrets.token_urlsafe(24)
+    if is_printed:
+        echo(f"Clients need {variable}={token}", flush=True)
+    return token
+
+
 def print_json(value: object) -> None:
     """Write a JSON value for another program."""
-    echo(well_formed(json.dumps(value, ensure_ascii=False, indent=2)))
+    stream = _json_streams[-1] if _json_streams else None
+    echo(well_formed(json.dumps(value, ensure_ascii=False, indent=2)), file=stream, flush=stream is not None)
+
+
+@contextmanager
+def json_alone(*, of_process: bool) -> Iterator[None]:
+    """Keep standard output for `print_json`: whatever else is printed goes to standard error.
+
+    What environments, plug-ins and their packages print would break the JSON.
+
+    Args:
+        of_process: Redirect the process's own output, so also that of child processes and of C code.
+    """
+    if not of_process:
+        _json_streams.append(sys.stdout)
+        try:
+            with redirect_stdout(sys.stderr):
+                yield
+        finally:
+            _json_streams.pop()
+        return
+    sys.stdout.flush()
+    stdout_copy = os.dup(1)
+    os.dup2(2, 1)
+    with os.fdopen(os.dup(stdout_copy), "w", encoding=sys.stdout.encoding, errors=sys.stdout.errors) as stream:
+        _json_streams.append(stream)
+        try:
+            yield
+        finally:
+            _json_streams.pop()
+            sys.stdout.flush()
+            os.dup2(stdout_copy, 1)
+            os.close(stdout_copy)
 
 
 class Styled(str):
@@ -133,10 +224,10 @@ class Styled(str):
 
 def styled(text: str, *styles: str) -> Styled:
     """Colour `text` where standard output is a terminal and NO_COLOR is not set; all else in it is made visible."""
-    shown = visible(text)
+    printable = visible(text)
     if not text or not sys.stdout.isatty() or os.environ.get("NO_COLOR"):
-        return Styled(shown)
-    return Styled(f"\033[{';'.join(_STYLES[style] for style in styles)}m{shown}\033[0m")
+        return Styled(printable)
+    return Styled(f"\033[{';'.join(_STYLES[style] for style in styles)}m{printable}\033[0m")
 
 
 def echo(*parts: object, sep: str = " ", end: str = "\n", file: TextIO | None = None, flush: bool = False) -> None:

@@ -1,11 +1,11 @@
-"""`envgym compare`: whether one model is better than another, on the same tasks."""
+"""`envgym compare`, `envgym leaderboard`: whether one model is better than another, on the same tasks."""
 
 import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from envgym.cli.common import add_json_argument, echo, print_json, styled
-from envgym.errors import InvalidInput
+from envgym.errors import InvalidInput, RunError
 
 if TYPE_CHECKING:
     from envgym.agents.evaluation.compare import ModelComparison, ModelEvaluation, PassAtKCurve
@@ -31,11 +31,11 @@ def run(args: argparse.Namespace) -> int:
     if args.detect is not None and not 0 < args.detect <= 100:
         raise InvalidInput.of("--detect", "lie in (0, 100]", args.detect, where="envgym compare", do=do)
     effect = None if args.detect is None else args.detect / 100
-    found = compare_evaluations([read_evaluations(Path(path)) for path in args.runs], effect=effect)
+    results = compare_evaluations([read_evaluations(Path(path)) for path in args.runs], effect=effect)
     if args.json:
-        print_json(to_json(found))
+        print_json(to_json(results))
         return 0
-    for title, comparisons in found.items():
+    for title, comparisons in results.items():
         for line in (styled(title, "bold"), *comparison_lines(comparisons)):
             echo(line)
     return 0
@@ -86,3 +86,37 @@ def _curve(curve: "PassAtKCurve | None") -> list[str]:
     words = {"gain": "more tasks solved", "loss": "fewer tasks solved", "no evidence": "no evidence of a change"}
     crossing = "" if curve.crossing is None else f"; the curves cross before k = {curve.crossing}"
     return [*lines, f"  coverage     {words[curve.verdict.value]} with {most} samples{crossing}"]
+
+
+# ---- envgym leaderboard ----------------------------------------------------------------------------------------------
+
+
+def add_leaderboard_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments."""
+    help_runs = "run directories that `envgym eval` or `envgym train` wrote, or directories of suites"
+    parser.add_argument("runs", metavar="RUN", nargs="+", help=help_runs)
+    parser.add_argument("--out", metavar="FILE", default="leaderboard.html", help="page (default: leaderboard.html)")
+    add_json_argument(parser)
+
+
+def run_leaderboard(args: argparse.Namespace) -> int:
+    """Write the page and print the table, or print what both show."""
+    from envgym.agents.evaluation.leaderboard import build_leaderboard, read_entries, write_leaderboard
+    from envgym.report.data import to_json
+
+    board = build_leaderboard(read_entries(Path(path) for path in args.runs))
+    if args.json:
+        print_json(to_json(board))
+        return 0
+    out = Path(args.out)
+    if not out.parent.is_dir():
+        raise RunError.of("folder of the page", "exist", str(out.parent), where="--out", do="make it first")
+    write_leaderboard(board, out)
+    for column, size in board.columns.items():
+        echo(styled(f"{column}: {size}", "bold"))
+        for row in board.rows:
+            if (cell := row.cells.get(column)) is not None:
+                success = "unknown" if cell.success is None else cell.success.percent
+                echo(f"  {cell.rank or '-'}  {row.model}: {success}, invalid {cell.invalid_rate:.1%}")
+    echo(f"page: {out}")
+    return 0

@@ -125,20 +125,20 @@ def _settings_keys() -> _Keys:
     from envgym.cli.settings import kinds_by_key, read_settings_file_sections
 
     kinds = kinds_by_key()
-    found: _Keys = []
+    keys: _Keys = []
     for key in (key for section in read_settings_file_sections() for key in section.keys):
         names = kinds[key.key].names() if key.key in kinds else ()
         if key.key == "envs.0.id":
-            found.append((key.key, list_ids()))
+            keys.append((key.key, list_ids()))
         elif names and key.type.startswith("plug-in"):
-            found.append((f"{key.key}.name", names))
+            keys.append((f"{key.key}.name", names))
         elif "section" not in key.type and "NAME" not in key.key:
-            found.append((key.key, key.values or names))
-    return found
+            keys.append((key.key, key.values or names))
+    return keys
 
 
 def _pairs(keys: _Keys, prefix: str, *, name: str) -> dict[str, Any]:  # as shtab reads it
-    """Return what completes KEY=VALUE with the keys that stand below `prefix`, by a function of this name."""
+    """Return the completion of KEY=VALUE by the keys below `prefix`, as a shell function of this name."""
     own = [(key.removeprefix(prefix), values) for key, values in keys if key.startswith(prefix)]
     assigned = " ".join(f"{key}=" for key, _ in own)
     pairs = " ".join(f"{key}={value}" for key, values in own for value in values)

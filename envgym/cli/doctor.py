@@ -49,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _packages() -> Iterator[Finding]:
-    from envgym.runs import package_versions  # its tables are heavy
+    from envgym.runs.directory import package_versions  # its tables are heavy
 
     yield Finding(group="packages", name="python", is_usable=True, detail=platform.python_version())
     for name, version in package_versions().items():

@@ -5,12 +5,12 @@ import shlex
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from envgym.cli.common import add_json_argument, add_trust_argument, import_from_here, print_json
+from envgym.cli.common import add_json_argument, add_trust_argument, import_from_here, option_of, print_json
+from envgym.config.settings import apply_overrides, build_settings, places
 from envgym.core.tasks import Split
 from envgym.errors import SettingsError
-from envgym.interrupts import describe_interrupt_by, describe_saved_episodes
-from envgym.progress import ProgressDisplay
-from envgym.settings import apply_overrides, build_settings, places
+from envgym.runtime.processes.interrupts import describe_interrupt_by, describe_saved_episodes
+from envgym.runtime.progress import ProgressDisplay
 
 if TYPE_CHECKING:
     from envgym.agents.settings import EvalSettings
@@ -122,12 +122,9 @@ def run(args: argparse.Namespace) -> int:
 
         return rescore_command(args, _given_options(args))
     if args.overlap:
-        from envgym.cli.suites import check_overlap_options
-
-        check_overlap_options(args.suite, _given_options(args))
         from envgym.cli.contamination import overlap_command
 
-        return overlap_command(args)
+        return overlap_command(args, _given_options(args))
     if args.suite is not None:
         from envgym.cli.suites import run_suite_command
 
@@ -149,7 +146,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _given_options(args: argparse.Namespace) -> dict[str, Any]:
-    """Return the options that were given, without the suite."""
     names = [name for name in vars(args) if name not in ("suite", "command", "run_command", "started", "traceback")]
     return {name: value for name, value in _given_values(args, *names).items() if value is not False and value != []}
 
@@ -157,7 +153,7 @@ def _given_options(args: argparse.Namespace) -> dict[str, Any]:
 def _settings(args: argparse.Namespace) -> "EvalSettings":
     """Return the settings that the arguments, and the run that `--model` names, give."""
     from envgym.api import eval_settings
-    from envgym.runs import RunDirectory
+    from envgym.runs.directory import RunDirectory
 
     if args.resume and args.model is None and args.out is not None:
         return _resumed_settings(args)
@@ -184,13 +180,13 @@ def _settings(args: argparse.Namespace) -> "EvalSettings":
         evaluation=evaluation,
         trusted=args.trust,
         where=_WHERE,
-        given=_given(args),
+        sources=_given(args),
     )
     if not args.resume:
         return settings
     of_run = RunDirectory.open(settings.run.path).config["evaluation"]
-    kept = {name: of_run[name] for name in _SIZE if getattr(args, name) is None}
-    return settings.model_copy(update={"evaluation": settings.evaluation.model_copy(update=kept)})
+    sizes = {name: of_run[name] for name in _SIZE if getattr(args, name) is None}
+    return settings.model_copy(update={"evaluation": settings.evaluation.model_copy(update=sizes)})
 
 
 def _resumed_settings(args: argparse.Namespace) -> "EvalSettings":
@@ -199,27 +195,22 @@ def _resumed_settings(args: argparse.Namespace) -> "EvalSettings":
     Raises: SettingsError: another option is given, or one that does not hold. RunError: no such run.
     """
     from envgym.agents.settings import EvalSettings
-    from envgym.runs import RunDirectory
+    from envgym.runs.directory import RunDirectory
 
     free = (*_SIZE, *_ENGINE)
     names = [name for name in vars(args) if name not in (*free, *_NO_SETTINGS)]
-    if fixed := [_option(name) for name, value in _given_values(args, *names).items() if value != []]:
-        must = f"be among {', '.join(map(_option, free))} when an evaluation is resumed"
+    if fixed := [option_of(name) for name, value in _given_values(args, *names).items() if value != []]:
+        must = f"be among {', '.join(map(option_of, free))} when an evaluation is resumed"
         do = "leave out the others, or start another evaluation"
         raise SettingsError.of("options", must, ", ".join(fixed), where=f"{_WHERE} --resume", do=do)
     config = RunDirectory.open(args.out, trusted=args.trust).trusted_config()
     for section, options in (("evaluation", _SIZE), ("engine", _ENGINE)):
         config[section] = {**config[section], **_given_values(args, *options)}
-    return build_settings(EvalSettings, config, where=args.out, given=_given(args))
+    return build_settings(EvalSettings, config, where=args.out, sources=_given(args))
 
 
 def _given_values(args: argparse.Namespace, *names: str) -> dict[str, Any]:
-    """Return the values of those of the options that were given."""
     return {name: value for name in names if (value := getattr(args, name)) is not None}
-
-
-def _option(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
 
 
 def _given(args: argparse.Namespace) -> dict[str, str]:
@@ -230,11 +221,11 @@ def _given(args: argparse.Namespace) -> dict[str, str]:
         "model": ("dtype",),
     }
     options = [(section, name) for section, names in sections.items() for name in names]
-    given = {f"{section}.{name}": _option(name) for section, name in options}
+    sources = {f"{section}.{name}": option_of(name) for section, name in options}
     for part, option in (("agent", "agent"), ("evaluation.search", "search"), ("engine.endpoint", "endpoint")):
         words = getattr(args, f"{option}_set")
-        given |= places(words, option=f"--{option}-set", under=f"{part}.")
-    return given
+        sources |= places(words, option=f"--{option}-set", under=f"{part}.")
+    return sources
 
 
 def _temperature(args: argparse.Namespace) -> float:
@@ -245,7 +236,7 @@ def _temperature(args: argparse.Namespace) -> float:
 
 
 def _engine(args: argparse.Namespace) -> dict[str, Any]:
-    """Return what samples; vLLM at an endpoint samples by token ids, any other service by messages."""
+    """Return the engine's settings; vLLM at an endpoint samples by token ids, any other service by messages."""
     engine = _given_values(args, "backend", *_ENGINE)
     if args.endpoint is not None:
         served = {"transformers": "openai", "vllm": "vllm_server"}

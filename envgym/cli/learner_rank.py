@@ -28,9 +28,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Meet the others, and learn with them until the run ends."""
     from envgym.agents.models.loading import prepare_device
-    from envgym.processes import announce
+    from envgym.runtime.processes.group import announce
+    from envgym.trainer.launch.ranks import follow
     from envgym.trainer.learner.ranks.meeting import Meeting
-    from envgym.trainer.ranks import follow
 
     must, do = f"be from 1 to {args.of - 1}", "leave rank 0 to the run"
     InvalidInput.unless(0 < args.rank < args.of, "--rank", must, args.rank, where="envgym learner-rank", do=do)

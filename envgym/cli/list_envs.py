@@ -51,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def missing_part(entry: Registration) -> tuple[str, str] | None:
-    """Return what an environment needs and is not installed, with the command that installs it."""
+    """Return a requirement of an environment that is not installed, with the command that installs it."""
     package = missing_package(entry.requires, entry.wheel)
     if package is not None:
         extra = f"pip install 'envgym[{entry.requires}]'" if entry.requires else ""
@@ -68,11 +68,11 @@ def missing_part(entry: Registration) -> tuple[str, str] | None:
 def missing_package(extra: str | None, wheel: str | None = None) -> str | None:
     """Return a package of an extra of envgym, or the wheel, that is not installed, if there is one that is known."""
     of_extra = re.compile(rf"([\w.-]+).*\bextra == ['\"]{extra}['\"]")
-    asked: list[str] = []
+    requirements: list[str] = []
     with suppress(PackageNotFoundError):  # run from its source: nobody wrote down what it needs
-        asked = requires("envgym") or []
-    needed = [found[1] for item in asked if (found := of_extra.match(item))]
-    for name in [*needed, wheel] if asked and wheel else needed:
+        requirements = requires("envgym") or []
+    needed = [match[1] for item in requirements if (match := of_extra.match(item))]
+    for name in [*needed, wheel] if requirements and wheel else needed:
         try:
             distribution(name)
         except PackageNotFoundError:

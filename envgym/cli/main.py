@@ -11,15 +11,16 @@ import sys
 import time
 import tomllib
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from importlib import import_module
 from pathlib import Path
 
 from envgym import __version__
-from envgym.cli.common import Parser, echo, import_from_here, process_start
+from envgym.cli.common import Parser, echo, import_from_here, json_alone, process_start
 from envgym.errors import EnvgymError, sentence, unknown_name
-from envgym.interrupts import describe_interrupt_by, end_interrupted, handle_signals, tell_interrupt
-from envgym.process_log import open_log_of_environment
-from envgym.processes import end_with_parent
+from envgym.runtime.processes.group import end_with_parent
+from envgym.runtime.processes.interrupts import describe_interrupt_by, end_interrupted, handle_signals, tell_interrupt
+from envgym.runtime.processes.log import open_log_of_environment
 
 EXIT_BAD_INPUT = 2
 
@@ -50,7 +51,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             return 0
         args.started = time.perf_counter() if argv is not None else process_start()
         import_from_here(list(vars(args).values()))
-        code: int = args.run_command(args)
+        with json_alone(of_process=argv is None) if getattr(args, "json", False) else nullcontext():
+            code: int = args.run_command(args)
         sys.stdout.flush()
         return code
     except (EnvgymError, OSError) as error:
@@ -59,8 +61,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             return 0
         if "--traceback" in words:
             raise
-        told = _of_the_system(error) if isinstance(error, OSError) and error.errno is not None else str(error)
-        echo(f"envgym: {told}", file=sys.stderr)
+        text = _of_the_system(error) if isinstance(error, OSError) and error.errno is not None else str(error)
+        echo(f"envgym: {text}", file=sys.stderr)
         return EXIT_BAD_INPUT
     except KeyboardInterrupt:
         if argv is None:

@@ -63,12 +63,6 @@ Once installed, it is known by its id:
 def write_package(namespace: str, name: str, into: Path, shape: str) -> Path:
     """Write the package into a new folder of `into`, whole or not at all, and return the folder.
 
-    Args:
-        namespace: of the id.
-        name: of the id.
-        into: an existing folder.
-        shape: one of `SHAPES`.
-
     Raises: InvalidInput: the folder is there already, or `into` is not.
     """
     package = name if name == namespace else f"{namespace}_{name}"
@@ -110,23 +104,23 @@ def _as_module_name(part: str) -> str:
     return re.sub(r"[\s-]+|(?<=[a-z0-9])(?=[A-Z])", "_", part.strip()).lower()
 
 
-def _names(given: str) -> tuple[str, str]:
+def _names(text: str) -> tuple[str, str]:
     """Split NAME into namespace and name, as modules are written. Raises: InvalidInput: it cannot name a package."""
-    namespace, name = map(_as_module_name, given.removesuffix("-v0").rpartition("/")[::2])
+    namespace, name = map(_as_module_name, text.removesuffix("-v0").rpartition("/")[::2])
     namespace = namespace or name
-    version = re.search(r"-v[1-9]\d*$", given)
+    version = re.search(r"-v[1-9]\d*$", text)
     if version is not None:
-        do = f"leave the version out: {given[: version.start()]}"
-        raise InvalidInput.of("NAME", "be of a new environment, whose version is v0", given, where="envgym new", do=do)
+        do = f"leave the version out: {text[: version.start()]}"
+        raise InvalidInput.of("NAME", "be of a new environment, whose version is v0", text, where="envgym new", do=do)
     for part in (namespace, name):
         if not re.fullmatch(r"[a-z][a-z0-9_]*", part) or keyword.iskeyword(part):
             rule = "be letters, digits and underscores, begin with a letter and be no keyword"
             do = "write e.g. my_games/dice"
-            raise InvalidInput.of("NAME", rule, repr(given), where="envgym new", do=do)
+            raise InvalidInput.of("NAME", rule, repr(text), where="envgym new", do=do)
     package = name if name == namespace else f"{namespace}_{name}"
     if package in sys.stdlib_module_names or package == "envgym":
         do = "choose another name"
-        raise InvalidInput.of("NAME", "not be a module of Python or envgym", given, where="envgym new", do=do)
+        raise InvalidInput.of("NAME", "not be a module of Python or envgym", text, where="envgym new", do=do)
     if namespace in FAMILIES:
         do = "take a namespace of your own"
         raise InvalidInput.of("namespace", "not be a family of envgym", namespace, where="envgym new", do=do)

@@ -2,19 +2,20 @@
 
 import argparse
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from envgym.cli.common import echo, print_json, styled
+from envgym.config.settings import build_settings
 from envgym.errors import SettingsError
-from envgym.interrupts import describe_interrupt_by
-from envgym.progress import ProgressDisplay
-from envgym.settings import build_settings
+from envgym.runtime.processes.interrupts import describe_interrupt_by
+from envgym.runtime.progress import ProgressDisplay
 
 if TYPE_CHECKING:
-    from envgym.trainer.settings import TrainSettings
+    from envgym.config.plugins import Choice
+    from envgym.trainer.workflows.dry_run import DryRun
 
 PHASES, SELF_TRAINING = "phases", "self_training"
 
@@ -39,48 +40,48 @@ def run_pipeline(data: Mapping[str, Any], args: argparse.Namespace) -> int:
 
 
 def _run_phases(data: Mapping[str, Any], args: argparse.Namespace) -> int:
-    from envgym.trainer.phases import phase_settings, train_phases, untrained_phases
-    from envgym.trainer.sections import PhasesSettings, TrainRunSettings
+    from envgym.trainer.phases import dry_runs, phase_settings, train_phases
+    from envgym.trainer.settings import PhasesSettings, TrainRunSettings
 
     shared = {section: value for section, value in data.items() if section != PHASES}
     directory = build_settings(TrainRunSettings, {**shared.get("run", {})}, where=f"{args.config}, run").path
     listed = build_settings(PhasesSettings, {PHASES: data[PHASES]}, where=args.config).phases
     phases = phase_settings(shared, listed, directory)
-    named = {settings.run.name: settings for settings in phases}
     if args.dry_run:
-        return _dry_run(dict(zip(named, untrained_phases(phases), strict=True)), args)
+        names = [settings.run.name for settings in phases]
+        return _show_batches(dict(zip(names, dry_runs(phases), strict=True)), args)
     _check_folder(directory, args)
-    train_phases(phases, callbacks=_trackers(phases[0]))
-    return _report({name: settings.run.path for name, settings in named.items()}, args)
+    train_phases(phases, callbacks=_trackers(phases[0].run.trackers))
+    return _report({settings.run.name: settings.run.path for settings in phases}, args)
 
 
 def _run_rounds(data: Mapping[str, Any], args: argparse.Namespace) -> int:
-    from envgym.trainer.catalog import SELF_TRAINING as PLANS
-    from envgym.trainer.sections import SelfTrainingSettings
+    from envgym.trainer.methods.self_training.base import SELF_TRAINING as PLANS
+    from envgym.trainer.phases import dry_runs
     from envgym.trainer.self_training import self_train
-    from envgym.trainer.settings import train_settings
+    from envgym.trainer.settings import SelfTrainingSettings, train_settings
 
     first = train_settings({key: value for key, value in data.items() if key != SELF_TRAINING}, where=args.config)
-    chosen = build_settings(SelfTrainingSettings, data[SELF_TRAINING], where=f"{args.config}, self_training")
-    plan = PLANS.build(chosen.plan)
+    settings = build_settings(SelfTrainingSettings, data[SELF_TRAINING], where=f"{args.config}, self_training")
+    plan = PLANS.build(settings.plan)
     if args.dry_run:
-        return _dry_run({"round 0": first}, args)
+        return _show_batches({"round 0": dry_runs([first])[0]}, args)
     _check_folder(first.run.path, args)
     rounds = self_train(
         first,
         plan,
-        rounds=chosen.rounds,
-        episodes=chosen.episodes,
-        scorer=chosen.scorer,
+        rounds=settings.rounds,
+        episodes=settings.episodes,
+        scorer=settings.scorer,
         on_progress=ProgressDisplay(),  # lines of the fits alone: each training has a display of its own
-        callbacks=_trackers(first),
+        callbacks=_trackers(first.run.trackers),
     )
     return _report({f"round {number}": runs.policy for number, runs in enumerate(rounds, start=1)}, args)
 
 
 def _check_folder(directory: Path, args: argparse.Namespace) -> None:
     """See that the runs may be written. Raises: RunError: the folder is taken, and `--resume` was not given."""
-    from envgym.runs import check_new
+    from envgym.runs.directory import check_new
 
     if not args.resume:
         check_new(directory)
@@ -95,29 +96,26 @@ def _describe_runs(directory: Path, args: argparse.Namespace) -> str:
     return f"all checkpoints are saved; continue with: envgym {shlex.join(words)}"
 
 
-def _trackers(settings: "TrainSettings") -> list[Any]:  # Callback, of the trainer
-    from envgym.trainer.catalog import TRACKER
+def _trackers(choices: "Sequence[Choice]") -> list[Any]:  # Callback, of the trainer
+    from envgym.trainer.metrics.callbacks import TRACKER
 
-    return [TRACKER.build(choice) for choice in settings.run.trackers]
+    return [TRACKER.build(choice) for choice in choices]
 
 
-def _dry_run(named: Mapping[str, "TrainSettings"], args: argparse.Namespace) -> int:
+def _show_batches(results: "Mapping[str, DryRun]", args: argparse.Namespace) -> int:
     """Show a batch of every run, as the model of the first one samples it: nothing has trained yet."""
     from envgym.cli.batch_view import print_dry_run
-    from envgym.trainer.workflows.dry_run import dry_run
 
-    found = {name: dry_run(settings) for name, settings in named.items()}
     if args.json:
-        print_json({name: result.to_json() for name, result in found.items()})
+        print_json({name: result.to_json() for name, result in results.items()})
         return 0
-    for name, result in found.items():
+    for name, result in results.items():
         echo(styled(name, "bold"))
-        print_dry_run(result, named[name])
+        print_dry_run(result)
     return 0
 
 
 def _report(directories: Mapping[str, Path], args: argparse.Namespace) -> int:
-    """Print what every run measured, and where its report is."""
     from envgym.cli.results import print_run, run_json
 
     if args.json:

@@ -8,13 +8,13 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TextIO
 
+from envgym.authoring.typed_actions import as_action, how_to_act
 from envgym.cli.common import add_env_arguments, at_least_0, echo, make_env, styled
+from envgym.core.signatures import usage
 from envgym.core.turns import ZERO, Ending, Scored, total
 from envgym.errors import InvalidInput
 from envgym.records import StepRecord
-from envgym.signatures import usage
 from envgym.tools import ToolSpec
-from envgym.typed_actions import as_action, how_to_act
 from envgym.wrappers import AnyEnv
 
 

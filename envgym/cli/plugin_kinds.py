@@ -10,14 +10,14 @@ from typing import Any, get_origin
 
 from pydantic import BaseModel
 
-from envgym.agents.catalog import KINDS as AGENT_KINDS
-from envgym.catalog import KINDS as ENV_KINDS
+from envgym.agents.tables import KINDS as AGENT_KINDS
 from envgym.cli.common import add_json_argument, echo, print_json, styled
+from envgym.config.plugins import PluginKind
+from envgym.config.reference import SettingKey, read_argument, read_sections
+from envgym.config.tables import KINDS as ENV_KINDS
 from envgym.errors import EnvgymError, check_known
-from envgym.plugins import PluginKind
-from envgym.settings_reference import SettingKey, read_argument, read_sections
-from envgym.trainer.catalog import KINDS as TRAINER_KINDS
-from envgym.trainer.catalog import RECIPE
+from envgym.trainer.recipes import RECIPE
+from envgym.trainer.tables import KINDS as TRAINER_KINDS
 
 KINDS: Mapping[str, PluginKind[Any]] = {**ENV_KINDS, **AGENT_KINDS, **TRAINER_KINDS}
 """Name -> kind, of every part of the package."""
@@ -101,7 +101,7 @@ def _settings(kind: PluginKind[Any], plugin: Any) -> tuple[SettingKey, ...]:  # 
 
 
 def _argument_texts(plugin: Any) -> dict[str, str]:  # a class or a function
-    """Return what the docstring of a function, or of a class's constructor, says of each argument."""
+    """Return the description of each argument in the docstring of a function or of a class's constructor."""
     function = plugin.__init__ if isinstance(plugin, type) else plugin  # type: ignore[misc]  # read, not called
     text = inspect.getdoc(function) or ""
     arguments = text.partition("Args:\n")[2].partition("\n\n")[0]
@@ -125,15 +125,15 @@ def run(args: argparse.Namespace) -> int:
     from envgym.trainer.settings import recipe_settings
 
     names = RECIPE.names() if args.name is None else [args.name]
-    chosen = {name: recipe_settings(name, where="envgym recipes") for name in names}
+    recipes = {name: recipe_settings(name, where="envgym recipes") for name in names}
     if args.json:
-        print_json({name: recipe.model_dump(mode="json") for name, recipe in chosen.items()})
+        print_json({name: recipe.model_dump(mode="json") for name, recipe in recipes.items()})
         return 0
-    for name, recipe in chosen.items():
+    for name, recipe in recipes.items():
         echo(styled(name, "bold"))
         echo(fill(RECIPE.load(name).summary, 100, initial_indent="  ", subsequent_indent="  "))
-        for point, chosen_here in recipe.model_dump(exclude_none=True, exclude_unset=True).items():
-            for choice in chosen_here if isinstance(chosen_here, tuple) else [chosen_here]:
+        for point, choices in recipe.model_dump(exclude_none=True, exclude_unset=True).items():
+            for choice in choices if isinstance(choices, tuple) else [choices]:
                 named = [choice.pop("name")] if "name" in choice else []
                 echo(f"  {point:<11}", *named, *(f"{key}={value}" for key, value in choice.items()))
     return 0

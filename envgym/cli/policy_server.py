@@ -3,17 +3,16 @@
 import argparse
 import asyncio
 import contextlib
-import os
-import secrets
+import dataclasses
+from functools import partial
 from typing import TYPE_CHECKING
 
-from envgym.cli.common import echo
-from envgym.errors import InvalidInput
+from envgym.cli.common import echo, server_token
 
 if TYPE_CHECKING:
     import socket
 
-    from envgym.agents.policies.serving.server import PolicyServer
+    from envgym.agents.policies.serving.backend import ServedModel
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -39,74 +38,39 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Load the model, say where it is served, and serve it until interrupted."""
-    from envgym.agents.policies.serving.backend import TOKEN_VARIABLE
-    from envgym.http_server import is_loopback
+    """Load the model, print where it is served, and serve it until interrupted."""
+    from envgym.agents.policies.serving.backend import TOKEN_VARIABLE, ServedModel
+    from envgym.runtime.event_loop import run_coroutine
 
-    chosen = os.environ.get(TOKEN_VARIABLE)
-    token = chosen or (None if is_loopback(args.host) else secrets.token_urlsafe(24))
-    if token is not None and not chosen:
-        echo(f"Clients need {TOKEN_VARIABLE}={token}", flush=True)
+    args.token = server_token(args.host, TOKEN_VARIABLE)
+    served = ServedModel(**{field.name: getattr(args, field.name) for field in dataclasses.fields(ServedModel)})
     if args.engine == "auto":
-        from envgym.agents.policies.serving.vllm_start import is_usable  # torch is heavy
+        from envgym.agents.policies.vllm.serve_start import is_usable  # torch is heavy
 
         args.engine = "vllm" if is_usable() else "transformers"
     with contextlib.suppress(KeyboardInterrupt):
         if args.engine == "vllm":
-            _serve_vllm(args, token)
+            from envgym.agents.policies.vllm.serve_start import serve_vllm
+
+            with _listening(args) as listening:
+                serve_vllm(served, listening, partial(_announce, served.model))
         else:
-            asyncio.run(_serve(args, token))
+            run_coroutine(_serve(served, args.host, args.port))
     return 0
 
 
-def _serve_vllm(args: argparse.Namespace, token: str | None) -> None:
-    from envgym.agents.policies.serving.vllm_start import VllmServerSettings, serve_vllm
+async def _serve(served: "ServedModel", host: str, port: int) -> None:
+    from envgym.agents.policies.serving.server import load_server
 
-    settings = VllmServerSettings(
-        model=args.model,
-        adapter=args.adapter,
-        tokenizer=args.tokenizer,
-        weights=args.weights,
-        dtype=args.dtype,
-        device=args.device,
-        threads=args.threads,
-        max_batch=args.max_batch,
-        max_context=args.max_context,
-        cache_gib=args.cache_gib,
-        token=token,
-    )
-    with _listening(args) as listening:
-        serve_vllm(settings, listening, lambda url: _announce(args.model, url))
-
-
-async def _serve(args: argparse.Namespace, token: str | None) -> None:
-    from envgym.agents.policies.serving.start import load_server
-
-    server: PolicyServer = await asyncio.to_thread(
-        load_server,
-        args.model,
-        adapter=args.adapter,
-        tokenizer=args.tokenizer,
-        weights=args.weights,
-        dtype=args.dtype,
-        device=args.device,
-        threads=args.threads,
-        max_batch=args.max_batch,
-        token=token,
-    )
+    server = await asyncio.to_thread(load_server, served)
     try:
-        await server.http.start(args.host, args.port)
-    except (OSError, OverflowError) as error:
-        raise _in_use(args, error) from None
-    _announce(args.model, server.http.url)
-    try:
-        await asyncio.Event().wait()
+        await server.http.serve(host, port, partial(_announce, served.model))
     finally:
         await server.close()
 
 
 def _announce(model: str, url: str) -> None:
-    from envgym.processes import announce
+    from envgym.runtime.processes.group import announce
 
     announce(url=url)
     echo(f"{model} at {url}; Ctrl-C stops.", flush=True)
@@ -116,17 +80,13 @@ def _listening(args: argparse.Namespace) -> "socket.socket":
     """Return a socket that is bound to the address. Raises: InvalidInput: it cannot be used."""
     import socket
 
+    from envgym.runtime.http.access import unusable_address
+
     listening = socket.socket(socket.AF_INET6 if ":" in args.host else socket.AF_INET)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listening.bind((args.host, args.port))
     except (OSError, OverflowError) as error:
         listening.close()
-        raise _in_use(args, error) from None
+        raise unusable_address(args.host, args.port, error) from None
     return listening
-
-
-def _in_use(args: argparse.Namespace, error: Exception) -> InvalidInput:
-    got, reason = f"{args.host} port {args.port}", getattr(error, "strerror", None) or str(error)
-    do = "choose another --port (0 takes a free one) or --host"
-    return InvalidInput.of("address", "be free to listen on", got, where=reason, do=do)

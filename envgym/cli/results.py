@@ -10,12 +10,12 @@ from envgym.agents.evaluation.metrics.base import read_metrics
 from envgym.agents.evaluation.play import SPLIT_LABELS
 from envgym.cli.common import echo, styled
 from envgym.core.json_types import JsonValue
-from envgym.progress import duration
 from envgym.report.data import ComparisonData, EvaluationData, ToolFailure, to_json
 from envgym.report.from_run import comparisons_of_run, declare, evaluations_of_run
-from envgym.runs import RunDirectory
+from envgym.runs.directory import RunDirectory
+from envgym.runs.wall_time import read_wall_time
+from envgym.runtime.progress import duration
 from envgym.stats.rates import invalid_share
-from envgym.wall_time import read_wall_time
 
 _WIDTH = 13
 _MAX_FAILURES = 5
@@ -37,12 +37,10 @@ def run_json(directory: Path, report: Path) -> dict[str, JsonValue]:
 
 
 def _wall_time(directory: Path) -> float:
-    """Return the seconds of all processes that worked on a run."""
     return sum(process.seconds for process in read_wall_time(directory))
 
 
 def _with_records(run: RunDirectory) -> list[tuple[EvaluationData, Mapping[str, Any]]]:
-    """Return every evaluation beside the record that it was made of."""
     records = {(data["step"], data["label"]): data for data in run.evals()}
     return [(evaluation, records[evaluation.step, evaluation.label]) for evaluation in evaluations_of_run(run)]
 
@@ -65,7 +63,6 @@ def _evaluation_json(evaluation: EvaluationData, record: Mapping[str, Any]) -> J
 
 
 def _size(record: Mapping[str, Any]) -> tuple[int, int]:
-    """Return tasks, and samples per task."""
     return len(record["rewards"]), max(map(len, record["rewards"].values()), default=0)
 
 
@@ -85,14 +82,13 @@ def print_evaluations(directory: Path) -> None:
 
 def _tasks_lines(run: RunDirectory, record: Mapping[str, Any]) -> list[str]:
     """Return a line where the split had fewer tasks than the settings ask for, else none."""
-    tasks, asked = _size(record)[0], run.config["evaluation"]["tasks"]
-    if tasks >= asked or not record["label"].startswith(tuple(SPLIT_LABELS.values())):  # in between, fewer are wanted
+    tasks, target = _size(record)[0], run.config["evaluation"]["tasks"]
+    if tasks >= target or not record["label"].startswith(tuple(SPLIT_LABELS.values())):  # in between, fewer are wanted
         return []
-    return [_line("tasks", f"{tasks} of {tasks}: the split has no more; {asked} were asked for")]
+    return [_line("tasks", f"{tasks} of {tasks}: the split has no more; {target} were asked for")]
 
 
 def _detectable(effect: float) -> str:
-    """Return the minimum detectable effect of a comparison with another run on these tasks."""
     if effect >= 1:
         return "none: there are too few tasks to detect any difference from another run"
     return f"{effect * 100:.1f} points: minimum detectable effect against another run (80 % power)"
@@ -127,7 +123,6 @@ def metric_lines(record: Mapping[str, Any]) -> list[str]:
 
 
 def _tool_lines(failures: Sequence[ToolFailure]) -> list[str]:
-    """Return the most frequent failures of tools, a line each."""
     lines = [
         f"{item.calls} in {item.episodes} episode(s): {item.tool or 'malformed call'}: " + _shortened(item.message)
         for item in failures[:_MAX_FAILURES]

@@ -2,11 +2,12 @@
 
 import argparse
 import asyncio
-import os
-import secrets
+import json
+from collections.abc import Sequence
+from typing import Any
 
-from envgym.cli.common import add_set_argument, at_least_0, echo, env_kwargs
-from envgym.errors import InvalidInput
+from envgym.cli.common import add_set_argument, at_least_0, echo, env_kwargs, server_token
+from envgym.errors import InvalidInput, SettingsError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,27 +29,34 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     help_call = f"give up a call of an env after so long (default: {limits.call_s:g})"
     parser.add_argument("--call-seconds", type=float, default=limits.call_s, metavar="S", help=help_call)
     parser.add_argument("--no-oracle", action="store_true", help="never tell a client the best next action")
-    add_set_argument(parser, "keyword argument of every environment, unless a client gives another, such as level=3")
+    add_set_argument(parser, "keyword argument of every environment, such as level=3")
+    help_client = "let clients choose this setting, among numbers, true, false and words; may be repeated"
+    parser.add_argument("--client-setting", action="append", default=[], metavar="NAME", help=help_client)
+    help_accept = (
+        "let clients ask for these settings of ENV, as in 'math/arithmetic-v0={\"level\": 3}'; may be repeated"
+    )
+    parser.add_argument("--accept", action="append", default=[], metavar="ENV={...}", help=help_accept)
+    help_tasks = "let clients bring tasks of their own, with payloads, which environments may take for file names"
+    parser.add_argument("--client-tasks", action="store_true", help=help_tasks)
 
 
 def run(args: argparse.Namespace) -> int:
     """Make the environments, say where they are served, and serve them until interrupted."""
-    from envgym.event_loop import run_coroutine
-    from envgym.http_server import is_loopback
-    from envgym.interrupts import describe_interrupt_by
-    from envgym.processes import announce
+    from envgym.runtime.event_loop import run_coroutine
+    from envgym.runtime.processes.group import announce
+    from envgym.runtime.processes.interrupts import describe_interrupt_by
     from envgym.serving.server import EnvServer
     from envgym.serving.sessions import SessionLimits
-    from envgym.serving.templates import Templates
+    from envgym.serving.templates import ClientRights, Templates
     from envgym.serving.wire import TOKEN_VARIABLE
 
     limits = SessionLimits(args.sessions, args.lease_seconds, args.idle_seconds, args.call_seconds)
     if not all(value > 0 for value in limits):
         got, do = tuple(limits), "raise --sessions, --lease-seconds, --idle-seconds or --call-seconds"
         raise InvalidInput.of("limits", "be above 0", got, where="envgym serve", do=do)
-    chosen = os.environ.get(TOKEN_VARIABLE)
-    token = chosen or (None if is_loopback(args.host) else secrets.token_urlsafe(24))
-    templates = Templates(args.envs, env_kwargs(args.settings))
+    token = server_token(args.host, TOKEN_VARIABLE)
+    rights = ClientRights(args.client_setting, _variants(args.accept), args.client_tasks)
+    templates = Templates(args.envs, env_kwargs(args.settings), rights)
     ended = "no session was open"
 
     async def serve() -> None:
@@ -56,8 +64,6 @@ def run(args: argparse.Namespace) -> int:
         server = EnvServer(templates, token=token, limits=limits, has_oracle=not args.no_oracle)
         url = await server.listen(args.host, args.port)
         try:
-            if token and not chosen:
-                echo(f"Clients need {TOKEN_VARIABLE}={token}", flush=True)
             for env_id in args.envs:
                 echo(f"{url}/{env_id}", flush=True)
             echo(f"{args.sessions} sessions at most; {url}/metrics counts them; Ctrl-C stops.", flush=True)
@@ -71,3 +77,18 @@ def run(args: argparse.Namespace) -> int:
     describe_interrupt_by(lambda: ended)
     run_coroutine(serve())
     return 0
+
+
+def _variants(texts: Sequence[str]) -> dict[str, list[dict[str, Any]]]:  # JSON
+    variants: dict[str, list[dict[str, Any]]] = {}
+    for text in texts:
+        env_id, equals, written = text.partition("={")
+        try:
+            settings = json.loads(f"{{{written}") if equals else None
+        except (ValueError, RecursionError):
+            settings = None
+        if not isinstance(settings, dict):
+            do = "write it as in 'math/arithmetic-v0={\"level\": 3}'"
+            raise SettingsError.of("--accept", "be an id, = and a JSON object", text, where="command line", do=do)
+        variants.setdefault(env_id, []).append(settings)
+    return variants

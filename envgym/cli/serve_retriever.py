@@ -2,12 +2,10 @@
 
 import argparse
 import contextlib
-import os
-import secrets
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from envgym.cli.common import add_set_argument, echo
+from envgym.cli.common import add_set_argument, echo, env_kwargs, server_token
 from envgym.errors import InvalidInput, sentence
 
 if TYPE_CHECKING:
@@ -30,30 +28,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Index the corpus, say where it is served, and serve it until interrupted."""
-    from envgym.http_server import is_loopback
     from envgym.retrieval.http_client import TOKEN_VARIABLE
-    from envgym.retrieval.server import RetrievalServer
+    from envgym.retrieval.server import make_server
+    from envgym.runtime.event_loop import run_coroutine
 
-    chosen = os.environ.get(TOKEN_VARIABLE)
-    token = chosen or (None if is_loopback(args.host) else secrets.token_urlsafe(24))
-    retriever = _retriever(args)
-    try:
-        listening = RetrievalServer(retriever, name=args.index, host=args.host, port=args.port, token=token)
-    except (OSError, OverflowError) as error:
-        got, reason = f"{args.host} port {args.port}", getattr(error, "strerror", None) or str(error)
-        do = "choose another --port (0 takes a free one) or --host"
-        raise InvalidInput.of("address", "be free to listen on", got, where=reason, do=do) from None
-    with listening as server:
-        if token and not chosen:
-            echo(f"Clients need {TOKEN_VARIABLE}={token}", flush=True)
-        echo(f"{args.corpus} at {server.url}/retrieve; Ctrl-C stops.", flush=True)
-        with contextlib.suppress(KeyboardInterrupt):
-            server.serve_forever()
+    token = server_token(args.host, TOKEN_VARIABLE)
+    server = make_server(_retriever(args), name=args.index, token=token)
+
+    def announce(url: str) -> None:
+        echo(f"{args.corpus} at {url}/retrieve; Ctrl-C stops.", flush=True)
+
+    with contextlib.suppress(KeyboardInterrupt):
+        run_coroutine(server.serve(args.host, args.port, announce))
     return 0
 
 
 def _retriever(args: argparse.Namespace) -> "Retriever":
-    """Return what searches the corpus. Raises: InvalidInput: a dense index without a model, or nothing to search."""
+    """Return the retriever of the corpus. Raises: InvalidInput: a dense index without a model, or nothing to search."""
     from envgym.retrieval import Bm25, Cached
 
     corpus = _corpus(args)
@@ -72,14 +63,13 @@ def _retriever(args: argparse.Namespace) -> "Retriever":
 def _corpus(args: argparse.Namespace) -> "Corpus":
     """Return the corpus of a file or of an environment. Raises: InvalidInput: there is none."""
     import envgym
-    from envgym.cli.common import env_kwargs
     from envgym.retrieval.corpus import open_corpus
 
     if args.corpus not in envgym.list_ids():
         return open_corpus(Path(args.corpus))
     env = envgym.make(args.corpus, **env_kwargs(args.settings))
-    found: Corpus | None = getattr(env.unwrapped, "corpus", None)
-    if found is None:
+    corpus: Corpus | None = getattr(env.unwrapped, "corpus", None)
+    if corpus is None:
         do = "name a search environment, or a JSONL file"
         raise InvalidInput(sentence(args.corpus, "have pages to search", "none", where="CORPUS", do=do))
-    return found
+    return corpus

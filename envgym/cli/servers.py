@@ -5,8 +5,8 @@ from pathlib import Path
 
 from envgym.cli.common import add_json_argument, echo, print_json
 from envgym.core.json_types import visible
-from envgym.files import SERVERS
-from envgym.server_list import ServerKind, change_servers, read_servers
+from envgym.runs.files import SERVERS
+from envgym.runtime.membership import ServerKind, change_servers, read_servers
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -32,11 +32,11 @@ def run(args: argparse.Namespace) -> int:
         servers = change_servers(file, ServerKind(args.kind), add=args.add, remove=args.remove)
     else:
         servers = read_servers(file)
-    shown = {kind: urls for kind, urls in servers.items() if args.kind in (None, kind)}
+    urls_by_kind = {kind: urls for kind, urls in servers.items() if args.kind in (None, kind)}
     if args.json:
-        print_json({str(kind): list(urls) for kind, urls in shown.items()})
+        print_json({str(kind): list(urls) for kind, urls in urls_by_kind.items()})
         return 0
-    for kind, urls in shown.items():
+    for kind, urls in urls_by_kind.items():
         for url in urls:
             echo(f"{kind}  {visible(url)}")
     return 0

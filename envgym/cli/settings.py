@@ -1,8 +1,8 @@
-"""`envgym settings`: every key of a settings file; and the same as tables of the documentation."""
+"""`envgym settings`, `envgym schema`: every key of a settings file, for people, editors and the documentation."""
 
 import argparse
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import asdict
 from textwrap import fill
 from typing import TYPE_CHECKING, Any
@@ -11,8 +11,8 @@ from envgym.cli.common import add_json_argument, echo, print_json, styled
 from envgym.errors import check_known
 
 if TYPE_CHECKING:
-    from envgym.plugins import PluginKind
-    from envgym.settings_reference import SettingKey, SettingSection
+    from envgym.config.plugins import PluginKind
+    from envgym.config.reference import SettingKey, SettingSection
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -26,16 +26,16 @@ def run(args: argparse.Namespace) -> int:
     sections = read_settings_file_sections()
     keys = [key for section in sections for key in section.keys]
     if args.key is not None:
-        wanted = re.sub(r"\.\d+(?=\.|$)", ".0", args.key)
-        known = {*(key.key for key in keys), *(section.key for section in sections)} - {""}
-        check_known("settings key", wanted, known, where="envgym settings")
-        keys = [key for key in keys if f"{key.key}.".startswith(f"{wanted}.")]
+        target = re.sub(r"\.\d+(?=\.|$)", ".0", args.key)
+        known_keys = {*(key.key for key in keys), *(section.key for section in sections)} - {""}
+        check_known("settings key", target, known_keys, where="envgym settings")
+        keys = [key for key in keys if f"{key.key}.".startswith(f"{target}.")]
     if args.json:
         print_json([asdict(key) for key in keys])
         return 0
-    chosen = kinds_by_key()
+    kinds = kinds_by_key()
     for key in keys:
-        kind = chosen.get(key.key)
+        kind = kinds.get(key.key)
         names = "" if kind is None else f"one of: {', '.join(kind.names())} (envgym list --kind {kind.name})"
         default = f" = {key.default}" if key.default else ""
         value = ", ".join(filter(None, (key.type, key.range)))
@@ -45,9 +45,25 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
+def add_schema_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments."""
+    parser.add_argument(
+        "of", metavar="WHAT", nargs="?", choices=("train", "eval"), default="train", help="train or eval"
+    )
+
+
+def run_schema(args: argparse.Namespace) -> int:
+    """Print the JSON Schema of a settings file, for editors and other programs."""
+    from envgym.agents.settings import EvalSettings
+    from envgym.trainer.settings import SettingsFile
+
+    print_json((SettingsFile if args.of == "train" else EvalSettings).model_json_schema())
+    return 0
+
+
 def read_settings_file_sections() -> "list[SettingSection]":
     """Return the sections of a settings file of `envgym train`, those that describe several runs included."""
-    from envgym.settings_reference import read_sections
+    from envgym.config.reference import read_sections
     from envgym.trainer.settings import SettingsFile
 
     return read_sections(SettingsFile)
@@ -67,12 +83,14 @@ def settings_tables() -> str:
     """Return a table for every section, then one for every kind of plug-in, in Markdown."""
     from envgym.cli.plugin_kinds import KINDS
 
-    sections = (line for section in read_settings_file_sections() for line in _section_lines(section))
+    all_sections = read_settings_file_sections()
+    section_keys = {section.key for section in all_sections}
+    sections = (line for section in all_sections for line in _section_lines(section, section_keys))
     kinds = (line for kind in KINDS.values() if kind.keys for line in _kind_lines(kind))
     return "\n".join(["## Sections", "", *sections, "## Plug-ins", "", *kinds])
 
 
-def _section_lines(section: "SettingSection") -> Iterator[str]:
+def _section_lines(section: "SettingSection", section_keys: Set[str]) -> Iterator[str]:
     kinds = kinds_by_key()
     yield from (f"### {f'`{section.key}`' if section.key else 'The file'} {{ #{_anchor(section.key)} }}", "")
     yield from (section.summary, "")
@@ -80,7 +98,8 @@ def _section_lines(section: "SettingSection") -> Iterator[str]:
     for key in section.keys:
         kind = kinds.get(key.key)
         of_kind = key.type if kind is None else key.type.replace("plug-in", f"[plug-in](#kind-{kind.name})")
-        links = of_kind.replace("section", f"[section](#{_anchor(key.key)})")
+        target = key.key if key.key in section_keys else section.key  # a section in one of its own kind has no table
+        links = of_kind.replace("section", f"[section](#{_anchor(target)})")
         yield _row(key, links)
     yield ""
 

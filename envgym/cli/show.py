@@ -3,8 +3,8 @@
 import argparse
 import textwrap
 
+from envgym.authoring.env_card import card_of, describe, example_episode
 from envgym.cli.common import add_env_arguments, add_json_argument, echo, make_env, print_json, styled
-from envgym.env_card import card_of, describe, example_episode
 from envgym.registry import creator_of
 
 _SHOWN_APART = ("id", "class", "summary", "parameters", "tools", "system_prompt")

@@ -4,6 +4,7 @@ import argparse
 from collections.abc import Iterator
 from typing import Any
 
+from envgym.authoring.checked_tasks import CheckedTasks
 from envgym.cli.common import add_env_arguments, add_json_argument, echo, make_env, print_json, styled
 from envgym.core.serialize import task_to_json
 from envgym.core.tasks import Split, Task, TaskSource
@@ -51,13 +52,17 @@ def split_report(source: TaskSource, count: int) -> dict[str, Any]:  # JSON
 
     Returns:
         for each split its declared size (None: the supply does not end), how many tasks were read and how many are
-        distinct; and the keys of the tasks that are in both splits.
+        distinct, and how many were left out because a verifier cannot read their keys; and the keys of the tasks that
+        are in both splits.
     """
     keys = {split: [task.key for task in _first(source, split, count)] for split in Split}
-    splits = {
+    splits: dict[str, dict[str, int | None]] = {
         split.value: {"size": source.size(split), "read": len(read), "distinct": len(set(read))}
         for split, read in keys.items()
     }
+    if isinstance(source, CheckedTasks):
+        for split in Split:
+            splits[split.value]["left_out"] = source.num_left_out(split)
     return {"splits": splits, "shared": sorted(set(keys[Split.TRAIN]) & set(keys[Split.TEST]))}
 
 
@@ -73,9 +78,10 @@ def _print_report(report: dict[str, Any], as_json: bool) -> int:  # JSON
         print_json(report)
     else:
         for split, part in report["splits"].items():
-            size, read, distinct = part.values()
-            size = "endless" if size is None else size
-            echo(f"{split:<6} size {size}, read {read}, distinct {distinct}, duplicates {read - distinct}")
+            read, distinct, left_out = part["read"], part["distinct"], part.get("left_out")
+            size = "endless" if part["size"] is None else part["size"]
+            unreadable = f", left out {left_out} with keys that cannot be read" if left_out else ""
+            echo(f"{split:<6} size {size}, read {read}, distinct {distinct}, duplicates {read - distinct}{unreadable}")
         echo(f"overlap of what was read: {len(report['shared'])}")
     return int(bool(report["shared"]))
 

@@ -21,8 +21,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the lines of all logs about the group."""
-    from envgym.process_log import read_trace
-    from envgym.runs import RunDirectory
+    from envgym.runs.directory import RunDirectory
+    from envgym.runtime.processes.log import read_trace
 
     entries = read_trace(RunDirectory.open(args.run).path, args.group)
     if args.json:
@@ -38,7 +38,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _told(entry: Mapping[str, Any]) -> str:
-    """Return what a line says: the episode and its branch, the event or message, and its numbers."""
+    """Return the text of a line: the episode and its branch, the event or message, and its numbers."""
     branch = "" if entry.get("branch") is None else f" branch {entry['branch']}"
     what = entry.get("event") or f"{entry['level']} {entry.get('message', '')}"
     fields = (f"{key}={_short(value)}" for key, value in entry.items() if key not in _OWN)

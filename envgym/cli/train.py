@@ -16,14 +16,16 @@ from envgym.cli.common import (
     print_json,
 )
 from envgym.cli.pipelines import is_pipeline, run_pipeline
+from envgym.config.plugins import override_settings
+from envgym.config.settings import places, read_settings_file
 from envgym.errors import InvalidInput, SettingsError
-from envgym.interrupts import describe_interrupt_by, describe_saved
-from envgym.progress import ProgressDisplay
-from envgym.settings import apply_overrides, places, read_settings_file
+from envgym.runtime.processes.interrupts import describe_interrupt_by, describe_saved
+from envgym.runtime.progress import ProgressDisplay
 
 if TYPE_CHECKING:
-    from envgym.trainer.learner.ranks.meeting import Meeting
-    from envgym.trainer.settings import TrainSettings
+    from envgym.trainer.rollout.groups import CollectPlan
+    from envgym.trainer.run import RunContext
+    from envgym.trainer.workflows.settings import SftSettings
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -69,8 +71,8 @@ def add_config_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Train, or what was asked for instead."""
-    chosen = {key: getattr(args, name) for name, key in _LAUNCH.items()}
-    args.settings += [f"launch.{key}={value}" for key, value in chosen.items() if value is not None]
+    launch_options = {key: getattr(args, name) for name, key in _LAUNCH.items()}
+    args.settings += [f"launch.{key}={value}" for key, value in launch_options.items() if value is not None]
     from envgym.trainer.learner.ranks.meeting import is_torchrun
 
     data = _read_file(args)
@@ -78,18 +80,7 @@ def run(args: argparse.Namespace) -> int:
         do = f"use envgym train {shlex.quote(args.config)} --learners N, or train each stage by itself"
         SettingsError.unless(not is_torchrun(), "pipeline", "be one process", "torchrun", where=args.config, do=do)
         return run_pipeline(data, args)
-    settings = _read_settings(args, data)
-    if args.dry_run or args.overfit_one_batch is not None:
-        do = "leave out --learners and torchrun; a rank needs that share of the memory of weights and optimizer"
-        must, learners = "be 1 where one process measures", settings.launch.learners
-        SettingsError.unless(
-            learners == 1 and not is_torchrun(), "launch.learners", must, learners, where="launch", do=do
-        )
-    if args.overfit_one_batch is not None:
-        return _overfit(settings, args)
-    if args.dry_run:
-        return _dry_run(settings, args)
-    return _run_training(settings, args)
+    return _run(data, args)
 
 
 def _read_file(args: argparse.Namespace) -> dict[str, Any] | None:
@@ -97,41 +88,64 @@ def _read_file(args: argparse.Namespace) -> dict[str, Any] | None:
     path = Path(args.config)
     if path.is_dir() or (args.resume and not path.exists() and path.suffix not in (".yaml", ".yml")):
         return None
-    data = apply_overrides(read_settings_file(path), args.settings)
+    from envgym.trainer.settings import SettingsFile
+
+    data = override_settings(SettingsFile, read_settings_file(path), args.settings)
     import_from_here(data)
     return data
 
 
-def _read_settings(args: argparse.Namespace, data: dict[str, Any] | None) -> "TrainSettings":
-    """Return the settings of a file, or of the run directory CONFIG with overrides.
-
-    Raises: SettingsError, UnknownName, RunError: settings, or a run directory, that cannot be used.
-    """
-    from envgym.api import read_train_settings
-    from envgym.trainer.settings import train_settings
+def _run(data: dict[str, Any] | None, args: argparse.Namespace) -> int:
+    """Train, or do what was asked for instead, by the settings of a file, or (None) of the run directory CONFIG."""
+    from envgym.trainer.settings import load_train_settings, train_settings, warm_start_settings
 
     if data is not None:
-        return train_settings(data, where=args.config, given=places(args.settings))
-    return read_train_settings(
-        args.config, args.settings, resume=args.resume, trusted=args.trust, on_read=import_from_here
-    )
+        settings = train_settings(data, where=args.config, sources=places(args.settings))
+    else:
+        settings = load_train_settings(
+            args.config, args.settings, resume=args.resume, trusted=args.trust, on_read=import_from_here
+        )
+    if args.command == "sft":
+        settings = warm_start_settings(settings, is_resumed=Path(args.config).is_dir(), where=args.config)
+    elif args.dry_run or args.overfit_one_batch is not None:
+        from envgym.trainer.learner.ranks.meeting import is_torchrun
 
+        if args.resume and data is not None:
+            what, must = "--resume", "be left out with --dry-run and --overfit-one-batch, which begin at the first step"
+            raise InvalidInput.of(what, must, args.config, where="envgym train", do="leave it out")
+        do = "leave out --learners and torchrun; a rank needs that share of the memory of weights and optimizer"
+        must, learners, updates = "be 1 where one process measures", settings.launch.learners, args.overfit_one_batch
+        holds = learners == 1 and not is_torchrun()
+        SettingsError.unless(holds, "launch.learners", must, learners, where="launch", do=do)
+        if updates is not None and updates < 1:
+            do = "pass the number of updates"
+            raise InvalidInput.of("--overfit-one-batch", "be at least 1", updates, where="envgym train", do=do)
+        from envgym.trainer.build import build_run_context, collect_plan
 
-def _run_training(settings: "TrainSettings", args: argparse.Namespace) -> int:
-    """Train, show it, and print what came of it; as a further rank of torchrun, learn with the first."""
-    from envgym.trainer.launch import meeting_of_torchrun
+        context = build_run_context(settings)
+        plan = collect_plan(context, settings)
+        if updates is not None:
+            return _overfit(context, plan, settings.sft, args)
+        return _dry_run(context, plan, settings.sft, args)
+    from envgym.trainer.launch.launch import meeting_of_torchrun
 
-    meeting = meeting_of_torchrun(settings)
+    meeting = meeting_of_torchrun(settings.launch)
     if meeting is not None and meeting.rank:
-        return _follow(settings, meeting)
+        from envgym.agents.models.loading import prepare_device
+        from envgym.trainer.launch.ranks import follow
+
+        engine, timeout_s = settings.engine, settings.launch.rank_timeout_s
+        device = prepare_device(engine.device, engine.threads)
+        follow(meeting, device=device, timeout_s=timeout_s, on_settings=import_from_here)
+        return 0
     command = f"envgym {args.command} {shlex.quote(str(settings.run.path))} --resume"
     describe_interrupt_by(partial(describe_saved, settings.run.path, command))
     from envgym.trainer.checks.preflight import check_names, open_run_directory
 
     open_run_directory(settings, resume=args.resume)  # these take no time; importing the trainer does
-    check_names(settings)
+    check_names(settings.envs, settings.model)
     from envgym.cli.results import print_run, run_json
-    from envgym.trainer.catalog import TRACKER
+    from envgym.trainer.metrics.callbacks import TRACKER
     from envgym.trainer.train import train
 
     trackers = [TRACKER.build(choice) for choice in settings.run.trackers]
@@ -143,47 +157,33 @@ def _run_training(settings: "TrainSettings", args: argparse.Namespace) -> int:
     return 0
 
 
-def _follow(settings: "TrainSettings", meeting: "Meeting") -> int:
-    from envgym.agents.models.loading import prepare_device
-    from envgym.trainer.ranks import follow
-
-    device = prepare_device(settings.engine.device, settings.engine.threads)
-    follow(meeting, device=device, timeout_s=settings.launch.rank_timeout_s, on_settings=import_from_here)
-    return 0
-
-
-def _dry_run(settings: "TrainSettings", args: argparse.Namespace) -> int:
+def _dry_run(context: "RunContext", plan: "CollectPlan", sft: "SftSettings | None", args: argparse.Namespace) -> int:
     from envgym.cli.batch_view import print_dry_run
     from envgym.trainer.workflows.dry_run import dry_run
 
-    total = settings.rollout.groups * settings.rollout.group_size
+    total = plan.rollout.groups * plan.rollout.group_size
     done = iter(range(1, total + 1))
     with ProgressDisplay() as progress:
-        result = dry_run(settings, on_finished=lambda tree: progress("collect", next(done, total), total))
+        result = dry_run(context, plan, sft, on_finished=lambda tree: progress("collect", next(done, total), total))
     if args.json:
         print_json(result.to_json())
     else:
-        print_dry_run(result, settings)
+        print_dry_run(result)
     return 0
 
 
-def _overfit(settings: "TrainSettings", args: argparse.Namespace) -> int:
+def _overfit(context: "RunContext", plan: "CollectPlan", sft: "SftSettings | None", args: argparse.Namespace) -> int:
     from dataclasses import asdict
 
     from envgym.cli.batch_view import overfit_header, overfit_line, overfit_verdict
     from envgym.trainer.workflows.overfit import OverfitPoint, overfit
-
-    updates = args.overfit_one_batch
-    if updates < 1:
-        do = "pass the number of updates"
-        raise InvalidInput.of("--overfit-one-batch", "be at least 1", updates, where="envgym train", do=do)
 
     def show(point: OverfitPoint) -> None:
         if not args.json:
             echo(overfit_header() + "\n" if point.updates == 0 else "", overfit_line(point), sep="", flush=True)
 
     with ProgressDisplay() as progress:
-        points = overfit(settings, updates, on_point=show, on_progress=progress)
+        points = overfit(context, plan, args.overfit_one_batch, sft=sft, on_point=show, on_progress=progress)
     if args.json:
         print_json([asdict(point) for point in points])
     else:
@@ -196,17 +196,7 @@ def _overfit(settings: "TrainSettings", args: argparse.Namespace) -> int:
 
 def run_sft(args: argparse.Namespace) -> int:
     """Train with no step after the warm start."""
-    settings = _read_settings(args, _read_file(args))
-    if settings.sft is None:
-        do = "add an sft section, or pass --set sft.episodes=256"
-        raise SettingsError.of("sft", "be set", "nothing", where=args.config, do=do)
-    if not Path(args.config).is_dir():  # a run directory to resume is a warm start already
-        renamed = {"name": f"{settings.run.name}-sft", "directory": f"{settings.run.path}-sft", "steps": 0}
-        settings = settings.model_copy(update={"run": settings.run.model_copy(update=renamed)})
-    elif settings.run.steps:
-        do = "use envgym train RUN --resume"
-        raise SettingsError.of("run.steps", "be 0", settings.run.steps, where=args.config, do=do)
-    return _run_training(settings, args)
+    return _run(_read_file(args), args)
 
 
 # ---- envgym value ---------------------------------------------------------------------------------------------------
@@ -225,15 +215,15 @@ def add_value_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run_value(args: argparse.Namespace) -> int:
     """Fit, and print how much of the returns the value explains."""
-    from envgym.runs import RunDirectory
-    from envgym.trainer.workflows.value_fit import fit_value, value_settings
+    from envgym.runs.directory import RunDirectory
+    from envgym.trainer.self_training import fit_scorer, value_settings
 
     source = RunDirectory.open(args.run, trusted=args.trust).path
     out = None if args.out is None else Path(args.out)
     settings = value_settings(source, episodes=args.episodes, directory=out, overrides=args.settings)
     import_from_here(settings.model_dump(mode="json"))
     with ProgressDisplay() as progress:
-        fit = fit_value(settings, source, on_progress=progress)
+        fit = fit_scorer(settings, source, on_progress=progress)
     if args.json:
         print_json({"directory": str(fit.directory), "metrics": dict(fit.metrics)})
         return 0

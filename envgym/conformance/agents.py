@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from envgym.core.json_types import JsonObject, JsonValue
+from envgym.core.spaces import UnicodeText
 from envgym.seeds import generator
-from envgym.spaces import UnicodeText
 from envgym.tools import ToolSpec
 
 Agent = Callable[[int, str], str]

@@ -162,9 +162,9 @@ def passes_gymnasium_checker(subject: EnvUnderTest) -> str:
         except Exception as error:
             raise CheckFailed(f"check_env: {type(error).__name__}: {error}") from error
         has_spec = env.spec is not None
-    told = [str(item.message) for item in caught if _EXPECTED_WARNING not in str(item.message)]
-    if told:
-        raise CheckFailed(f"check_env warns: {told[0]}")
+    messages = [str(item.message) for item in caught if _EXPECTED_WARNING not in str(item.message)]
+    if messages:
+        raise CheckFailed(f"check_env warns: {messages[0]}")
     return "check_env" if has_spec else "check_env, without its render modes (the env was not made by id)"
 
 
@@ -176,13 +176,13 @@ def runs_in_vector_env(subject: EnvUnderTest) -> str:
         expected = [str(alone.reset(seed=seed).observation) for seed in seeds]
     vector = SyncVectorEnv([subject.make] * _NUM_ENVS)
     try:
-        shown, _ = vector.reset(seed=seeds)
-        if list(shown) != expected:
+        observations, _ = vector.reset(seed=seeds)
+        if list(observations) != expected:
             raise CheckFailed("the first observations in SyncVectorEnv are not those of single envs")
         for action in script.actions:
-            shown, rewards, _, _, _ = vector.step([action] * _NUM_ENVS)
-            if len(shown) != _NUM_ENVS or rewards.shape != (_NUM_ENVS,):
-                raise CheckFailed(f"SyncVectorEnv returns {len(shown)} observations for {_NUM_ENVS} envs")
+            observations, rewards, _, _, _ = vector.step([action] * _NUM_ENVS)
+            if len(observations) != _NUM_ENVS or rewards.shape != (_NUM_ENVS,):
+                raise CheckFailed(f"SyncVectorEnv returns {len(observations)} observations for {_NUM_ENVS} envs")
     finally:
         vector.close()
     return f"SyncVectorEnv of {_NUM_ENVS}, {len(script.actions)} turns"

@@ -86,7 +86,6 @@ class ObservedEpisode:
 
     @property
     def task_key(self) -> str:
-        """Content hash of the task."""
         return self.first.task.key
 
     @property
@@ -140,9 +139,9 @@ def first_difference(expected: ObservedEpisode, got: ObservedEpisode) -> str | N
     """Describe where two episodes part for the agent, or return None where they are the same to it."""
     if expected.task_key != got.task_key:
         return f"the task is {got.first.task.id}, not {expected.first.task.id}"
-    shown, wanted = got.first.observation, expected.first.observation
-    if (shown, shown.messages) != (wanted, wanted.messages):
-        return f"the first observation is {str(shown)!r:.120}, not {str(wanted)!r:.120}"
+    observation, expected_observation = got.first.observation, expected.first.observation
+    if (observation, observation.messages) != (expected_observation, expected_observation.messages):
+        return f"the first observation is {str(observation)!r:.120}, not {str(expected_observation)!r:.120}"
     for index, (before, now) in enumerate(zip(expected.turns, got.turns, strict=False)):
         if now.error is not None and before.error is None:
             return f"turn {index} ends with {now.ending}: {now.error:.120}"
@@ -167,11 +166,11 @@ class EnvUnderTest:
 
     def tasks(self, split: Split, count: int | None = None) -> list[Task]:
         """Return up to `count` distinct tasks of a split; fewer where it holds fewer."""
-        found: list[Task] = []
+        tasks: list[Task] = []
         with closing(self.make()) as env, suppress(InvalidInput):  # of a small split, what it holds is checked
             for task in distinct_tasks(env.unwrapped.tasks, split, self.num_tasks if count is None else count):
-                found.append(task)
-        return found
+                tasks.append(task)
+        return tasks
 
     @cached_property
     def played_tasks(self) -> tuple[Task, ...]:
@@ -201,7 +200,6 @@ class EnvUnderTest:
 
     @cached_property
     def tools(self) -> tuple[ToolSpec, ...]:
-        """The env's tools."""
         with closing(self.make()) as env:
             record: ResetRecord = env.reset(seed=self.seed).info["envgym"]
             return record.tools

@@ -8,12 +8,14 @@ rewards scaled to [0, 1]). With p at the lower end of the reward range a single 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
+from functools import partial
 
 from envgym.conformance.agents import TEXTS, Agent, call_text, echo, random_agent, random_arguments, say
 from envgym.conformance.env_under_test import CheckFailed, CheckSkipped, EnvUnderTest, play
 from envgym.core.tasks import Task
 from envgym.parsing import parse_action
 from envgym.seeds import generator
+from envgym.wrappers import AnyEnv
 
 CONFIDENCE = 1000.0
 """One false alarm in so many checks of an env that keeps its declaration exactly."""
@@ -31,13 +33,20 @@ GRADER_FILES: list[str] = TEXTS["grader_files"]
 
 
 def chance_stays_at_declared(subject: EnvUnderTest) -> str:
-    """Play agents that do not read the task: empty, echo, random."""
+    """Play agents that do not read the task: empty, echo, random, and those of the env's `chance_agents`, if any."""
     agents: dict[str, AgentFor] = {
         "empty": lambda task, index: say(""),
         "echo": lambda task, index: echo,
         "random": lambda task, index: random_agent(subject.tools, subject.seed + index),
     }
-    return _refute(subject, agents, subject.played_tasks)
+    with closing(subject.make()) as env:
+        own: Callable[..., Mapping[str, Agent]] = getattr(env.unwrapped, "chance_agents", lambda rng: {})
+
+        def own_agent(name: str, task: Task, index: int) -> Agent:
+            return own(generator("chance", subject.seed, index))[name]
+
+        agents |= {name: partial(own_agent, name) for name in own(generator())}
+        return _refute_in(env, subject, agents, subject.played_tasks)
 
 
 def format_alone_pays_nothing(subject: EnvUnderTest) -> str:
@@ -73,16 +82,16 @@ def grader_files_pay_nothing(subject: EnvUnderTest) -> str:
 def others_answers_pay_nothing(subject: EnvUnderTest) -> str:
     """Say what the oracle says on another task."""
     episodes = subject.oracle_episodes
-    found = {}
+    answers = {}
     for index, episode in enumerate(episodes):
         following = (*episodes[index + 1 :], *episodes[:index])
         other = next((item for item in following if item.actions != episode.actions), None)
         if other is not None:
-            found[episode.task_key] = other.actions
-    if not found:
+            answers[episode.task_key] = other.actions
+    if not answers:
         raise CheckSkipped("the oracle says the same on every task")
-    tasks = [episode.first.task for episode in episodes if episode.task_key in found]
-    tricks: dict[str, AgentFor] = {"another task's actions": lambda task, index: _script(found[task.key])}
+    tasks = [episode.first.task for episode in episodes if episode.task_key in answers]
+    tricks: dict[str, AgentFor] = {"another task's actions": lambda task, index: _script(answers[task.key])}
     return _refute(subject, tricks, tasks)
 
 
@@ -110,22 +119,26 @@ def all_candidates_pay_nothing(subject: EnvUnderTest) -> str:
 
 def _refute(subject: EnvUnderTest, tricks: Mapping[str, AgentFor], tasks: Sequence[Task]) -> str:
     """Play every trick on every task. Raises: CheckFailed: one pays more than chance."""
+    with closing(subject.make()) as env:
+        return _refute_in(env, subject, tricks, tasks)
+
+
+def _refute_in(env: AnyEnv, subject: EnvUnderTest, tricks: Mapping[str, AgentFor], tasks: Sequence[Task]) -> str:
     if not tasks:
         raise CheckSkipped("there is no task to play")
     worst, allowed = -math.inf, 0.0
-    with closing(subject.make()) as env:
-        chance, (low, high) = env.unwrapped.chance_score, env.unwrapped.reward_range
-        for name, agent_for in tricks.items():
-            rewards = [
-                play(env, agent_for(task, index), seed=subject.seed + index, task=task).reward
-                for index, task in enumerate(tasks)
-            ]
-            mean = sum(rewards) / len(rewards)
-            worst = max(worst, mean)
-            allowed = highest_mean(chance, len(rewards), low, high, num_tricks=len(tricks))
-            if mean > allowed + _EPSILON:
-                limit = f"chance_score {chance:g} allows up to {allowed:.3g}"
-                raise CheckFailed(f"{name!r:.100} gets {mean:.3g} on average over {len(rewards)} tasks; {limit}")
+    chance, (low, high) = env.unwrapped.chance_score, env.unwrapped.reward_range
+    for name, agent_for in tricks.items():
+        rewards = [
+            play(env, agent_for(task, index), seed=subject.seed + index, task=task).reward
+            for index, task in enumerate(tasks)
+        ]
+        mean = sum(rewards) / len(rewards)
+        worst = max(worst, mean)
+        allowed = highest_mean(chance, len(rewards), low, high, num_tricks=len(tricks))
+        if mean > allowed + _EPSILON:
+            limit = f"chance_score {chance:g} allows up to {allowed:.3g}"
+            raise CheckFailed(f"{name!r:.100} gets {mean:.3g} on average over {len(rewards)} tasks; {limit}")
     counted = f"{len(tricks)} x {len(tasks)} episodes"
     return f"{counted}: highest mean {worst:.3g}, chance_score {chance:g}, refuted above {allowed:.3g}"
 

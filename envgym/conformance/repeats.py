@@ -180,7 +180,6 @@ def _play_apart(env: AnyEnv, script: ActionScript, expected: ObservedEpisode, tu
 
 
 def _refuses(env: AnyEnv) -> str:
-    """Check that an env without forks says so."""
     env.reset(seed=0)
     try:
         env.fork()

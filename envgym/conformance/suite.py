@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Any, ClassVar
 
 import envgym
-from envgym.conformance import contract, red_team, repeats, task_source
+from envgym.conformance import contract, red_team, repeats, task_source, validity
 from envgym.conformance.env_under_test import Check, CheckFailed, CheckSkipped, CheckStatus, EnvUnderTest
 from envgym.wrappers import AnyEnv
 
@@ -27,6 +27,7 @@ CHECKS: Mapping[str, Callable[[EnvUnderTest], str]] = MappingProxyType(
             repeats.order_is_enforced,
             contract.records_are_consistent,
             contract.hostile_actions_are_answered,
+            validity.validity_is_the_same_for_all_answers,
             contract.rewards_in_range,
             contract.observations_in_bound,
             task_source.oracle_reaches_optimum,

@@ -92,16 +92,16 @@ def answer_is_hidden(subject: EnvUnderTest) -> str:
         for name, answer in _answers(episode):
             sources.setdefault(name, []).append((episode, answer))
     usable = {
-        name: found
-        for name, found in sources.items()
-        if len(found) >= _MIN_EPISODES and len({answer for _, answer in found}) >= 3
+        name: pairs
+        for name, pairs in sources.items()
+        if len(pairs) >= _MIN_EPISODES and len({answer for _, answer in pairs}) >= 3
     }
     if not usable:
         raise CheckSkipped("no answer that varies between tasks was found in the payload or the oracle's last action")
-    for name, found in usable.items():
-        told = _words_before_answer(found)
-        if told is not None:
-            raise CheckFailed(f"the answer ({name}) stands in the first observation, after {told!r}")
+    for name, pairs in usable.items():
+        words = _words_before_answer(pairs)
+        if words is not None:
+            raise CheckFailed(f"the answer ({name}) stands in the first observation, after {words!r}")
     return f"heuristic: {', '.join(usable)} not found in {len(episodes)} first observations"
 
 
@@ -131,13 +131,13 @@ def _leaves(value: JsonValue, path: str) -> Iterator[tuple[str, str]]:
         yield path, str(value)
 
 
-def _words_before_answer(found: Sequence[tuple[ObservedEpisode, str]]) -> str | None:
+def _words_before_answer(pairs: Sequence[tuple[ObservedEpisode, str]]) -> str | None:
     """Return the words after which nearly every observation has its answer, or None."""
     contexts: Counter[str] = Counter()
-    for episode, answer in found:
+    for episode, answer in pairs:
         contexts.update(set(_contexts(_visible(episode), answer)))
     for context, count in contexts.most_common():
-        if count >= _MIN_SHARE * len(found):
+        if count >= _MIN_SHARE * len(pairs):
             return context
     return None
 
@@ -153,6 +153,5 @@ def _contexts(text: str, answer: str) -> Iterator[str]:
 
 
 def _visible(episode: ObservedEpisode) -> str:
-    """Return all that the agent sees at the start."""
     tools = [f"{tool.name} {tool.description} {tool.parameters}" for tool in episode.first.tools]
     return "\n".join([episode.first.system_prompt, *tools, episode.observation])

@@ -25,7 +25,6 @@ class TreeBuilder:
     root = 0
 
     def __len__(self) -> int:
-        """Return the number of nodes."""
         return len(self._nodes)
 
     def __getitem__(self, handle: int) -> Node:
@@ -66,7 +65,6 @@ class TreeBuilder:
         return new
 
     def annotate(self, handle: int, stats: SearchStats) -> None:
-        """Replace the search statistics of a node."""
         self._nodes[handle] = replace(self._nodes[handle], stats=stats)
 
     def end(self, handle: int, ending: Ending, *, error: str | None = None) -> None:

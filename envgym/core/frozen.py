@@ -13,9 +13,9 @@ def quick_init(cls: type[T]) -> type[T]:
     `dataclass` writes `object.__setattr__(self, name, value)` for every field, which looks the slot up by name each
     time. Signature, defaults and `__post_init__` stay as they are. Every field must be an argument.
     """
-    given: Any = vars(cls)["__init__"]  # a function
+    original: Any = vars(cls)["__init__"]  # a function
     record: Any = cls  # a dataclass, which no type says
-    defaults = given.__kwdefaults__ or {}
+    defaults = original.__kwdefaults__ or {}
     scope: dict[str, Any] = {}  # what the body names
     body: list[str] = []
     for entry in fields(record):
@@ -27,12 +27,12 @@ def quick_init(cls: type[T]) -> type[T]:
         body.append(f" _set_{name}(self, {value})")
     if hasattr(cls, "__post_init__"):
         body.append(" self.__post_init__()")
-    code = given.__code__
+    code = original.__code__
     positional = code.co_varnames[: code.co_argcount]
     keywords = code.co_varnames[code.co_argcount : code.co_argcount + code.co_kwonlyargcount]
     arguments = ", ".join((*positional, *(("*", *keywords) if keywords else ())))
     exec("\n".join((f"def __init__({arguments}):", *body)), scope)
-    init: Any = wraps(given)(scope["__init__"])
-    init.__defaults__, init.__kwdefaults__ = given.__defaults__, given.__kwdefaults__
+    init: Any = wraps(original)(scope["__init__"])
+    init.__defaults__, init.__kwdefaults__ = original.__defaults__, original.__kwdefaults__
     record.__init__ = init
     return cls

@@ -52,7 +52,6 @@ class Segment:
     """[T] at each sampled token, under the distribution sampled from, where they were asked for; `POLICY` only."""
 
     def __post_init__(self) -> None:
-        """Refuse segments whose parts disagree."""
         num_tokens = len(self.token_ids)
         if not num_tokens:
             raise _segment_error("token_ids", "hold at least one id", "none", self.origin, "leave the segment out")
@@ -79,7 +78,6 @@ class Segment:
             raise _segment_error(name, f"match the {len(self.token_ids)} ids", len(entries), self.origin)
 
     def __len__(self) -> int:
-        """Return the number of tokens."""
         return len(self.token_ids)
 
     @property

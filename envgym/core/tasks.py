@@ -24,7 +24,6 @@ class Split(StrEnum):
 
     @classmethod
     def parse(cls, name: str, *, where: str) -> "Split":
-        """Read the name of a split."""
         try:
             return cls(name)
         except ValueError:
@@ -41,15 +40,12 @@ class HiddenPayload(Mapping[str, JsonValue]):
     """Of the task in its split; None: its holder knows it by the hash alone."""
 
     def __getitem__(self, name: str) -> JsonValue:
-        """Have no entry."""
         raise KeyError(name)
 
     def __iter__(self) -> Iterator[str]:
-        """Yield no entry."""
         return iter(())
 
     def __len__(self) -> int:
-        """Return 0."""
         return 0
 
 
@@ -97,11 +93,6 @@ def check_ids(tasks: Iterable[Task], *, where: str, do: str) -> None:
     """See that each task of a split has an id of its own: results are kept by it, in files.
 
     Raises: InvalidInput: two share one, or one is no UTF-8 text.
-
-    Args:
-        tasks: of one split.
-        where: these tasks come from.
-        do: what helps.
     """
     seen: set[str] = set()
     for task in tasks:

@@ -11,9 +11,12 @@ from functools import cached_property
 from itertools import chain, pairwise
 
 from envgym.core.segments import Origin, Segment
-from envgym.core.tree import Rewrite, Tree
-from envgym.core.turns import Cost, Ending, Invalid, Reward, TurnOutcome, total
+from envgym.core.tree import Rewrite, Source, Tree
+from envgym.core.turns import Cost, Ending, Invalid, Reward, Scored, TurnOutcome, total
 from envgym.errors import InvalidInput
+
+CHAT_ENV = "chat/"
+"""Beginning of the env id of imported conversations. One with a reward has it as a component too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,13 +59,7 @@ class Row:
     """Turn index of the token; -1 before the first action of the episode."""
 
     def __len__(self) -> int:
-        """Return the number of tokens."""
         return len(self.token_ids)
-
-    @property
-    def policy_versions(self) -> tuple[int | None, ...]:
-        """[T] version of the weights that sampled the token; None where the policy did not sample it."""
-        return tuple(segment.policy_version for segment in self.segments for _ in segment.token_ids)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +70,6 @@ class Trajectory:
     leaf: int
 
     def __post_init__(self) -> None:
-        """Refuse a node at which no episode ended."""
         if not 0 <= self.leaf < len(self.tree.nodes) or self.tree.nodes[self.leaf].ending is None:
             raise InvalidInput.of(
                 "leaf",
@@ -86,12 +82,12 @@ class Trajectory:
     def __repr__(self) -> str:
         """Return task, ending, reward and size in one line; `turns` and `tree` hold the rest."""
         reward = f"invalid ({self.reward.reason})" if isinstance(self.reward, Invalid) else f"{self.reward.value:g}"
+        reward = reward if self.has_reward else "none"
         size = f"{len(self.turns)} turns, {self.num_sampled} sampled tokens"
         return f"<Trajectory {self.tree.env_id} {self.tree.task_id}: {self.ending.value}, reward {reward}, {size}>"
 
     @property
     def ending(self) -> Ending:
-        """How the episode ended."""
         ending = self.tree.nodes[self.leaf].ending
         assert ending is not None, "checked when built"
         return ending
@@ -127,6 +123,12 @@ class Trajectory:
     def is_valid(self) -> bool:
         """True where the reward is a value."""
         return not isinstance(self.reward, Invalid)
+
+    @property
+    def has_reward(self) -> bool:
+        """False for an imported conversation without a reward, whose turns are recorded as paying 0."""
+        is_imported = self.tree.source is Source.DEMONSTRATION and self.tree.env_id.startswith(CHAT_ENV)
+        return not is_imported or (isinstance(self.reward, Scored) and bool(self.reward.components))
 
     @cached_property
     def rows(self) -> tuple[Row, ...]:
@@ -208,7 +210,6 @@ class StartState:
     """Where a turn ended and the episode went on."""
 
     def __post_init__(self) -> None:
-        """Refuse a node from which no episode can go on."""
         is_node = 0 < self.node < len(self.tree.nodes)
         node = self.tree.nodes[self.node] if is_node else None
         if node is None or not node.edge.ends_turn or node.ending is not None:

@@ -75,7 +75,6 @@ class Edge:
 
     @property
     def num_tokens(self) -> int:
-        """Number of tokens of all segments."""
         return sum(len(segment) for segment in self.segments)
 
 
@@ -170,7 +169,6 @@ class Tree:
     """What its first turns repeat; their actions are context, and were not sampled here. None: nothing."""
 
     def __post_init__(self) -> None:
-        """Refuse trees that no rollout can have made."""
         if not self.nodes:
             raise self._error("nodes", "hold at least the root", "none")
         for index, node in enumerate(self.nodes):
@@ -213,7 +211,6 @@ class Tree:
         return InvalidInput.of(what, must, got, where=f"tree {self.id}", do="grow trees with TreeBuilder")
 
     def annotated(self, name: str, level: AnnotationLevel) -> Mapping[int, Annotation]:
-        """Return the annotations of a name and level by node."""
         return {item.node: item for item in self.annotations if (item.name, item.level) == (name, level)}
 
     @cached_property
@@ -231,7 +228,6 @@ class Tree:
         return tuple(index for index, node in enumerate(self.nodes) if node.ending is not None and not node.is_cut)
 
     def path(self, index: int) -> tuple[int, ...]:
-        """Return the node indices from the root to `index`."""
         path = [index]
         while (parent := self.nodes[path[-1]].parent) is not None:
             path.append(parent)

@@ -6,7 +6,9 @@ A reward is a value or it is invalid; there is no silent zero.
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from decimal import Decimal
 from enum import StrEnum
+from numbers import Real
 
 from envgym.core.frozen import quick_init
 from envgym.core.messages import Action, Observation
@@ -46,7 +48,6 @@ class Scored:
     """Named parts as the rubric gave them, before weighting."""
 
     def __post_init__(self) -> None:
-        """Refuse NaN and infinities."""
         if not math.isfinite(self.value):
             raise InvalidInput.of(
                 "reward", "be a finite number", self.value, where="Scored", do="record Invalid instead"
@@ -67,7 +68,6 @@ class Invalid:
     """What failed, in one sentence."""
 
     def __post_init__(self) -> None:
-        """Refuse causes that are not infrastructure failures."""
         if not self.cause.is_error:
             raise InvalidInput.of(
                 "cause", "be an ERROR_ ending", self.cause, where="Invalid", do="record Scored instead"
@@ -77,7 +77,33 @@ class Invalid:
 Reward = Scored | Invalid
 """What one turn, or a whole episode, paid."""
 
+REWARD_ROUNDING = 1e-9
+"""Rewards that differ by no more are equal: n payments of 1/n add up to 1 only within the rounding of floats."""
+
+
+def reaches(value: float, threshold: float) -> bool:
+    """Return whether a reward is at least `threshold`, up to `REWARD_ROUNDING`."""
+    return value >= threshold - REWARD_ROUNDING
+
+
+def is_success(reward: Reward, success_at: float) -> bool:
+    """Return whether a reward is valid and at least `success_at`, up to `REWARD_ROUNDING`."""
+    return isinstance(reward, Scored) and reaches(reward.value, success_at)
+
+
 ZERO = Scored(value=0.0)
+
+
+def as_number(value: object) -> float | None:
+    """Return a number of any type as a float, also a bool, a Decimal, or a 0-d array or tensor; else None."""
+    if getattr(value, "ndim", None) == 0 and hasattr(value, "item"):
+        value = value.item()
+    if not isinstance(value, Real | Decimal):
+        return None
+    try:
+        return float(value)
+    except (OverflowError, ValueError):  # an integer beyond the floats; a signalling NaN
+        return math.nan
 
 
 def total(rewards: Iterable[Reward]) -> Reward:
@@ -106,7 +132,6 @@ class Cost:
     seconds: float = 0.0
 
     def __add__(self, other: "Cost") -> "Cost":
-        """Add two costs part by part."""
         return Cost(**{name: getattr(self, name) + getattr(other, name) for name in self.__slots__})
 
 

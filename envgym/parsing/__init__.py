@@ -2,11 +2,10 @@
 
 from functools import lru_cache
 
-from envgym.catalog import TEXT_FORMAT
+from envgym.config.plugins import Choice
 from envgym.core.json_types import JsonValue
 from envgym.core.messages import Action, ToolCall
-from envgym.parsing.formats import TextFormat
-from envgym.plugins import Choice
+from envgym.parsing.formats import TEXT_FORMAT, TextFormat
 
 __all__ = ["TextFormat", "parse_action", "text_format"]
 

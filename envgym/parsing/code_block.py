@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from envgym.core.messages import Action, ToolCall
+from envgym.parsing.fences import read_fences
 from envgym.parsing.formats import build_action, check_round_trip, join_parts, split_thinking
 from envgym.tools import ToolSpec
 
 TOOL = "python"
-_LANGUAGES = ("python", "py", "python3")
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,27 +24,21 @@ class CodeBlock:
     name: ClassVar[str] = "code_block"
 
     def parse(self, text: str) -> Action:
-        """Read `text` line by line; a python block that is not closed is not run."""
         thinking, rest = split_thinking(text)
         lines = rest.split("\n")
         pieces: list[str] = []
         calls: list[ToolCall] = []
         malformed: list[str] = []
-        start = index = 0
-        while index < len(lines):
-            length, language = _opening(lines[index])
-            if not length:
-                index += 1
+        start = 0
+        for block in read_fences(rest):
+            if block.language != TOOL:
                 continue
-            end = _closing_line(lines, index + 1, length)
-            if language in _LANGUAGES:
-                pieces.append("\n".join(lines[start:index]))
-                start = end + 1
-                if end < len(lines):
-                    calls.append(ToolCall(name=TOOL, arguments={"code": "\n".join(lines[index + 1 : end])}))
-                else:
-                    malformed.append("The python block was not run: close it with a line of three backticks.")
-            index = end + 1
+            pieces.append("\n".join(lines[start : block.first]))
+            start = block.last + 1
+            if block.is_closed:
+                calls.append(ToolCall(name=TOOL, arguments={"code": block.text}))
+            else:
+                malformed.append("The python block was not run: close it with a line of three backticks.")
         pieces.append("\n".join(lines[start:]))
         return build_action(text, thinking=thinking, pieces=pieces, calls=calls, malformed=malformed)
 
@@ -67,22 +61,3 @@ class CodeBlock:
             "Then stop: the output comes in the next message. A message without a python block is your final answer."
             + (f"\n{described}" if described else "")
         )
-
-
-def _opening(line: str) -> tuple[int, str]:
-    """Return (number of backticks, language) of a line that opens a block, (0, "") of any other line."""
-    marked = line.lstrip(" ")
-    info = marked.lstrip("`")
-    length = len(marked) - len(info)
-    if length < 3 or len(line) - len(marked) > 3 or "`" in info:
-        return 0, ""
-    return length, info.strip().lower()
-
-
-def _closing_line(lines: Sequence[str], start: int, length: int) -> int:
-    """Return the index of the line that closes a fence of `length` backticks, or the number of lines."""
-    for index in range(start, len(lines)):
-        line = lines[index].strip()
-        if len(line) >= length and not line.strip("`"):
-            return index
-    return len(lines)

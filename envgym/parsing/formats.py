@@ -8,11 +8,14 @@ import json
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import ClassVar, Final, Protocol
 
+from envgym.config.plugins import PluginKind
+from envgym.config.tables import KINDS
 from envgym.core.json_types import JsonValue
 from envgym.core.messages import Action, ToolCall
 from envgym.errors import InvalidInput
+from envgym.parsing.fences import read_fences
 from envgym.tools import ToolSpec
 
 THINK_OPEN, THINK_CLOSE = "<think>", "</think>"
@@ -51,9 +54,7 @@ class TextFormat(Protocol):
     """One way to write thinking, content and tool calls as plain text."""
 
     @property
-    def name(self) -> str:
-        """The format's name in the table."""
-        ...
+    def name(self) -> str: ...
 
     def parse(self, text: str) -> Action:
         """Read any text; never raises. What looks like a call but cannot be read is a reason in `malformed`."""
@@ -64,8 +65,11 @@ class TextFormat(Protocol):
         ...
 
     def instructions(self, tools: Sequence[ToolSpec]) -> str:
-        """Return what a system prompt must say so that a model uses this format."""
+        """The text of a system prompt by which a model uses this format."""
         ...
+
+
+TEXT_FORMAT: Final[PluginKind[TextFormat]] = KINDS["text_format"]
 
 
 def build_action(
@@ -98,12 +102,13 @@ def join_parts(action: Action, calls: Iterable[str]) -> str:
 
 
 def without_fence(text: str) -> str:
-    """Return the inside of a text that is one fenced block, else the text; stripped either way."""
+    """Return the inside of a text that is one fenced block of JSON, else the text; stripped either way."""
     text = text.strip()
-    first, newline, rest = text.partition("\n")
-    if newline and first.rstrip().lower() in ("```", "```json") and rest.endswith("```"):
-        return rest[:-3].strip()
-    return text
+    if text[:3] not in ("```", "~~~") or text[-1] != text[0]:
+        return text
+    blocks = read_fences(text, inline=True)
+    is_whole = len(blocks) == 1 and blocks[0].last == text.count("\n") and blocks[0].language in ("", "json")
+    return blocks[0].text.strip() if is_whole else text
 
 
 def compact(value: JsonValue) -> str:
@@ -138,44 +143,88 @@ class Plain:
         return ""
 
 
-def parse_tagged(
-    text: str, tag: re.Pattern[str], read: Callable[[str, re.Match[str]], tuple[ToolCall, int]], form: str
-) -> Action:
-    """Read the calls of `text`; all else is content, and what stands inside unfinished thinking is no call.
+ReadCalls = Callable[[str, re.Match[str]], tuple[Sequence[ToolCall], int]]
+"""(text, opening tag) -> (its calls, where the text continues); a ValueError is one clause that says what is wrong."""
 
-    After a call that cannot be read the text goes on after the next tag if it closes, at the next tag if it opens.
+
+_Scan = tuple[list[str], list[ToolCall], list[str], list[tuple[int, int, int]]]
+"""Text before, between and after the blocks of calls; calls; reasons; start, end and number of calls of each block."""
+
+
+def parse_tagged(text: str, tag: re.Pattern[str], read: ReadCalls, form: str) -> Action:
+    """Read the calls of `text`; all other text is content.
+
+    After a call that cannot be read, the text continues after the next tag if that one closes, at the next tag if it
+    opens. Calls inside thinking that never closes are run only if they end the message.
 
     Args:
+        text: A whole message.
         tag: Finds tags of both kinds; its first group is not empty in a closing one.
-        read: (text, opening tag) -> (call, where the text goes on); a ValueError is one clause that says what is wrong.
+        read: Reads the calls of an opening tag.
         form: How a call is written.
     """
     thinking, rest = split_thinking(text)
-    pieces: list[str] = []
-    calls: list[ToolCall] = []
-    malformed: list[str] = []
-    position = 0
-    for opening in tag.finditer(rest):
-        if opening.start() < position or opening[1]:
-            continue
-        pieces.append(rest[position : opening.start()])
-        if len(malformed) == MAX_REASONS:
-            malformed.append(UNREAD)
-            position = len(rest)
-            break
-        try:
-            call, position = read(rest, opening)
-            calls.append(call)
-        except ValueError as error:
-            malformed.append(f"A tool call could not be read: {error}. Write it as {form}.")
-            following = tag.search(rest, opening.end())
-            position = len(rest) if following is None else following.end() if following[1] else following.start()
-    pieces.append(rest[position:])
+    if not rest and thinking is not None and (unclosed := unclosed_thinking(text)) is not None:
+        return _read_unclosed(text, unclosed, _scan(unclosed, tag, read, form), form)
+    pieces, calls, malformed, _ = _scan(rest, tag, read, form)
     return build_action(text, thinking=thinking, pieces=pieces, calls=calls, malformed=malformed)
 
 
+def _scan(text: str, tag: re.Pattern[str], read: ReadCalls, form: str) -> _Scan:
+    pieces: list[str] = []
+    calls: list[ToolCall] = []
+    malformed: list[str] = []
+    blocks: list[tuple[int, int, int]] = []
+    position = 0
+    for opening in tag.finditer(text):
+        start = opening.start()
+        if start < position or opening[1]:
+            continue
+        pieces.append(text[position:start])
+        if len(malformed) == MAX_REASONS:
+            malformed.append(UNREAD)
+            position = len(text)
+            break
+        block: Sequence[ToolCall] = ()
+        try:
+            block, position = read(text, opening)
+            calls += block
+        except ValueError as error:
+            malformed.append(f"A tool call could not be read: {error}. Write it as {form}.")
+            following = tag.search(text, opening.end())
+            position = len(text) if following is None else following.end() if following[1] else following.start()
+        blocks.append((start, position, len(block)))
+    pieces.append(text[position:])
+    return pieces, calls, malformed, blocks
+
+
+def unclosed_thinking(text: str) -> str | None:
+    """Return the thinking of a message whose `<think>` never closes; None if there is no such thinking."""
+    start = text.lstrip()
+    return start[len(THINK_OPEN) :] if start.startswith(THINK_OPEN) and THINK_CLOSE not in start else None
+
+
+UNCLOSED = "A tool call inside thinking that never closes was not run: write {close} first, then the call as {form}."
+
+
+def _read_unclosed(text: str, thinking: str, scan: _Scan, form: str) -> Action:
+    """Read a message whose thinking never closes: the calls that end it, else a reason if there are tags of calls.
+
+    Models forget to close the thinking before a call. A call with text after it is one that the model only considers.
+    """
+    _, calls, _, blocks = scan
+    start, num_calls = len(thinking.rstrip()), 0
+    for block_start, block_end, block_calls in reversed(blocks):
+        if not block_calls or thinking[block_end:start].strip():
+            break
+        start, num_calls = block_start, num_calls + block_calls
+    calls = calls[len(calls) - num_calls :]
+    unread = [] if calls or not blocks else [UNCLOSED.format(close=THINK_CLOSE, form=form)]
+    return Action(text, content="", thinking=thinking[:start].strip() or None, tool_calls=calls, malformed=unread)
+
+
 def explain_tagged(tools: Sequence[ToolSpec], how: str) -> str:
-    """Return what a system prompt says of `tools`, with `how` a call of one is written; nothing without tools."""
+    """The text of a system prompt about `tools`, with `how` a call is written; empty without tools."""
     if not tools:
         return ""
     return (

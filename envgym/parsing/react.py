@@ -10,20 +10,24 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from envgym.core.messages import Action, ToolCall
+from envgym.parsing.call_forms import read_arguments
 from envgym.parsing.formats import (
+    THINK_CLOSE,
+    UNCLOSED,
     build_action,
     check_round_trip,
     compact,
     join_thinking,
     list_tools,
     split_thinking,
+    unclosed_thinking,
     without_fence,
 )
-from envgym.parsing.hermes import read_arguments
 from envgym.parsing.strict_json import read_json
 from envgym.tools import ToolSpec
 
 _LABEL = re.compile(r"^[ \t]*(Thought|Action Input|Action|Observation|Final Answer)[ \t]*:", re.MULTILINE)
+_CALL_LABELS = ("Action", "Action Input")
 _FORM = 'Action: TOOL\nAction Input: {"ARGUMENT": VALUE}'
 
 
@@ -36,13 +40,17 @@ class React:
     def parse(self, text: str) -> Action:
         """Read `text`; `Thought:` is thinking, `Final Answer:` takes all that follows as content."""
         thinking, rest = split_thinking(text)
+        unclosed = unclosed_thinking(text) if thinking is not None and not rest else None
+        if unclosed is not None and any(label in _CALL_LABELS for label, _ in _split(unclosed)[1]):
+            reason = UNCLOSED.format(close=THINK_CLOSE, form=f"\n{_FORM}")
+            return build_action(text, thinking=thinking, pieces=(), calls=(), malformed=[reason])
         before, parts = _split(rest)
         if not parts:
             return build_action(text, thinking=thinking, pieces=[rest], calls=(), malformed=())
         thoughts = [] if thinking is None else [thinking]
         thoughts += [body for label, body in parts if label == "Thought" and body]
         answers = [body for label, body in parts if label == "Final Answer"]
-        asks = [part for part in parts if part[0] in ("Action", "Action Input")]
+        asks = [part for part in parts if part[0] in _CALL_LABELS]
         calls, malformed = _read_calls(asks)
         if asks and answers:
             malformed = ["Write either an Action or a Final Answer, not both; nothing was run."]
@@ -64,7 +72,6 @@ class React:
         return check_round_trip(join_thinking(None, "\n".join(lines)), action, self.parse)
 
     def instructions(self, tools: Sequence[ToolSpec]) -> str:
-        """Return the list of tools and the labels."""
         final = "Thought: what you think\nFinal Answer: your answer"
         if not tools:
             return f"Answer in this form:\n{final}"

@@ -10,6 +10,9 @@ MAX_DEPTH = 64
 """Deeper nesting is refused: it could be read but not always written again."""
 
 
+_PYTHON_LITERALS = {"True": "true", "False": "false", "None": "null"}
+
+
 def read_json(text: str) -> JsonValue:
     """Read `text`, which holds one JSON value. Raises: ValueError: one clause that says what is wrong."""
     value, end = read_json_at(text, 0)
@@ -34,10 +37,13 @@ def read_json_at(text: str, start: int) -> tuple[JsonValue, int]:
             text.count("\n", start, error.pos) + 1,
             error.pos - max(text.rfind("\n", start, error.pos) + 1, start),
         )
-        raise ValueError(f"{error.msg} at line {line}, column {column + 1}") from None
+        literal = next((name for name in _PYTHON_LITERALS if text.startswith(name, error.pos)), None)
+        hint = f" (write {_PYTHON_LITERALS[literal]} instead of {literal})" if literal else ""
+        raise ValueError(f"{error.msg} at line {line}, column {column + 1}{hint}") from None
     except RecursionError:
         raise ValueError(f"the nesting is deeper than {MAX_DEPTH}") from None
-    if _depth(value) > MAX_DEPTH:
+    brackets = text.count("{", start, end) + text.count("[", start, end)
+    if brackets > MAX_DEPTH and _depth(value) > MAX_DEPTH:
         raise ValueError(f"the nesting is deeper than {MAX_DEPTH}")
     if text.find("\\u", start, end) >= 0 and not is_well_formed(json.dumps(value, ensure_ascii=False)):
         raise ValueError("a \\u escape is half of a surrogate pair")

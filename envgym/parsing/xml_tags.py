@@ -35,7 +35,6 @@ class XmlTags:
     name: ClassVar[str] = "xml_tags"
 
     def parse(self, text: str) -> Action:
-        """Read `text`; other tags are content."""
         return parse_tagged(text, _TAG, _read_call, _FORM)
 
     def write(self, action: Action) -> str:
@@ -44,7 +43,6 @@ class XmlTags:
         return check_round_trip(join_parts(action, calls), action, self.parse)
 
     def instructions(self, tools: Sequence[ToolSpec]) -> str:
-        """Return the list of tools and the form of a call."""
         how = (
             f"To call a tool, write\n{_FORM}\nwith one <arg> per argument. Values are plain text; for a number, a list "
             'or an object write <arg name="ARGUMENT" type="json">.'
@@ -52,8 +50,8 @@ class XmlTags:
         return explain_tagged(tools, how)
 
 
-def _read_call(text: str, opening: re.Match[str]) -> tuple[ToolCall, int]:
-    """Read the call of an opening tag; return it and where the text goes on. Raises: ValueError: one clause."""
+def _read_call(text: str, opening: re.Match[str]) -> tuple[list[ToolCall], int]:
+    """Read the call of an opening tag; return it and where the text continues. Raises: ValueError: one clause."""
     closing = _TAG.search(text, opening.end())
     if closing is None or not closing[1]:
         raise ValueError("the tag </tool> is missing")
@@ -61,7 +59,7 @@ def _read_call(text: str, opening: re.Match[str]) -> tuple[ToolCall, int]:
     if name is None:
         raise ValueError('the tag must be <tool name="TOOL">')
     arguments = _read_arguments(text[opening.end() : closing.start()].strip())
-    return ToolCall(name=name[1], arguments=arguments), closing.end()
+    return [ToolCall(name=name[1], arguments=arguments)], closing.end()
 
 
 def _read_arguments(body: str) -> dict[str, JsonValue]:

@@ -10,7 +10,6 @@ from envgym.core.segments import Origin, Segment
 from envgym.core.trajectory import Trajectory, Turn
 from envgym.core.tree import Rewrite, Tree
 from envgym.core.turns import Ending, Scored, TurnOutcome
-from envgym.episodes import TokenScores
 from envgym.errors import InvalidInput
 from envgym.report.data import (
     TRAIN,
@@ -26,6 +25,7 @@ from envgym.report.data import (
     TurnData,
 )
 from envgym.report.text import action_line, last_line, question_line, whole_characters
+from envgym.runs.episodes import TokenScores
 from envgym.stats import (
     Samples,
     bound_invalid,
@@ -217,7 +217,7 @@ def edge_segments(
     scores: Mapping[str, Sequence[float]] | None = None,
 ) -> tuple[SegmentData, ...]:
     """Return the segments of one edge, its advantage and the numbers of its sampled tokens spread over them."""
-    shown: list[SegmentData] = []
+    data: list[SegmentData] = []
     start = 0
     for segment in segments:
         size = len(segment)
@@ -228,7 +228,7 @@ def edge_segments(
                 each = advantage[start : start + size] if isinstance(advantage, tuple) else (advantage,) * size
                 spread["advantages"] = _rounded(each)
             start += size
-        shown.append(
+        data.append(
             SegmentData(
                 origin=segment.origin,
                 token_ids=segment.token_ids,
@@ -240,7 +240,7 @@ def edge_segments(
                 policy_version=segment.policy_version,
             )
         )
-    return tuple(shown)
+    return tuple(data)
 
 
 def _rounded(values: Iterable[float]) -> tuple[float, ...]:

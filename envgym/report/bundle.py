@@ -19,8 +19,8 @@ from typing import Literal
 
 from envgym.core.json_types import JsonValue
 from envgym.errors import InvalidInput
-from envgym.files import write_atomic
 from envgym.report.data import TRAIN, ReportData, TreeData, to_json
+from envgym.runs.files import write_atomic
 
 EPISODES_PER_PAGE = 64
 _BODY = ("prompt", "messages", "turns")

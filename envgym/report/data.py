@@ -171,7 +171,6 @@ class SegmentData:
     policy_version: int | None = None
 
     def __post_init__(self) -> None:
-        """Refuse columns of different length."""
         num_tokens = len(self.token_ids)
         if len(self.token_strings) != num_tokens:
             raise _column_error("token_strings", f"match the {num_tokens} ids", len(self.token_strings))

@@ -15,7 +15,6 @@ import yaml
 
 from envgym.core.trajectory import Trajectory, trajectories
 from envgym.core.turns import Ending
-from envgym.episodes import TokenScores, trees_of
 from envgym.errors import RunError, UnknownName, near_names
 from envgym.report.build import build_comparison, build_episode, build_evaluation, build_metric_row
 from envgym.report.bundle import write_report
@@ -26,16 +25,18 @@ from envgym.report.data import (
     EpisodeData,
     EvaluationData,
     Meta,
+    MetricRow,
     ReportData,
     ToolFailure,
     TreeData,
 )
 from envgym.report.trees import build_tree, view_id
-from envgym.runs import RunDirectory, file_label, reading
+from envgym.runs.directory import RunDirectory, file_label, reading
+from envgym.runs.episodes import TokenScores, trees_of
+from envgym.runs.wall_time import read_wall_time
 from envgym.seeds import generator
 from envgym.stats import minimum_detectable_effect, paired_variance, successes_of, task_mean_variance
 from envgym.stats.rates import valid_samples
-from envgym.wall_time import read_wall_time
 
 MAX_STEPS_SHOWN = 8
 """Train steps whose episodes are shown, evenly spread, the first and the last among them."""
@@ -63,10 +64,7 @@ def report_of_run(run: RunDirectory) -> ReportData:
         episodes, trees, recorded = _samples(run)
         return ReportData(
             meta=_meta(run),
-            metrics=tuple(
-                build_metric_row(int(row["step"]), {name: value for name, value in row.items() if name != "step"})
-                for row in run.metrics()
-            ),
+            metrics=tuple(map(metric_row, run.metrics())),
             evaluations=evaluations_of_run(run),
             comparisons=comparisons_of_run(run),
             warm_start=run.warm_start(),
@@ -74,6 +72,11 @@ def report_of_run(run: RunDirectory) -> ReportData:
             num_recorded=recorded,
             trees=tuple(trees),
         )
+
+
+def metric_row(row: Mapping[str, float]) -> MetricRow:
+    """Turn a line of `metrics.jsonl` into what a report shows."""
+    return build_metric_row(int(row["step"]), {name: value for name, value in row.items() if name != "step"})
 
 
 def evaluations_of_run(run: RunDirectory) -> tuple[EvaluationData, ...]:
@@ -168,7 +171,7 @@ def tree_of_run(run: RunDirectory, name: str) -> ReportData:
         UnknownName: the run saved no such tree.
         RunError: it saved several, or none at all; or what it saved cannot be read.
     """
-    sources = _sources(run)
+    sources = sources_of_run(run)
     saved = run.tree_ids()
     full_ids = [view_id(sources.get(label, label), step, tree_id) for label, step, tree_id in saved]
     matches = [index for index, full in enumerate(full_ids) if name in (full, saved[index][2])]
@@ -198,11 +201,11 @@ def _no_trees(run: RunDirectory) -> RunError:
 
 def _unknown_tree(name: str, saved: Sequence[tuple[str, str]], run: RunDirectory) -> UnknownName:
     """Offer full ids, the nearest first, whichever of its two forms an id was meant in."""
-    known: dict[str, list[str]] = {}
+    full_ids: dict[str, list[str]] = {}
     for full, tree_id in saved:
-        known.setdefault(full, []).append(full)
-        known.setdefault(tree_id, []).append(full)
-    near = list(dict.fromkeys(full for close in near_names(name, known) for full in known[close]))[:_OFFERED]
+        full_ids.setdefault(full, []).append(full)
+        full_ids.setdefault(tree_id, []).append(full)
+    near = list(dict.fromkeys(full for close in near_names(name, full_ids) for full in full_ids[close]))[:_OFFERED]
     do = f"did you mean {' or '.join(near)}?"
     if not near:
         do = f"choose one of {len(saved)}, such as {' or '.join(full for full, _ in saved[:_OFFERED])}"
@@ -217,8 +220,8 @@ def write_run_tree(run: RunDirectory, name: str, path: Path | None = None) -> Pa
     return path
 
 
-def _sources(run: RunDirectory) -> dict[str, str]:
-    """Return label of a file of episodes -> what made them."""
+def sources_of_run(run: RunDirectory) -> dict[str, str]:
+    """Return label of a file of episodes -> what made them: `TRAIN`, or an evaluation."""
     return {TRAIN: TRAIN, **{file_label(data["label"]): data["label"] for data in run.evals()}}
 
 
@@ -226,27 +229,28 @@ def _samples(run: RunDirectory) -> tuple[list[EpisodeData], list[TreeData], dict
     """Pick the episodes and the trees to show; return with them how many episodes each source has."""
     episodes: list[EpisodeData] = []
     trees: list[list[TreeData]] = []
-    for label, source in _sources(run).items():
+    sources = sources_of_run(run)
+    for label, source in sources.items():
         for step in _spread(run.episode_steps(label=label)):
             rows = run.episodes([step], label=label)
             episodes.extend(_episodes(rows[:MAX_EPISODES_PER_STEP] if source == TRAIN else rows, source=source))
             trees.append(trees_shown(_branching(rows), source=source))
-    recorded = {_sources(run)[label]: count for label, count in run.num_episodes().items() if label in _sources(run)}
+    recorded = {sources[label]: count for label, count in run.num_episodes().items() if label in sources}
     return _within_tokens(episodes), _within_budget(trees), recorded
 
 
 def _within_tokens(episodes: Sequence[EpisodeData]) -> list[EpisodeData]:
     """Keep episodes of up to `MAX_EPISODE_TOKENS` in all, in their order: the invalid and the worst before others."""
     left = MAX_EPISODE_TOKENS
-    kept: set[int] = set()
+    indices: set[int] = set()
     ranked = sorted(range(len(episodes)), key=lambda at: -math.inf if (r := episodes[at].reward) is None else r)
     for at in ranked:
         segments = (*episodes[at].prompt, *(segment for turn in episodes[at].turns for segment in turn.segments))
         tokens = sum(len(segment.token_ids) for segment in segments)
         if tokens <= left:
             left -= tokens
-            kept.add(at)
-    return [episodes[at] for at in sorted(kept)]
+            indices.add(at)
+    return [episodes[at] for at in sorted(indices)]
 
 
 def _spread(steps: Sequence[int]) -> list[int]:
@@ -258,37 +262,37 @@ def _spread(steps: Sequence[int]) -> list[int]:
 
 def _branching(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """Return the rows of the first trees that branch; of a chain the episode shows all there is."""
-    kept: list[str] = []
+    tree_ids: list[str] = []
     for row in rows:
-        if row["tree"] is not None and len(kept) < MAX_TREES_PER_STEP:
+        if row["tree"] is not None and len(tree_ids) < MAX_TREES_PER_STEP:
             parents = [node["parent"] for node in json.loads(row["tree"])["nodes"]]
             if len(set(parents)) < len(parents):
-                kept.append(row["tree_id"])
-    return [row for row in rows if row["tree_id"] in kept]
+                tree_ids.append(row["tree_id"])
+    return [row for row in rows if row["tree_id"] in tree_ids]
 
 
 def _within_budget(trees: Sequence[Sequence[TreeData]]) -> list[TreeData]:
     """Keep trees of up to `MAX_TREE_TOKENS` in all, the first of every step before any second; one in any case."""
     ranked = sorted((rank, step) for step, of_step in enumerate(trees) for rank in range(len(of_step)))
     left = MAX_TREE_TOKENS
-    kept: set[tuple[int, int]] = set()
+    places: set[tuple[int, int]] = set()
     for rank, step in ranked:
         tokens = sum(len(segment.token_ids) for node in trees[step][rank].nodes for segment in node.content.segments)
-        if tokens <= left or not kept:
+        if tokens <= left or not places:
             left -= tokens
-            kept.add((step, rank))
-    return [trees[step][rank] for step, rank in sorted(kept)]
+            places.add((step, rank))
+    return [trees[step][rank] for step, rank in sorted(places)]
 
 
 def trees_shown(rows: Sequence[Mapping[str, Any]], *, source: str) -> list[TreeData]:
     """Return the trees of some rows of the table, with the advantages that training gave their episodes."""
-    shown: list[TreeData] = []
+    trees: list[TreeData] = []
     for tree in trees_of(rows):
         own = [row for row in rows if row["tree_id"] == tree.id]
         advantages = {row["leaf"]: entries for row in own if (entries := advantages_of(row))}
         dropped = next((row["dropped"] for row in own if row["dropped"]), "")
-        scores = {row["leaf"]: found for row in own if (found := token_scores_of(row))}
-        shown.append(
+        scores = {row["leaf"]: entry for row in own if (entry := token_scores_of(row))}
+        trees.append(
             build_tree(
                 tree,
                 step=own[0]["step"],
@@ -298,41 +302,41 @@ def trees_shown(rows: Sequence[Mapping[str, Any]], *, source: str) -> list[TreeD
                 dropped=dropped,
             )
         )
-    return shown
+    return trees
 
 
 def _episodes(rows: Sequence[Mapping[str, Any]], *, source: str) -> list[EpisodeData]:
     """Return the episodes of some rows of the table, with the advantages that training gave them."""
     row_of = {(row["tree_id"], row["leaf"]): row for row in rows}
-    shown: list[EpisodeData] = []
+    episodes: list[EpisodeData] = []
     for tree in trees_of(rows):
         for episode in trajectories(tree):
             row = row_of.get((tree.id, episode.leaf))
             if row is not None:
-                shown.append(episode_shown(episode, row, source=source))
-    return shown
+                episodes.append(episode_shown(episode, row, source=source))
+    return episodes
 
 
 def episode_shown(episode: Trajectory, row: Mapping[str, Any], *, source: str) -> EpisodeData:
     """Return an episode as it is shown, with what training knew of it by its row of the table."""
-    given = advantages_of(row)
+    advantages = advantages_of(row)
     return build_episode(
         episode,
         step=row["step"],
         source=source,
-        trained=bool(given),
-        advantages=given,
+        trained=bool(advantages),
+        advantages=advantages,
         token_scores=token_scores_of(row),
     )
 
 
 def token_scores_of(row: Mapping[str, Any]) -> TokenScores:
-    """Return what the learner computed of an episode's tokens; nothing where it did not, or an older run kept none."""
+    """Return the learner's scores of an episode's tokens; empty if it computed none, or an older run stored none."""
     text = row.get("token_scores")
     return json.loads(text) if text else {}
 
 
 def advantages_of(row: Mapping[str, Any]) -> list[float | tuple[float, ...]]:
-    """Return what training gave an episode, by node of its path; nothing where it was not learned from."""
-    given = json.loads(row["advantages"]) if row["advantages"] else []
-    return [tuple(entry) if isinstance(entry, list) else entry for entry in given]
+    """Return the advantages of an episode, by node of its path; empty if training did not learn from it."""
+    entries = json.loads(row["advantages"]) if row["advantages"] else []
+    return [tuple(entry) if isinstance(entry, list) else entry for entry in entries]

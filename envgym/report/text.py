@@ -72,13 +72,13 @@ def whole_characters(strings: Sequence[str]) -> tuple[str, ...]:
     if not any(map(_BYTE.search, strings)):
         return tuple(strings)
     pieces = [(token, piece) for token, string in enumerate(strings) for piece in _BYTE.split(string) if piece]
-    shown = [""] * len(strings)
+    characters = [""] * len(strings)
     place = 0
     while place < len(pieces):
         size, text = _character([piece for _, piece in pieces[place : place + max(_UTF8_SIZES)]])
-        shown[pieces[place][0]] += text
+        characters[pieces[place][0]] += text
         place += size
-    return tuple(shown)
+    return tuple(characters)
 
 
 def _character(pieces: Sequence[str]) -> tuple[int, str]:

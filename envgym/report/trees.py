@@ -6,11 +6,11 @@ from dataclasses import replace
 from envgym.core.trajectory import trajectories
 from envgym.core.tree import Annotation, Node, Tree
 from envgym.core.turns import Scored
-from envgym.episodes import TokenScores
 from envgym.errors import InvalidInput
 from envgym.report.build import NodeAdvantage, edge_segments, scores_by_node, turn_data
 from envgym.report.data import TRAIN, NodeData, TreeData
 from envgym.report.text import question_line
+from envgym.runs.episodes import TokenScores
 
 
 def build_tree(

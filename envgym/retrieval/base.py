@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from threading import Lock
 from typing import Protocol
 
-from envgym.cache import cached_within
-from envgym.errors import InvalidInput, sentence
+from envgym.errors import InvalidInput
+from envgym.runtime.cache import cached_within
 
 MAX_QUERY_CHARS = 1_000
 MAX_HITS = 100
@@ -58,12 +58,12 @@ def checked_query(query: str, count: int = 1) -> str:
     stripped = query.strip()
     if not any(character.isalnum() for character in stripped):
         do = "name what you look for"
-        raise BadQuery(sentence("query", "hold a word", repr(stripped), where="search", do=do))
+        raise BadQuery.of("query", "hold a word", repr(stripped), where="search", do=do)
     if len(stripped) > MAX_QUERY_CHARS:
         got, do = f"{len(stripped)} characters", "look for a few words"
-        raise BadQuery(sentence("query", f"have at most {MAX_QUERY_CHARS} characters", got, where="search", do=do))
+        raise BadQuery.of("query", f"have at most {MAX_QUERY_CHARS} characters", got, where="search", do=do)
     if not 1 <= count <= MAX_HITS:
-        raise BadQuery(sentence("number of hits", f"be 1 to {MAX_HITS}", count, where="search", do="pass e.g. 5"))
+        raise BadQuery.of("number of hits", f"be 1 to {MAX_HITS}", count, where="search", do="pass e.g. 5")
     return stripped
 
 
@@ -82,11 +82,10 @@ class Cached:
         self._search, self._lock = cached_within(max_bytes)(self._ask), Lock()
 
     def __reduce__(self) -> tuple[type["Cached"], tuple[Retriever, int]]:
-        """Travel without the memory."""
         return Cached, (self.retriever, self.max_bytes)
 
     def search(self, query: str, count: int) -> Sequence[Hit]:
-        """Return what the retriever finds, or found before. Raises: what the retriever raises."""
+        """The hits of the retriever; earlier ones come from memory. Raises: as the retriever."""
         return self._search(query, count)
 
     def _ask(self, query: str, count: int) -> Sequence[Hit]:
@@ -116,7 +115,7 @@ class Hybrid:
         """Take the retrievers. Raises: InvalidInput: fewer than two."""
         if len(retrievers) < 2:
             got, do = len(retrievers), "pass e.g. a Bm25 and a Dense"
-            raise InvalidInput(sentence("retrievers", "be at least two", got, where="Hybrid", do=do))
+            raise InvalidInput.of("retrievers", "be at least two", got, where="Hybrid", do=do)
         self.retrievers = retrievers
         self.blocking = any(item.blocking for item in retrievers)
 

@@ -12,10 +12,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from envgym.cache import build_once
-from envgym.errors import InvalidInput, sentence
+from envgym.errors import InvalidInput
 from envgym.retrieval.base import Document, Hit, checked_query
 from envgym.retrieval.corpus import Corpus
+from envgym.runtime.cache import build_once
 
 STOP_WORDS = frozenset(
     {"a", "an", "and", "are", "as", "at", "be", "been", "by", "did", "do", "does", "for", "from", "had", "has", "have"}
@@ -59,26 +59,24 @@ class Bm25:
             import bm25s
         except ImportError as error:
             do = "pip install 'envgym[search]'"
-            raise InvalidInput(sentence("BM25", "find its package", "no bm25s", where="retrieval", do=do)) from error
+            raise InvalidInput.of("BM25", "find its package", "no bm25s", where="retrieval", do=do) from error
         self.corpus = corpus
         folder = build_once(corpus.folder / f"bm25-{_FORMAT}", lambda work: _build(corpus, work))
         self._index = bm25s.BM25.load(folder, mmap=True, show_progress=False)
 
     def __reduce__(self) -> tuple[type["Bm25"], tuple[Corpus]]:
-        """Travel as the corpus."""
         return Bm25, (self.corpus,)
 
     def search(self, query: str, count: int) -> Sequence[Hit]:
         """Return the best documents that share a word with the query. Raises: BadQuery: as `checked_query`."""
         words = words_of(checked_query(query, count))
-        known = self._index.get_tokens_ids([*words, *_title_terms(words)])
-        if not known:
+        token_ids = self._index.get_tokens_ids([*words, *_title_terms(words)])
+        if not token_ids:
             return ()
-        scores: NDArray[np.float32] = self._index.get_scores_from_ids(known)
+        scores: NDArray[np.float32] = self._index.get_scores_from_ids(token_ids)
         return [Hit(document=self.corpus[row], score=float(scores[row])) for row in best_rows(scores, count)]
 
     def find(self, document_id: str) -> Document | None:
-        """Return a document by its id, or None."""
         return self.corpus.find(document_id)
 
 
@@ -101,7 +99,7 @@ def _build(corpus: Iterable[Document], folder: Path) -> None:
         words = [*title, *words_of(item.text), *_title_terms(title)]
         rows.append([numbers.setdefault(word, len(numbers)) for word in words])
     if not numbers:
-        raise InvalidInput(sentence("corpus", "hold words", "none", where="BM25", do="check the source"))
+        raise InvalidInput.of("corpus", "hold words", "none", where="BM25", do="check the source")
     index = bm25s.BM25(k1=K1, b=B, method="lucene")
     index.index((rows, numbers), show_progress=False)
     index.save(folder, show_progress=False)

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 
-from envgym.cache import build_once, cache_directory, source_key
 from envgym.core.json_types import well_formed
-from envgym.errors import InvalidInput, sentence
+from envgym.errors import InvalidInput
 from envgym.retrieval.base import Document
+from envgym.runtime.cache import build_once, cache_directory, source_key
 
 _TEXTS, _OFFSETS, _IDS, _ROWS = "documents.jsonl", "offsets.npy", "ids.npy", "rows.npy"
 _FORMAT = 1
@@ -21,7 +21,6 @@ class Corpus:
     """Documents by number and by id; a folder that `write` made, opened without reading it."""
 
     def __init__(self, folder: Path) -> None:
-        """Open the folder."""
         self.folder = folder
         self._offsets = np.load(folder / _OFFSETS, mmap_mode="r")
         self._ids = np.load(folder / _IDS, mmap_mode="r")
@@ -30,15 +29,12 @@ class Corpus:
             self._texts = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
     def __reduce__(self) -> tuple[type["Corpus"], tuple[Path]]:
-        """Travel as the folder's path."""
         return Corpus, (self.folder,)
 
     def __len__(self) -> int:
-        """Return the number of documents."""
         return len(self._offsets) - 1
 
     def __iter__(self) -> Iterator[Document]:
-        """Yield all documents in order."""
         return (self[row] for row in range(len(self)))
 
     def __getitem__(self, row: int) -> Document:
@@ -51,9 +47,9 @@ class Corpus:
 
     def find(self, document_id: str) -> Document | None:
         """Return a document by its id, or None: a binary search among the hashes of the ids."""
-        wanted = _hash(document_id)
-        place = int(np.searchsorted(self._ids, wanted))
-        while place < len(self) and self._ids[place] == wanted:
+        digest = _hash(document_id)
+        place = int(np.searchsorted(self._ids, digest))
+        while place < len(self) and self._ids[place] == digest:
             document = self[int(self._rows[place])]
             if document.id == document_id:
                 return document
@@ -71,15 +67,13 @@ def write(documents: Iterable[Document], folder: Path) -> None:
     with (folder / _TEXTS).open("wb") as file:
         for item in documents:
             if item.id in seen:
-                raise InvalidInput(
-                    sentence("document id", "be unique", f"{item.id!r} twice", where="corpus", do="rename one")
-                )
+                raise InvalidInput.of("document id", "be unique", f"{item.id!r} twice", where="corpus", do="rename one")
             seen.add(item.id)
             line = json.dumps([item.id, item.title, well_formed(item.text)], ensure_ascii=False)
             offsets.append(offsets[-1] + file.write(well_formed(line).encode() + b"\n"))
             ids.append(_hash(item.id))
     if not ids:
-        raise InvalidInput(sentence("corpus", "hold documents", "none", where="corpus", do="check the source"))
+        raise InvalidInput.of("corpus", "hold documents", "none", where="corpus", do="check the source")
     hashes = np.array(ids, dtype=np.uint64)
     order = np.argsort(hashes, kind="stable")
     np.save(folder / _OFFSETS, np.array(offsets, dtype=np.int64))
@@ -100,7 +94,7 @@ def open_corpus(path: Path) -> Corpus:
     Raises: InvalidInput: it cannot be read, or a line is no document.
     """
     if not path.is_file():
-        raise InvalidInput(sentence("corpus", "be a JSONL file", str(path), where="corpus", do="check the path"))
+        raise InvalidInput.of("corpus", "be a JSONL file", str(path), where="corpus", do="check the path")
     return corpus_at(f"{path.stem}-{source_key(str(path))}", read_jsonl(path))
 
 
@@ -120,7 +114,7 @@ def _decode(line: str, where: str) -> object:
     try:
         value: object = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise InvalidInput(sentence("line", "be JSON", line, where=where, do="correct it")) from error
+        raise InvalidInput.of("line", "be JSON", line, where=where, do="correct it") from error
     return value
 
 
@@ -135,7 +129,7 @@ def document_of(row: object, default_id: str, *, where: str) -> Document:
         if isinstance(text, str) and isinstance(identity, str | int):
             return Document(id=str(identity), title=title if isinstance(title, str) else "", text=text)
     do = 'write {"id": ..., "title": ..., "text": ...}'
-    raise InvalidInput(sentence("document", "have a text", row, where=where, do=do))
+    raise InvalidInput.of("document", "have a text", row, where=where, do=do)
 
 
 def _hash(identity: str) -> np.uint64:

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from envgym.cache import build_once, source_key
-from envgym.errors import InvalidInput, sentence
+from envgym.errors import InvalidInput
 from envgym.retrieval.base import Document, Hit, checked_query
 from envgym.retrieval.corpus import Corpus
+from envgym.runtime.cache import build_once, source_key
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -51,7 +51,6 @@ class Dense:
         self._index = faiss.read_index(str(folder / _INDEX), faiss.IO_FLAG_MMAP)
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Travel as the names of corpus and model."""
         return partial(Dense, device=self.device), (self.corpus, self.model)
 
     def search(self, query: str, count: int) -> Sequence[Hit]:
@@ -64,7 +63,6 @@ class Dense:
         return [Hit(document=self.corpus[row], score=score) for score, row in order if row >= 0]
 
     def find(self, document_id: str) -> Document | None:
-        """Return a document by its id, or None."""
         return self.corpus.find(document_id)
 
     def _build(self, folder: Path) -> None:
@@ -84,15 +82,13 @@ def _load(model: str, device: str | None) -> "SentenceTransformer":
         import faiss  # noqa: F401  # asked for early, before vectors are computed
         from sentence_transformers import SentenceTransformer
     except ImportError as error:
-        do = "pip install 'envgym[dense]'"
-        raise InvalidInput(
-            sentence("dense retrieval", "find its packages", f"no {error.name}", where="retrieval", do=do)
-        ) from error
+        got, do = f"no {error.name}", "pip install 'envgym[dense]'"
+        raise InvalidInput.of("dense retrieval", "find its packages", got, where="retrieval", do=do) from error
     try:
         return SentenceTransformer(model, device=device)
     except (OSError, ValueError, KeyError) as error:
         do = "pass a sentence-transformers directory or a hub name"
-        raise InvalidInput(sentence("model", "be loadable", model, where=type(error).__name__, do=do)) from error
+        raise InvalidInput.of("model", "be loadable", model, where=type(error).__name__, do=do) from error
 
 
 def _normalize(vectors: object) -> NDArray[np.float32]:

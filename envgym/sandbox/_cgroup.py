@@ -65,8 +65,8 @@ def memory_of(stat: Mapping[str, int], files: WrittenFiles) -> int:
 
     What the kernel has for the program counts too: stacks, page tables, pipes, sockets.
     """
-    known = stat["kernel_stack"] + stat["pagetables"] + stat["slab"]  # all that is told before Linux 5.18
-    kernel = stat.get("kernel", known) - stat["slab_reclaimable"] - files.number * _INODE
+    parts = stat["kernel_stack"] + stat["pagetables"] + stat["slab"]  # all that is told before Linux 5.18
+    kernel = stat.get("kernel", parts) - stat["slab_reclaimable"] - files.number * _INODE
     return stat["anon"] + max(0, stat["shmem"] - files.size) + stat["sock"] + max(0, kernel)
 
 
@@ -101,7 +101,7 @@ class Cgroup:
         self._pid, self._files = pid, written_by(pid)  # what lies there already was counted elsewhere
 
     def measure(self, max_memory: int) -> Usage:
-        """Return what is used now; exact whatever `max_memory` is. Raises: OSError."""
+        """Return the current usage, which is exact whatever `max_memory` is. Raises: OSError."""
         files = WrittenFiles(
             *(max(0, now - then) for now, then in zip(written_by(self._pid), self._files, strict=True))
         )
@@ -120,7 +120,6 @@ class Cgroup:
         return self._was_out_of_memory
 
     def kill(self) -> None:
-        """End all processes in it."""
         _kill(self._path)
 
     def close(self) -> None:

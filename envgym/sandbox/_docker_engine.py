@@ -169,8 +169,8 @@ class DockerEngine:
         with _answering():
             listed = self._api.containers(all=True, filters={"label": [LABEL]})
         owners = {str(item["Id"]): str(item["Labels"][LABEL]) for item in listed}
-        wanted = _is_dead if of_the_dead else owner().__eq__
-        return [id for id, whose in owners.items() if wanted(whose)]
+        matches = _is_dead if of_the_dead else owner().__eq__
+        return [id for id, whose in owners.items() if matches(whose)]
 
     def remove_all(self, *, of_the_dead: bool = False) -> None:
         """Remove this process' containers, or those of dead processes. Raises: ToolInfraFailure."""
@@ -178,7 +178,6 @@ class DockerEngine:
             self.remove(id)
 
     def close(self) -> None:
-        """Drop the connections."""
         self._api.close()
 
 
@@ -199,14 +198,14 @@ def _answering() -> Iterator[None]:
     try:
         yield
     except (DockerException, RequestException, OSError, EOFError) as error:
-        said = str(getattr(error, "explanation", "") or error).strip() or type(error).__name__
+        reason = str(getattr(error, "explanation", "") or error).strip() or type(error).__name__
         is_refusal = isinstance(error, (APIError, EOFError))  # it runs, but not this container
         do = "check the image" if is_refusal else "start it (dockerd), or name another one in DOCKER_HOST"
-        raise ToolInfraFailure.of("Docker engine", "carry out the request", said, where="sandbox", do=do) from None
+        raise ToolInfraFailure.of("Docker engine", "carry out the request", reason, where="sandbox", do=do) from None
 
 
 def _config(image: str, shape: ContainerLimits) -> Mapping[str, object]:
-    """Return what the engine is asked for: a container without network, rights, or a place to write but its own."""
+    """Return the container's configuration: no network, no rights, and no place to write except its own."""
     memory = shape.memory + shape.disk + _OWN_MEMORY  # files in memory count too
     options = f"rw,exec,nosuid,nodev,size={shape.disk},nr_inodes=60000,mode=0700,uid={USER},gid={USER}"
     return {
@@ -244,14 +243,14 @@ def _config(image: str, shape: ContainerLimits) -> Mapping[str, object]:
 def _boot(waiting: WaitingContainer) -> None:
     """Send the first process its program, and wait until it says that it runs. Raises: OSError, EOFError."""
     waiting.send(_program())
-    said = bytearray()
-    while len(said) < len(READY):
+    output = bytearray()
+    while len(output) < len(READY):
         answer = waiting.receive(START_S)
         if answer is None:
-            raise EOFError(f"a container that exited immediately: {said.decode(errors='replace')[:200]}")
-        said += answer[1]
-    if said != READY:
-        raise EOFError(f"a container with the output: {said.decode(errors='replace')[:200]}")
+            raise EOFError(f"a container that exited immediately: {output.decode(errors='replace')[:200]}")
+        output += answer[1]
+    if output != READY:
+        raise EOFError(f"a container with the output: {output.decode(errors='replace')[:200]}")
 
 
 @cache

@@ -59,10 +59,10 @@ def main(source: BinaryIO) -> None:
         report = _run(order, stdin)
     except OSError as error:
         report = {"failed": error.strerror or str(error)}
-    said = (order["token"] + json.dumps(report)).ljust(REPORT_SIZE)[:REPORT_SIZE].encode()
+    packet = (order["token"] + json.dumps(report)).ljust(REPORT_SIZE)[:REPORT_SIZE].encode()
     for stream in (1, 2):
         os.set_blocking(stream, True)
-        os.write(stream, said)
+        os.write(stream, packet)
 
 
 def _exactly(source: BinaryIO, size: int) -> bytes:
@@ -108,7 +108,7 @@ def _become(order: Fields, stdin: int) -> None:
 
 
 def _environment() -> dict[str, str]:
-    """Return what every program gets, whatever the image and the engine set."""
+    """Return the environment variables of every program, whatever the image and the engine set."""
     path = os.environ.get("PATH", os.defpath)
     common = {"LANG": "C.UTF-8", "PYTHONDONTWRITEBYTECODE": "1"}
     return {"PATH": path, "HOME": WORK, "TMPDIR": WORK, "PWD": WORK, **common}
@@ -163,7 +163,6 @@ def _reap(first: int) -> int | None:
 
 
 def _end_all() -> None:
-    """Kill every process but this one, and wait for all."""
     with suppress(ChildProcessError):
         while True:
             with suppress(ProcessLookupError):
@@ -172,7 +171,7 @@ def _end_all() -> None:
 
 
 def _used_by_others(used: Usage) -> Usage:
-    """Return what all processes but this one use."""
+    """Return the usage of all processes except this one."""
     own = os.times()
     return Usage(used.cpu_s - own.user - own.system, used.memory - _own_memory(), used.processes - 1)
 
@@ -183,7 +182,6 @@ def _own_memory() -> int:
 
 
 def _over(used: Usage, order: Fields) -> str | None:
-    """Return the limit that the program breaks."""
     if _was_out_of_memory():
         return "MEMORY"
     if used.memory > order["memory"]:

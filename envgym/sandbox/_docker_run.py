@@ -27,7 +27,6 @@ class _Stream:
         self._tail = b""
 
     def feed(self, data: bytes) -> None:
-        """Take what has come."""
         self._content += data[: max(0, self._capacity - len(self._content))]
         self._size += len(data)
         self._tail = (self._tail + data[-REPORT_SIZE:])[-REPORT_SIZE:]
@@ -44,7 +43,6 @@ class _Stream:
 
     @property
     def beginning(self) -> bytes:
-        """What was said first."""
         return bytes(self._content[: self.size])
 
 
@@ -100,7 +98,7 @@ class ContainerRun:
         return time.monotonic() + _DYING_S
 
     def _unreported(self) -> Fields:
-        """Return what the engine knows of a container that ended without a report. Raises: ToolInfraFailure."""
+        """Return the engine's report of a container that ended without its own. Raises: ToolInfraFailure."""
         ended = self._engine.ended(self._waiting.id)
         if self._ending is None and not ended.was_out_of_memory:
             raise _lost(f"an end from outside with code {ended.exit_code}")
@@ -119,8 +117,8 @@ class ContainerRun:
             ending = RunEnding(report["over"])
         if ending is None and self._stdout.size + self._stderr.size > self._limits.output:
             ending = RunEnding.OUTPUT
-        said = self._stdout.beginning, self._stderr.beginning
-        return make_completed(report, self._limits, ending, *said, seconds=seconds)
+        outputs = self._stdout.beginning, self._stderr.beginning
+        return make_completed(report, self._limits, ending, *outputs, seconds=seconds)
 
 
 def _order(program: Program, limits: Limits, token: str) -> bytes:

@@ -51,6 +51,11 @@ def _held(descriptor: int, status: os.stat_result, name: str | int | None) -> _H
     return _Held(descriptor, "", 0, 0)
 
 
+def _leave(code: object = None) -> None:
+    """End the run, as `exit` and `quit` do in an interpreter that has imported `site`. Raises: SystemExit."""
+    raise SystemExit(code)
+
+
 class Interpreter:
     """One session's namespace and its socket."""
 
@@ -68,6 +73,9 @@ class Interpreter:
     def serve(self) -> None:
         """Answer requests until the host closes the socket."""
         sys.modules["__main__"] = self._module
+        builtins.__dict__["exit"] = builtins.__dict__["quit"] = _leave
+        if hasattr(sys, "set_int_max_str_digits"):
+            sys.set_int_max_str_digits(0)  # integers of any length are shown; processor time bounds them
         self._capture()
         random.seed(0)
         signal.signal(signal.SIGINT, self._interrupt)
@@ -89,18 +97,16 @@ class Interpreter:
         for stream in (sys.stdout, sys.stderr):
             with suppress(Exception):
                 stream.flush()
-        said = self._said()
+        output = self._said()
         os.ftruncate(self._output, 0)
         os.lseek(self._output, 0, os.SEEK_SET)
-        return {"error": error}, said
+        return {"error": error}, output
 
     def do_read(self, fields: Fields, blob: bytes, descriptors: list[int]) -> tuple[Fields, bytes]:
-        """Answer a file's content."""
         with open(fields["path"], "rb") as file:
             return {}, file.read(int(fields["size"]) + 1)
 
     def do_write(self, fields: Fields, blob: bytes, descriptors: list[int]) -> tuple[Fields, bytes]:
-        """Write a file."""
         os.makedirs(os.path.dirname(fields["path"]) or ".", exist_ok=True)
         with open(fields["path"], "wb") as file:
             file.write(blob)
@@ -136,11 +142,11 @@ class Interpreter:
         """Leave the files of the process that this one was cloned from, for its own ones at the same paths."""
         os.chdir(self._directory)
         self._capture()
-        for held in self._files:
-            again = os.open(held.path or os.devnull, held.flags if held.path else os.O_RDWR)
-            if held.path:
-                os.lseek(again, held.offset, os.SEEK_SET)
-            os.dup2(again, held.descriptor)
+        for file in self._files:
+            again = os.open(file.path or os.devnull, file.flags if file.path else os.O_RDWR)
+            if file.path:
+                os.lseek(again, file.offset, os.SEEK_SET)
+            os.dup2(again, file.descriptor)
             os.close(again)
         return {}, b""
 
@@ -178,16 +184,15 @@ class Interpreter:
         return os.pread(self._output, head, 0) + note + os.pread(self._output, tail, size - tail)
 
     def _show(self, error: BaseException) -> None:
-        """Print a traceback without our own frames."""
-        shown = traceback.TracebackException.from_exception(error)
-        frames = [frame for frame in shown.stack if frame.filename != __file__]
-        shown.stack = traceback.StackSummary.from_list(frames)
+        trace = traceback.TracebackException.from_exception(error)
+        frames = [frame for frame in trace.stack if frame.filename != __file__]
+        trace.stack = traceback.StackSummary.from_list(frames)
         with suppress(Exception):
             sys.stdout.flush()
         if os.lseek(self._output, 0, os.SEEK_END) > self._max_output:
             os.ftruncate(self._output, self._max_output)  # its place may be full
         with suppress(Exception):
-            sys.stderr.write("".join(shown.format()))
+            sys.stderr.write("".join(trace.format()))
 
     def _interrupt(self, number: int, frame: object) -> None:
         if self._is_running:
@@ -208,7 +213,7 @@ class Interpreter:
             os.close(old)
 
     def _open_files(self, passed: list[int]) -> list["_Held"]:
-        """Return what is open besides our own; a path only for Python's files that still lie where they were opened."""
+        """Return the open files except our own; a path only for Python's files that still lie where they were."""
         ours, others, poll = {self._channel.fileno(), self._output, *passed}, [], select.poll()
         candidates = range(3, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
         for descriptor in candidates:
@@ -252,9 +257,9 @@ def warm_up() -> None:
     Python rewrites bytecode that it runs often, and makes types and modules when they are first used.
     """
     host, channel = socket.socketpair()
-    interpreter, shown = Interpreter(channel, 1000), io.StringIO()
+    interpreter, output = Interpreter(channel, 1000), io.StringIO()
     interpreter._output = os.memfd_create("output")
-    with host, channel, redirect_stdout(shown), redirect_stderr(shown):
+    with host, channel, redirect_stdout(output), redirect_stderr(output):
         for code in [b"x = 1\nprint(x)\nx + 1", b"1 / 0"] * _WARM_UPS:
             host.sendall(struct.pack("=II", 2, len(code)) + b"{}" + code)
             request = interpreter._receive()

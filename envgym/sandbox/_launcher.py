@@ -79,13 +79,13 @@ class _SandboxRequest:
 
     def limit(self, limits: list[tuple[int, int]]) -> None:
         """Limit the first process, which waits behind its gate, and report that it stands."""
-        said = b""
-        while b"}" not in said and (more := os.read(self.info, 4096)):
-            said += more
-        if not said:
+        info = b""
+        while b"}" not in info and (more := os.read(self.info, 4096)):
+            info += more
+        if not info:
             return  # its end is reported
         with suppress(ProcessLookupError):
-            self.first = int(json.loads(said)["child-pid"])
+            self.first = int(json.loads(info)["child-pid"])
             self.inside = os.pidfd_open(self.first)
             for kind, value in limits:
                 hard = value + (kind == resource.RLIMIT_CPU)  # a signal that tells why comes one second before the kill
@@ -213,9 +213,9 @@ def _clone_enclosed(root: dict[str, Any]) -> int:  # Any: decoded JSON
         if pid < 0:
             raise OSError(error, os.strerror(error))
         with ours:
-            if said := ours.recv(1):  # it is bound to this process' life, and may serve as long as that lasts
+            if byte := ours.recv(1):  # it is bound to this process' life, and may serve as long as that lasts
                 _become_nobody()
-                ours.send(said)
+                ours.send(byte)
                 return pid
         _, status = os.waitpid(pid, 0)
         error = os.waitstatus_to_exitcode(status)
@@ -239,7 +239,7 @@ def _clone_enclosed(root: dict[str, Any]) -> int:  # Any: decoded JSON
 
 def _enter_root(root: dict[str, Any], is_root: bool) -> None:
     """Make a root of what sandboxes need, and leave the machine's behind."""
-    held = {path: os.open(source, os.O_PATH) for path, source in root["binds"].items()}
+    binds = {path: os.open(source, os.O_PATH) for path, source in root["binds"].items()}
     _mount("none", "/", None, _RECURSIVE | _PRIVATE)
     copies = {path: os.open(path, os.O_PATH) for path in root["copies"] if os.path.exists(path)}
     devices = os.open("/dev", os.O_PATH)
@@ -251,7 +251,7 @@ def _enter_root(root: dict[str, Any], is_root: bool) -> None:
             shutil.copytree(source + "/", target, symlinks=True)
         else:
             shutil.copyfile(source, target)
-    for path, descriptor in held.items():
+    for path, descriptor in binds.items():
         os.makedirs(_ROOT + path)
         _mount(f"/proc/self/fd/{descriptor}", _ROOT + path, None, _BIND | _RECURSIVE)
     for path, text in root["links"].items():
@@ -264,7 +264,7 @@ def _enter_root(root: dict[str, Any], is_root: bool) -> None:
     for path in root["hidden"]:
         if os.path.isdir(_ROOT + path):
             _mount("envgym", _ROOT + path, "tmpfs", _READ_ONLY | _NO_SUID | _NO_DEV, "mode=755,size=4k")
-    for descriptor in (*held.values(), *copies.values(), devices):
+    for descriptor in (*binds.values(), *copies.values(), devices):
         os.close(descriptor)
     os.chdir(_ROOT)
     _check(_libc.syscall(_PIVOT_ROOT[platform.machine()], b".", b"."))

@@ -44,7 +44,6 @@ class LauncherClient:
     """Starts programs from a small process; see `_launcher`."""
 
     def __init__(self, root: Root) -> None:
-        """Prepare."""
         self._root = root
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
@@ -63,10 +62,8 @@ class LauncherClient:
         """Start bwrap; see `_launcher` for the descriptors. Raises: ToolInfraFailure: the launcher is dead."""
         message = json.dumps({name: getattr(order, name) for name in LaunchRequest.__slots__}).encode()
         if len(message) > MAX_REQUEST:
-            do = "put long arguments into a file"
-            raise ToolInfraFailure.of(
-                "command", f"be at most {MAX_REQUEST} bytes", len(message), where="sandbox", do=do
-            )
+            must, do = f"be at most {MAX_REQUEST} bytes", "put long arguments into a file"
+            raise ToolInfraFailure.of("command", must, len(message), where="sandbox", do=do)
         with self._lock:
             try:
                 socket.send_fds(self._started(), [message], descriptors)

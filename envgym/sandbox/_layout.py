@@ -27,7 +27,7 @@ _INSTALLED = (
 
 @cache
 def bound_directories() -> tuple[str, ...]:
-    """Return what lies outside /usr and is needed: the interpreter's own directory."""
+    """Return the directories outside /usr that programs need: the interpreter's own."""
     return () if _is_below(sys.base_prefix, "/usr") else (sys.base_prefix,)
 
 
@@ -66,15 +66,15 @@ def system_words(*, is_enclosed: bool) -> Sequence[Argument]:
 
 @cache
 def hidden_directories() -> Sequence[str]:
-    """Return what must not be seen below the bound directories: installed packages, this project, import paths."""
+    """Return the hidden paths below the bound directories: installed packages, this project, import paths."""
     installed = [path for pattern in _INSTALLED for path in glob(pattern.format(prefix=sys.base_prefix))]
     here = os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
     library = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib")}
     library |= {os.path.join(path, "lib-dynload") for path in library if path}
     imported = [path for path in (os.path.realpath(entry) for entry in sys.path if entry) if os.path.isdir(path)]
-    wanted = {*installed, here, *(path for path in imported if path not in library)}
+    paths = {*installed, here, *(path for path in imported if path not in library)}
     bound = ("/usr", *bound_directories())
-    return sorted(path for path in wanted if any(_is_below(path, top) for top in bound) and path not in bound)
+    return sorted(path for path in paths if any(_is_below(path, top) for top in bound) and path not in bound)
 
 
 def _is_below(path: str, top: str) -> bool:

@@ -138,9 +138,9 @@ def check_alone(pid: int, own: str) -> None:
         path = f"/proc/{pid}/fd/{number}"
         if os.readlink(path) == own:
             continue
-        found = os.stat(path)
-        is_harmless = stat.S_ISCHR(found.st_mode) and os.path.samestat(found, os.stat(os.devnull))
-        if not is_harmless and not (stat.S_ISREG(found.st_mode) and found.st_dev in own_places):
+        file = os.stat(path)
+        is_harmless = stat.S_ISCHR(file.st_mode) and os.path.samestat(file, os.stat(os.devnull))
+        if not is_harmless and not (stat.S_ISREG(file.st_mode) and file.st_dev in own_places):
             raise CloneRefused("it holds a descriptor that others may hold")
     if _has_shared_memory(pid):
         raise CloneRefused("it holds memory that others may hold")
@@ -158,4 +158,4 @@ def _has_shared_memory(pid: int) -> bool:
         return False
     with open(f"/proc/{pid}/smaps", "rb") as details:
         flags = [set(line.split()[1:]) for line in details if line.startswith(b"VmFlags:")]
-    return any({b"sh", b"mw"} <= found for found in flags)
+    return any({b"sh", b"mw"} <= flag_set for flag_set in flags)

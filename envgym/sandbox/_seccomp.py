@@ -1,7 +1,8 @@
 """The system calls that a sandboxed program may not make, as a classic BPF program for the kernel.
 
-A deny list: what nobody needs to compute something, and what reaches the kernel's less travelled parts. Namespaces
-and user ids already contain the program; this makes the kernel behind them smaller. Source: seccomp(2).
+A deny list of what nobody needs to compute something and what reaches the kernel's less travelled parts, among the
+calls known here. Calls that later kernels add are refused as if the kernel had none of them, so libraries fall back.
+Namespaces and user ids already contain the program; this makes the kernel behind them smaller. Source: seccomp(2).
 """
 
 import platform
@@ -27,9 +28,18 @@ _NAMING: Mapping[str, tuple[int, int]] = {
 """What gives a socket an address, or finds another by one."""
 _FAMILIES = (_UNIX, 2, 10)  # AF_UNIX, AF_INET, AF_INET6: they end at the network namespace, vsock and others need not
 
+_LAST_KNOWN = 456  # futex_requeue
+_KNOWN_BEYOND = (462,)  # mseal; statmount, listmount, open_tree_attr and those of security modules are not needed
+"""Numbers are the same on all architectures from 424 on."""
+_FCNTL = (72, 25)
+_COMMANDS = (1024, 1026, 1031)
+"""F_SETLEASE and F_NOTIFY act on files that the host and other sandboxes use, F_SETPIPE_SZ takes memory that is counted
+for the host's user."""
+
 # name: (x86_64, aarch64); None where the architecture has no such call
 _DENIED: Mapping[str, tuple[int | None, int | None]] = {
-    "acct": (163, 89), "add_key": (248, 217), "adjtimex": (159, 171), "bpf": (321, 280), "chroot": (161, 51),
+    "acct": (163, 89), "add_key": (248, 217), "adjtimex": (159, 171), "bpf": (321, 280), "cachestat": (451, 451),
+    "chroot": (161, 51),
     "clock_adjtime": (305, 266), "clock_settime": (227, 112), "delete_module": (176, 106),
     "fanotify_init": (300, 262), "finit_module": (313, 273), "fsconfig": (431, 431), "fsmount": (432, 432),
     "fsopen": (430, 430), "fspick": (433, 433), "init_module": (175, 105), "inotify_init": (253, None),
@@ -46,6 +56,7 @@ _DENIED: Mapping[str, tuple[int | None, int | None]] = {
     "request_key": (249, 218), "semget": (64, 190), "setdomainname": (171, 162), "sethostname": (170, 161),
     "setns": (308, 268), "settimeofday": (164, 170), "shmget": (29, 194), "swapoff": (168, 225),
     "swapon": (167, 224), "syslog": (103, 116), "umount2": (166, 39), "unshare": (272, 97), "userfaultfd": (323, 282),
+    "uprobe": (336, None), "uretprobe": (335, None), "uselib": (134, None),
     "vhangup": (153, 58),
 }  # fmt: skip
 _CLONE, _CLONE3, _SOCKET, _SOCKETPAIR = (56, 220), (435, 435), (41, 198), (53, 199)
@@ -73,6 +84,9 @@ def seccomp_filter(*, sockets: bool, fork_flags: int | None = None) -> bytes:
         steps += [_op(_JGE, _X32, 0, 1), _op(_RETURN, _KILL)]
     steps += _on(_CLONE3[index], [_op(_RETURN, _ERRNO | _ENOSYS)])  # its flags lie in memory: clone is used instead
     steps += _on(_CLONE[index], _clone_rule(fork_flags))
+    steps += [step for number in _KNOWN_BEYOND for step in _on(number, [_op(_RETURN, _ALLOW)])]
+    steps += [_op(_JGE, _LAST_KNOWN + 1, 0, 1), _op(_RETURN, _ERRNO | _ENOSYS)]
+    steps += _on(_FCNTL[index], _command_rule())
     refusal = [_op(_RETURN, _ERRNO | _EAFNOSUPPORT)]
     steps += _on(_SOCKET[index], _socket_rule() if sockets else refusal)
     steps += _on(_SOCKETPAIR[index], _socket_rule() if sockets else _stream_pair_rule())
@@ -110,6 +124,12 @@ def _buffer_rule() -> list[bytes]:
     sizes = [step for size in _BUFFER_SIZES for step in (_op(_JEQ, size, 0, 1), _op(_RETURN, _ERRNO))]
     option = [_op(_LOAD, _ARG2), *sizes]
     return [_op(_LOAD, _ARG1), _op(_JEQ, _SOCKET_LEVEL, 0, len(option)), *option, _op(_RETURN, _ALLOW)]
+
+
+def _command_rule() -> list[bytes]:
+    """Refuse those commands of fcntl that reach beyond the program."""
+    commands = [step for command in _COMMANDS for step in (_op(_JEQ, command, 0, 1), _op(_RETURN, _ERRNO | _EPERM))]
+    return [_op(_LOAD, _ARG1), *commands, _op(_RETURN, _ALLOW)]
 
 
 def _on(number: int, rule: Sequence[bytes]) -> list[bytes]:

@@ -34,7 +34,7 @@ class SessionWatch:
         self._is_new = False
 
     def measure(self) -> Usage:
-        """Return what the session uses, and the processor time since its last run began."""
+        """Return the session's usage, with the processor time since its last run began."""
         used = self._meter.measure(self.limits["memory"])
         return used._replace(cpu_s=used.cpu_s - self._cpu_before)
 

@@ -22,6 +22,8 @@ _CWD = 9
 """Descriptor that the shell tells its last directory to."""
 _CHUNK = 65536
 _DYING_S = 5.0
+_LAST_OUTPUT_S = 0.5
+"""Seconds for programs that still hold the output when the shell has ended."""
 _LAST_NS = 2**62
 Job = dict[str, Any]  # decoded JSON
 Mark = tuple[int, int, int, int]
@@ -117,7 +119,6 @@ def run(job: Job, root: str) -> CommandEnd:
 
 
 def _become_shell(job: Job, root: str, output_end: int, cwd_end: int) -> None:
-    """Turn into the shell."""
     os.setsid()
     nothing = os.open(os.devnull, os.O_RDONLY)
     for descriptor, number in ((nothing, 0), (output_end, 1), (output_end, 2), (cwd_end, _CWD)):
@@ -137,24 +138,32 @@ def _become_shell(job: Job, root: str, output_end: int, cwd_end: int) -> None:
 
 
 def _follow(pid: int, reading: int, deadline: float, most: int) -> tuple[bytes, str]:
-    """Collect the output until the shell ends; end it at a limit."""
+    """Collect the output until the shell ends, and of what it leaves running for a moment; end it at a limit.
+
+    Programs that read what the shell writes, as in `exec > >(tee log)`, write their last lines after it has ended.
+    """
     output, ending = bytearray(), "EXITED"
     process = os.pidfd_open(pid)
     poll = select.poll()
     poll.register(reading, select.POLLIN)
     poll.register(process, select.POLLIN)
-    is_over = False
+    is_over = has_ended = is_all_read = False
     while not is_over:
         left = deadline - time.monotonic()
         ready = dict(poll.poll(max(0.0, 1000 * left)))
         if left <= 0:
-            ending = "WALL_TIME"
-        is_over = process in ready or ending != "EXITED"
+            ending, is_over = ending if has_ended else "WALL_TIME", True
+        elif process in ready:
+            has_ended = True
+            deadline = min(deadline, time.monotonic() + _LAST_OUTPUT_S)
+            poll.unregister(process)
         if reading in ready and not is_over:
             chunk = os.read(reading, _CHUNK)
             output += chunk
             if not chunk:
                 poll.unregister(reading)
+                is_all_read = True
+        is_over = is_over or (has_ended and is_all_read)
         if len(output) > most:
             ending, is_over = "OUTPUT", True
     with suppress(ProcessLookupError):
@@ -181,7 +190,7 @@ def end_others() -> None:
 
 
 def pack(root: str, marks: dict[str, tuple[int, Mark]], job: Job) -> tuple[list[list[Any]], list[str]]:
-    """Return what lies in the directory, and the changed files. Raises: TooMuchToKeep: it is too much."""
+    """Return the directory's entries, and the changed files. Raises: TooMuchToKeep: they are too large or too many."""
     entries: list[list[Any]] = []
     changed: list[str] = []
     total, waiting = 0, [""]

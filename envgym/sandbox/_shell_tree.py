@@ -129,7 +129,6 @@ def read_result(reply: bytes, before: Tree, max_size: int) -> CommandResult:
 def _entries(
     listed: list[object], reply: bytes, start: int, before: Tree, max_size: int
 ) -> Iterator[tuple[str, TreeEntry]]:
-    """Yield the entries, each after its directory."""
     if len(listed) > MAX_ENTRIES:
         raise InvalidTree
     old = list(before.values())

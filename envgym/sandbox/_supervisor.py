@@ -136,19 +136,19 @@ class SessionSupervisor:
 
         def finish() -> None:
             self._selector.unregister(helper.channel)
-            said = json.loads(helper.channel.recv(MAX_PACKET) or b'{"refused": "it takes too long to be copied"}')
-            if "ids" in said:
-                answer = task.finish(said["ids"])
+            report = json.loads(helper.channel.recv(MAX_PACKET) or b'{"refused": "it takes too long to be copied"}')
+            if "ids" in report:
+                answer = task.finish(report["ids"])
             else:
                 task.undo()
-                answer = said
+                answer = report
             _send(reply, answer)
-            if "ids" in said and task.work == CHECK and len(self._idle) < _MAX_IDLE:
+            if "ids" in report and task.work == CHECK and len(self._idle) < _MAX_IDLE:
                 self._idle.append(helper)
             else:
                 helper.channel.close()
                 self._ended.append(helper.pid)
-            if task.work == CHECK or "ids" not in said:  # the fork is over: nobody waits for what follows
+            if task.work == CHECK or "ids" not in report:  # the fork is over: nobody waits for what follows
                 self._restock()
 
         self._selector.register(helper.channel, selectors.EVENT_READ, finish)

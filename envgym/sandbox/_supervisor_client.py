@@ -146,7 +146,7 @@ class SupervisorClient:
                 if generation is not None and (self._control is None or generation != self.generation):
                     raise _dead("another one in its place")
                 control = self._started()
-                asked = self.generation
+                own_generation = self.generation
                 message = json.dumps({"op": op, **fields}).encode()
                 try:
                     socket.send_fds(control, [message], [there.fileno(), *descriptors])
@@ -164,7 +164,7 @@ class SupervisorClient:
         close_all(*processes)
         if not text:
             with self.lock:
-                if self.generation == asked:
+                if self.generation == own_generation:
                     self._stop()
             raise _dead(got)
         answer: dict[str, Any] = json.loads(text)  # decoded JSON
@@ -253,10 +253,10 @@ class SupervisorClient:
             raise _dead(str(error)) from None
         finally:
             if not ready:
-                said = os.read(started.stderr, 4096).decode(errors="replace")[-500:]
+                message = os.read(started.stderr, 4096).decode(errors="replace")[-500:]
                 self._stop()
         if not ready:
-            raise _dead(said.strip() or "its end")
+            raise _dead(message.strip() or "its end")
         return here
 
     def _stop(self) -> None:

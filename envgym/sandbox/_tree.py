@@ -31,16 +31,16 @@ class Usage(NamedTuple):
 
 def descendants(pid: int) -> list[int]:
     """Return `pid` and the processes below it; those that end meanwhile may be missing."""
-    found: list[int] = []
+    pids: list[int] = []
     queue = [pid]
-    while queue and len(found) < _MAX_LOOKED_AT:
+    while queue and len(pids) < _MAX_LOOKED_AT:
         current = queue.pop()
-        found.append(current)
+        pids.append(current)
         with suppress(OSError):
             for thread in os.listdir(f"/proc/{current}/task"):
                 with suppress(OSError):
                     queue.extend(map(int, _read(f"/proc/{current}/task/{thread}/children").split()))
-    return found
+    return pids
 
 
 def _read(path: str) -> bytes:
@@ -77,7 +77,7 @@ class UsageMeter:
         self._extents: dict[bytes, int] = {}
 
     def measure(self, max_memory: int) -> Usage:
-        """Return what is used now; exact about shared pages only where the upper bound is over `max_memory` bytes."""
+        """Return the current usage; exact about shared pages only if the upper bound is over `max_memory` bytes."""
         records = _records(self._pid)
         self._count_cpu(records)
         tasks = [record.task for record in records.values()]
@@ -241,7 +241,7 @@ def sockets_of(pid: int) -> Iterator[str]:
 
 
 def _socket_buffer() -> int:
-    """Return what a socket holds at most of what it has sent; the filter of system calls lets no program raise it."""
+    """Return the largest size of a socket's send buffer; the filter of system calls lets no program raise it."""
     with suppress(OSError, ValueError), open("/proc/sys/net/core/wmem_default", "rb") as size:
         return int(size.read())
     return 212_992

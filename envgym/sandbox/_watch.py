@@ -81,8 +81,8 @@ def watch(started: RunningProgram, limits: Limits) -> Completed:
     report["memory"] = max(peak, int(report["memory"]))
     if ending is None and started.cgroup is not None and started.cgroup.was_out_of_memory():
         ending = RunEnding.MEMORY
-    said = bytes(chunks[started.stdout]), bytes(chunks[started.stderr])
-    return make_completed(report, limits, ending, *said, seconds=time.monotonic() - begun)
+    outputs = bytes(chunks[started.stdout]), bytes(chunks[started.stderr])
+    return make_completed(report, limits, ending, *outputs, seconds=time.monotonic() - begun)
 
 
 def make_completed(

@@ -5,8 +5,6 @@ A run costs two processes and a handful of mounts, nothing on the disk. Everythi
 """
 
 import shutil
-from collections.abc import Mapping, Sequence
-from types import MappingProxyType
 
 from envgym.errors import ToolInfraFailure
 from envgym.sandbox._bwrap_start import kernel_limits, options_of_files, reading, start_bwrap
@@ -14,21 +12,13 @@ from envgym.sandbox._cgroup import Cgroup, shared_cgroups
 from envgym.sandbox._launcher_client import Argument
 from envgym.sandbox._layout import PATH, WORK
 from envgym.sandbox._watch import RunningProgram, close_all, watch
-from envgym.sandbox.records import DEFAULT_LIMITS, Completed, Limits, Program
+from envgym.sandbox.records import Completed, Limits, Program, SandboxBackend
 
 
-class BwrapSandbox:
-    """Runs programs with bubblewrap."""
+class BwrapSandbox(SandboxBackend):
+    """Runs programs with bubblewrap; a run leaves nothing, and the launcher belongs to the whole process."""
 
-    def run(
-        self,
-        argv: Sequence[str],
-        stdin: bytes = b"",
-        files: Mapping[str, bytes] = MappingProxyType({}),
-        limits: Limits = DEFAULT_LIMITS,
-    ) -> Completed:
-        """Run a program in fresh namespaces, and wait for it. Raises: as `Sandbox.run`."""
-        program = Program(argv=tuple(argv), stdin=stdin, files=files)
+    def _complete(self, program: Program, limits: Limits) -> Completed:
         _check_installed(program)
         with shared_cgroups().making(limits.memory + limits.disk, limits.processes + 2) as cgroup:
             started, process = _start(program, limits, cgroup)
@@ -37,9 +27,6 @@ class BwrapSandbox:
             finally:
                 started.kill()
                 close_all(process, started.stdout, started.stderr, started.report)
-
-    def close(self) -> None:
-        """Do nothing: runs leave nothing, and the launcher belongs to the whole process."""
 
 
 def _start(program: Program, limits: Limits, cgroup: Cgroup | None = None) -> tuple[RunningProgram, int]:

@@ -8,16 +8,14 @@ A container has no network, no capabilities and no way to more rights; its root 
 import atexit
 import os
 import threading
-from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
-from types import MappingProxyType
 
 from envgym.errors import InvalidInput, ToolInfraFailure
 from envgym.sandbox._docker_engine import ContainerLimits, DockerEngine, WaitingContainer
 from envgym.sandbox._docker_run import ContainerRun
-from envgym.sandbox.records import DEFAULT_LIMITS, Completed, Limits, Program
+from envgym.sandbox.records import Completed, Limits, Program, SandboxBackend
 
 IMAGE = "envgym-sandbox"
 """What `docker build -t envgym-sandbox docker/sandbox` makes."""
@@ -27,7 +25,7 @@ _WORKERS = 2
 
 
 @dataclass(frozen=True, slots=True)
-class DockerSandbox:
+class DockerSandbox(SandboxBackend):
     """Runs programs in containers; all of one process with the same settings share the containers that wait."""
 
     image: str = IMAGE
@@ -40,15 +38,7 @@ class DockerSandbox:
             raise InvalidInput.of("image", "be a name", self.image, where="DockerSandbox", do=f"pass {IMAGE}")
         InvalidInput.unless(self.warm >= 0, "warm", "be at least 0", self.warm, where="DockerSandbox", do="pass 2")
 
-    def run(
-        self,
-        argv: Sequence[str],
-        stdin: bytes = b"",
-        files: Mapping[str, bytes] = MappingProxyType({}),
-        limits: Limits = DEFAULT_LIMITS,
-    ) -> Completed:
-        """Run a program in a fresh container, and wait for it. Raises: as `Sandbox.run`."""
-        program = Program(argv=tuple(argv), stdin=stdin, files=files)
+    def _complete(self, program: Program, limits: Limits) -> Completed:
         pool = _shared.pool(self)
         waiting = pool.take(ContainerLimits(memory=limits.memory, disk=limits.disk, processes=limits.processes))
         try:
@@ -153,14 +143,12 @@ class _Shared:
             return self._pools[settings]
 
     def close(self, settings: DockerSandbox) -> None:
-        """Close a pool, if there is one."""
         with self._lock:
             pool = self._pools.pop(settings, None)
         if pool is not None:
             pool.close()
 
     def close_all(self) -> None:
-        """Close all pools."""
         for settings in list(self._pools):
             self.close(settings)
         with self._lock:

@@ -8,18 +8,16 @@ import signal
 import subprocess
 import tempfile
 import threading
-from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from types import MappingProxyType
 
 from envgym.errors import InvalidInput, ToolInfraFailure
 from envgym.sandbox._bwrap_start import limits_per_process, reading
 from envgym.sandbox._watch import RunningProgram, close_all, watch
-from envgym.sandbox.records import DEFAULT_LIMITS, Completed, Limits, Program
+from envgym.sandbox.records import Completed, Limits, Program, SandboxBackend
 
 
-class LocalSandbox:
+class LocalSandbox(SandboxBackend):
     """Runs programs in a temporary directory, with limits but without isolation."""
 
     def __init__(self, *, unsafe: bool = False) -> None:
@@ -28,15 +26,7 @@ class LocalSandbox:
             do = "use bwrap, or write unsafe=True where you trust every program"
             raise InvalidInput.of("local sandbox", "be requested with unsafe=True", unsafe, where="sandbox", do=do)
 
-    def run(
-        self,
-        argv: Sequence[str],
-        stdin: bytes = b"",
-        files: Mapping[str, bytes] = MappingProxyType({}),
-        limits: Limits = DEFAULT_LIMITS,
-    ) -> Completed:
-        """Run a program, and wait for it. Raises: as `Sandbox.run`."""
-        program = Program(argv=tuple(argv), stdin=stdin, files=files)
+    def _complete(self, program: Program, limits: Limits) -> Completed:
         with tempfile.TemporaryDirectory(prefix="envgym-") as directory:
             for path, content in program.files.items():
                 target = Path(directory, path)
@@ -49,9 +39,6 @@ class LocalSandbox:
             finally:
                 started.kill()
                 close_all(started.stdout, started.stderr, started.report)
-
-    def close(self) -> None:
-        """Do nothing."""
 
 
 def _start(program: Program, directory: str, limits: Limits) -> RunningProgram:

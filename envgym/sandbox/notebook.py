@@ -12,7 +12,6 @@ class Notebook:
     """Cells run one after another in one session; the session starts with the first."""
 
     def __init__(self, limits: Limits = DEFAULT_LIMITS, cells: tuple[str, ...] = ()) -> None:
-        """Prepare a notebook in which `cells` have been run."""
         self.limits = limits
         self.cells = cells
         self._session: PythonSession | None = None

@@ -1,5 +1,6 @@
 """What a sandbox is asked and what it answers: limits, completed runs, and the protocol of a back-end."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
@@ -83,7 +84,6 @@ class Completed:
 
     @property
     def is_success(self) -> bool:
-        """True where the program exited with code 0."""
         return self.ending is RunEnding.EXITED and self.exit_code == 0
 
 
@@ -117,7 +117,7 @@ class Program:
 
 
 class Sandbox(Protocol):
-    """A place to run hostile programs; may be used by many threads."""
+    """A place to run hostile programs; may be used by many threads. A back-end may be a `SandboxBackend`."""
 
     def run(
         self,
@@ -135,3 +135,24 @@ class Sandbox(Protocol):
     def close(self) -> None:
         """Free what the back-end holds; may be called twice, and a later run starts it again."""
         ...
+
+
+class SandboxBackend(ABC):
+    """A `Sandbox` that checks what it is asked for, and leaves the run to `_complete`."""
+
+    def run(
+        self,
+        argv: Sequence[str],
+        stdin: bytes = b"",
+        files: Mapping[str, bytes] = MappingProxyType({}),
+        limits: Limits = DEFAULT_LIMITS,
+    ) -> Completed:
+        """Run a program in a fresh place, and wait for it. Raises: as `Sandbox.run`."""
+        return self._complete(Program(argv=tuple(argv), stdin=stdin, files=files), limits)
+
+    @abstractmethod
+    def _complete(self, program: Program, limits: Limits) -> Completed:
+        """Run a program to its end. Raises: ToolInfraFailure: the sandbox does not work."""
+
+    def close(self) -> None:  # noqa: B027  # most hold nothing between runs
+        """Free what the back-end holds."""

@@ -66,8 +66,6 @@ class _ClonePool:
 
 @dataclass(slots=True)
 class _ForkGroup:
-    """Sessions forked from one another."""
-
     num_alive: int = 1
     lock: AbstractContextManager[bool] = field(default_factory=threading.RLock)
     """Held by a fork, and by what ends a state that others were forked from."""
@@ -143,11 +141,9 @@ class PythonSession:
         self._supervisor.sweep()
 
     def __enter__(self) -> Self:
-        """Return the session."""
         return self
 
     def __exit__(self, *exception: object) -> None:
-        """End the session."""
         self.close()
 
     def __del__(self) -> None:
@@ -225,7 +221,6 @@ class PythonSession:
                 self._supervisor.garbage += pool.spares
 
     def _drop(self) -> None:
-        """Give the process up."""
         if self._remote is not None:
             self._supervisor.garbage.append(self._remote)
         self._remote = None
@@ -273,7 +268,7 @@ class PythonSession:
 
 
 def _kernel_limits(limits: Limits) -> list[tuple[int, int]]:
-    """Return what the kernel limits: processes of all forks together; processor time is each run's own."""
+    """Return the limits of the kernel: processes of all forks together, and no processor time, which is each run's."""
     return [
         (kind, value + (kind == resource.RLIMIT_NPROC) * 2 * MAX_LIVE_FORKS)
         for kind, value in kernel_limits(limits)
@@ -303,7 +298,7 @@ def _request(supervisor: SupervisorClient, op: str, remote: RemoteSession, **fie
 
 
 def _answer(remote: RemoteSession, max_blob: int, seconds: float) -> tuple[Fields, bytes]:
-    """Return what a process answers at once. Raises: ToolError: it refuses. SessionEnded: it does not."""
+    """Return the immediate answer of a process. Raises: ToolError: it refuses. SessionEnded: it does not."""
     answer = remote.receive(max(0.0, seconds), max_blob)
     if answer is None:
         raise SessionEnded("it does not answer")

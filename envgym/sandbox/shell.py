@@ -53,7 +53,6 @@ class ShellResult:
 
     @property
     def is_success(self) -> bool:
-        """True where the command exited with code 0."""
         return self.ending is RunEnding.EXITED and self.exit_code == 0
 
 
@@ -96,24 +95,24 @@ class ShellSession:
             InvalidInput: the session is closed.
         """
         self._check_open()
-        chosen = self.limits if limits is None else limits
+        limits = self.limits if limits is None else limits
         text = command.encode(errors="replace").decode()
         if "\0" in text or len(text.encode()) > MAX_COMMAND:
             raise ToolError(f"A command has at most {MAX_COMMAND} bytes, and no NUL.")
         job: dict[str, object] = {
             "command": text,
             "cwd": self.cwd,
-            "wall_s": chosen.wall_s,
-            "cpu_s": chosen.cpu_s,
-            "output": chosen.output,
+            "wall_s": limits.wall_s,
+            "cpu_s": limits.cpu_s,
+            "output": limits.output,
             "disk": self.limits.disk,
             "max_entries": MAX_ENTRIES,
-            "limits": limits_per_process(chosen),
+            "limits": limits_per_process(limits),
             "alone": not isinstance(self.sandbox, LocalSandbox),
         }
-        said = pack_tree(self._tree, job)
-        done = self.sandbox.run(["python3", "-I", "-S", "-c", _script()], said, {}, _outer(chosen, self.limits.disk))
-        return self._taken(done, chosen)
+        stdin = pack_tree(self._tree, job)
+        done = self.sandbox.run(["python3", "-I", "-S", "-c", _script()], stdin, {}, _outer(limits, self.limits.disk))
+        return self._taken(done, limits)
 
     def read(self, path: str) -> bytes:
         """Return a file's content; links are not followed. Raises: ToolError: there is no such file."""
@@ -146,15 +145,12 @@ class ShellSession:
         self._tree, self._is_closed = EMPTY, True
 
     def __enter__(self) -> Self:
-        """Return the session."""
         return self
 
     def __exit__(self, *exception: object) -> None:
-        """Let go of the directory."""
         self.close()
 
     def __deepcopy__(self, memo: object) -> Self:
-        """Fork."""
         return self.fork()
 
     def __getstate__(self) -> Mapping[str, object]:
@@ -180,17 +176,17 @@ class ShellSession:
         ending = done.ending
         if ending is RunEnding.EXITED:
             try:
-                said = read_result(done.stdout, self._tree, self.limits.disk)
-                ending = RunEnding(said.ending)
+                result = read_result(done.stdout, self._tree, self.limits.disk)
+                ending = RunEnding(result.ending)
             except (InvalidTree, ValueError):
                 return _undone_result(done, "the command broke its own shell")
-            if said.reason is not None:
+            if result.reason is not None:
                 return replace(
-                    _undone_result(done, said.reason), output=said.output, ending=RunEnding.DISK, exit_code=-1
+                    _undone_result(done, result.reason), output=result.output, ending=RunEnding.DISK, exit_code=-1
                 )
-            self._tree, self.cwd = said.tree, said.cwd
-            code = -1 if ending.is_limit else said.code
-            return ShellResult(output=said.output, exit_code=code, ending=ending, seconds=said.seconds)
+            self._tree, self.cwd = result.tree, result.cwd
+            code = -1 if ending.is_limit else result.code
+            return ShellResult(output=result.output, exit_code=code, ending=ending, seconds=result.seconds)
         return _undone_result(done, "all of it was stopped" if ending.is_limit else "the command ended its own shell")
 
 

@@ -6,7 +6,6 @@ all sessions of the process; a call takes one for itself, from any thread.
 
 import atexit
 import os
-import socket
 import threading
 import time
 import weakref
@@ -18,9 +17,11 @@ from secrets import token_hex
 from typing import Final
 from urllib.parse import urlsplit
 
-from envgym.error_log import log_error
 from envgym.errors import InfrastructureError, InvalidInput
-from envgym.process_log import current_ids, is_open
+from envgym.runtime.backoff import Backoff
+from envgym.runtime.error_log import log_error
+from envgym.runtime.http.client import BlockingConnection, HttpAnswer, encode_request, request_headers
+from envgym.runtime.processes.log import current_ids, is_open
 from envgym.serving import wire
 from envgym.serving.wire import Json, ServerBusy, ServerUnreachable, SessionLost
 
@@ -36,56 +37,7 @@ IDLE_S: Final = 30.0
 _GRACE_S = 10.0
 """A server that gives a call up says so itself."""
 _CONNECT_S = 10.0
-_FIRST_PAUSE_S, _MAX_PAUSE_S = 0.05, 2.0
-_MAX_HEAD_BYTES = 64 << 10
-
-
-class _Connection:
-    """One connection, for one request at a time."""
-
-    def __init__(self, host: str, port: int) -> None:
-        self._socket = socket.create_connection((host, port), timeout=_CONNECT_S)
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        self.is_used, self.last_used = False, 0.0
-
-    def exchange(self, request: bytes, within_s: float) -> tuple[int, bytes]:
-        """Send a request; return status and body of the reply. Raises: OSError: it broke, or took too long."""
-        deadline = time.monotonic() + within_s
-        self._socket.settimeout(within_s)
-        self._socket.sendall(request)
-        data = self._socket.recv(1 << 16)
-        while (end := data.find(b"\r\n\r\n")) < 0:
-            data += self._more(data, deadline, _MAX_HEAD_BYTES)
-        head = data[:end].decode("latin-1").lower()
-        _, _, after = head.partition("\r\ncontent-length:")
-        size = after.partition("\r\n")[0].strip()
-        if not head.startswith("http/1.") or not size.isdecimal():
-            raise ConnectionError("the reply is not one of an environment server")
-        body = data[end + 4 :]
-        if len(body) < int(size):
-            parts, missing = [body], int(size) - len(body)
-            while missing:
-                parts.append(self._more(data, deadline, len(data)))
-                missing -= len(parts[-1])
-            body = b"".join(parts)
-        self.is_used, self.last_used = "\r\nconnection: close" not in head, time.monotonic()
-        return int(head[9:12]), body
-
-    def _more(self, data: bytes, deadline: float, most: int) -> bytes:
-        if not data or len(data) > most:
-            raise ConnectionError("the connection was closed before the reply" if not data else "the reply is too long")
-        left = deadline - time.monotonic()
-        if left <= 0:
-            raise TimeoutError("the reply took too long")
-        self._socket.settimeout(left)
-        more = self._socket.recv(1 << 18)
-        if not more:
-            raise ConnectionError("the connection was closed in the middle of the reply")
-        return more
-
-    def close(self) -> None:
-        self._socket.close()
+_BACKOFF: Final = Backoff(0.05, 2.0)
 
 
 class ServerClient:
@@ -103,14 +55,13 @@ class ServerClient:
             raise InvalidInput.of("environment server", "have an address with a port", url, where="address", do=do)
         self.url, self._place = url, (parts.hostname, port)
         self._token = token
-        authorization = f"Authorization: Bearer {token}\r\n" if token else ""
-        self._head = f" HTTP/1.1\r\nHost: {parts.netloc}\r\n{authorization}Content-Length: "
+        self._headers = request_headers(parts.netloc, token)
         self.call_s, self.lease_s, self.reconnect_s = CALL_S, 60.0, RECONNECT_S
         self.held: dict[str, None] = {}
         """Ids of the sessions of this process."""
         self.has_left = False
         """Whether it is asked for no new session; one that does not answer any more is not waited for."""
-        self._idle: deque[_Connection] = deque()
+        self._idle: deque[BlockingConnection] = deque()
         self._renewer: threading.Thread | None = None
         self._lock = threading.Lock()
         _clients.add(self)
@@ -152,33 +103,36 @@ class ServerClient:
         if len(content) > wire.MAX_BODY_BYTES:
             must, do = f"have at most {wire.MAX_BODY_BYTES} bytes", "send less at once"
             raise InvalidInput.of("message", must, len(content), where=self.url, do=do)
-        return f"POST {path}{self._head}{len(content)}\r\n\r\n".encode("latin-1") + content
+        return encode_request("POST", path, self._headers, content)
 
     def send(self, request: bytes, *, within_s: float | None = None, reconnect_s: float | None = None) -> Json:
         """Send what `written` returned, as `request` does."""
-        status, body = self._exchange(
+        answer = self._exchange(
             request,
             within_s=self.call_s + _GRACE_S if within_s is None else within_s,
             reconnect_s=self.reconnect_s if reconnect_s is None else reconnect_s,
         )
         try:
-            reply = wire.decode(body)
+            reply = wire.decode(answer.body)
         except InvalidInput as error:
-            raise self._stranger(f"status {status} and {body[:60]!r}") from error
-        if status == HTTPStatus.OK:
+            raise self._stranger(f"status {answer.status} and {answer.body[:60]!r}") from error
+        if answer.status == HTTPStatus.OK:
             return reply
-        if status == HTTPStatus.UNAUTHORIZED:
+        if answer.status == HTTPStatus.UNAUTHORIZED:
             got, do = "another" if self._token else "none", f"export its token as {wire.TOKEN_VARIABLE}"
             raise InvalidInput.of("token", "be the server's", got, where=self.url, do=do)
-        raise wire.error_of(reply) or self._stranger(f"status {status}")
+        raise wire.error_of(reply) or self._stranger(f"status {answer.status}")
 
     def _stranger(self, got: str) -> InvalidInput:
         do = "correct the address, or start `envgym serve` there"
         return InvalidInput.of("address", "be that of an environment server of envgym", got, where=self.url, do=do)
 
-    def _exchange(self, request: bytes, *, within_s: float, reconnect_s: float) -> tuple[int, bytes]:
+    def _connect(self) -> BlockingConnection:
+        return BlockingConnection(*self._place, connect_s=_CONNECT_S, body_bytes=wire.MAX_BODY_BYTES)
+
+    def _exchange(self, request: bytes, *, within_s: float, reconnect_s: float) -> HttpAnswer:
         deadline: float | None = None  # counted from the first failure: what was sent before may have taken long
-        pause = _FIRST_PAUSE_S
+        attempt = 0
         while True:
             connection = None
             is_reused = False
@@ -186,7 +140,7 @@ class ServerClient:
                 with suppress(IndexError):
                     connection = self._idle.pop()
                 if connection is None:
-                    connection = _Connection(*self._place)
+                    connection = self._connect()
                 is_reused, connection.is_used = connection.is_used, False
                 answer = connection.exchange(request, within_s)
                 if connection.is_used:
@@ -202,12 +156,13 @@ class ServerClient:
                     continue  # the server had closed it while nobody used it
                 deadline = time.monotonic() + reconnect_s if deadline is None else deadline
                 is_late = connection is not None and isinstance(error, TimeoutError)
-                if is_late or self.has_left or time.monotonic() + pause > deadline:
+                pause_s = _BACKOFF.pause_s(attempt)
+                if is_late or self.has_left or time.monotonic() + pause_s > deadline:
                     do = "look at its log, start it again, or correct the address"
                     got = str(error) or type(error).__name__
                     raise ServerUnreachable.of("environment server", "answer", got, where=self.url, do=do) from error
-            time.sleep(pause)
-            pause = min(2 * pause, _MAX_PAUSE_S)
+            time.sleep(pause_s)
+            attempt += 1
 
     def close_idle(self, idle_s: float = 0.0) -> None:
         """Close the connections that nobody has used for so long; the one used last is used first."""
@@ -236,13 +191,13 @@ class ServerClient:
         while True:
             time.sleep(self.lease_s / 3)
             with self._lock:
-                held = list(self.held)
-                if self.has_left and not held:
+                sessions = list(self.held)
+                if self.has_left and not sessions:
                     self._renewer = None
                     return
             try:
-                if held:
-                    self.request(wire.RENEW, {"sessions": held}, within_s=CLOSE_S, reconnect_s=0)
+                if sessions:
+                    self.request(wire.RENEW, {"sessions": sessions}, within_s=CLOSE_S, reconnect_s=0)
             except (InfrastructureError, InvalidInput) as error:
                 log_error(error, "the sessions of an environment server could not be renewed")
 
@@ -269,7 +224,6 @@ class EnvSession:
     """A session on a server, whose requests are numbered."""
 
     def __init__(self, client: ServerClient, session_id: str) -> None:
-        """Name a session that exists, or will."""
         self.client, self.id = client, session_id
         self._number = 0
         self._is_lost = False
@@ -324,7 +278,7 @@ class EnvSession:
 
 
 def log_ids() -> Json:
-    """Return what the server's log says of a request, where there is a log."""
+    """The ids under which the server's log has a request; none without a log."""
     return {"ids": current_ids().header()} if is_open() else {}
 
 
@@ -336,9 +290,9 @@ def new_session_id() -> str:
 def attempts() -> Iterator[bool]:
     """Yield, with growing pauses between, whether the wait for a free session is over."""
     deadline = time.monotonic() + BUSY_S
-    pause = ServerBusy.retry_after_s
-    while (left := deadline - time.monotonic()) > 0:
+    backoff, attempt = _BACKOFF._replace(first_s=ServerBusy.retry_after_s), 0
+    while (left_s := deadline - time.monotonic()) > 0:
         yield False
-        time.sleep(min(pause, left))
-        pause = min(2 * pause, _MAX_PAUSE_S)
+        time.sleep(backoff.pause_s(attempt, left_s=left_s))
+        attempt += 1
     yield True

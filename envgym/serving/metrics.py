@@ -14,7 +14,6 @@ class ServerMetrics:
     """What a server has done since it began."""
 
     def __init__(self) -> None:
-        """Begin at 0."""
         self.requests: Counter[tuple[str, str]] = Counter()
         """By path and status."""
         self.opened = self.forked = self.busy = 0
@@ -24,12 +23,10 @@ class ServerMetrics:
         self._seconds = 0.0
 
     def time_call(self, seconds: float) -> None:
-        """Count one call of an env."""
         self._buckets[bisect_left(SECONDS, seconds)] += 1
         self._seconds += seconds
 
     def text(self, gauges: Mapping[str, float]) -> str:
-        """Return all, and `gauges` by name, as `/metrics` shows it."""
         lines: list[str] = []
         for name, value in gauges.items():
             lines += [f"# TYPE envgym_{name} gauge", f"envgym_{name} {value:g}"]

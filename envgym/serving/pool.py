@@ -3,21 +3,17 @@
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from functools import cache
 
 from envgym.errors import EnvFailure, InfrastructureError, InvalidInput
-from envgym.process_log import log_event
-from envgym.server_list import WatchedServers, warn_user
+from envgym.runtime.membership import FOLLOW_S, WatchedServers
+from envgym.runtime.processes.log import log_event
 from envgym.serving import wire
 from envgym.serving.client import EnvSession, ServerClient, attempts, log_ids, new_session_id
+from envgym.serving.fields import check_description
 from envgym.serving.wire import Json, ServerBusy, ServerUnreachable
-
-_FOLLOW_S = 0.25
-"""Between two looks at the list."""
-_AGAIN_S = 2.0
-"""Until a server that could not join is tried again, while its address is in the list."""
 
 
 class ServerPool:
@@ -37,7 +33,7 @@ class ServerPool:
         self._changed = threading.Condition()
 
     def describe(self, env_id: str, settings: Json) -> Json:
-        """Return what the servers say of an environment.
+        """Ask the servers for the description of an environment.
 
         With a list, servers that do not answer are left out where another does: each compares the environment with what
         is returned here when it opens a session.
@@ -45,20 +41,20 @@ class ServerPool:
         Raises: InvalidInput, UnknownName: what a server refuses, that none can be reached in time, or that two differ.
         """
         deadline = time.monotonic() + self._wait_s
-        found: dict[str, Json] = {}
+        descriptions: dict[str, Json] = {}
         try:
-            while not found:
+            while not descriptions:
                 for client in self.clients:
                     try:
-                        found[client.url] = _describe(client, env_id, settings)
+                        descriptions[client.url] = _describe(client, env_id, settings)
                     except ServerUnreachable:
                         if not self._wait_s:
                             raise
-                if not found:
+                if not descriptions:
                     self._wait_for_server(deadline)
         except EnvFailure as error:
             raise InvalidInput(str(error)) from error
-        (first, described), *others = found.items()
+        (first, described), *others = descriptions.items()
         for url, other in others:
             if other["digest"] != described["digest"]:
                 raise _other(env_id, first, url)
@@ -129,7 +125,7 @@ class ServerPool:
         left = deadline - time.monotonic()
         if left > 0:
             with self._changed:
-                self._changed.wait(min(left, _FOLLOW_S))
+                self._changed.wait(min(left, FOLLOW_S))
         if left <= 0 or not self._wait_s:
             got = ", ".join(client.url for client in self.clients) or "none"
             do = "look at their logs, start one again, or add another with envgym servers"
@@ -142,9 +138,7 @@ class ServerPool:
     def following(self, servers: WatchedServers, *, wait_s: float) -> Iterator[None]:
         """Let servers join and leave during a block, as a list says; its end leaves the pool as it was constructed.
 
-        Args:
-            servers: the list.
-            wait_s: longest wait of a session for a server where none answers.
+        `wait_s` is the longest wait of a session for a server where none answers.
         """
         self._wait_s = wait_s
         is_over = threading.Event()
@@ -160,37 +154,30 @@ class ServerPool:
         with self._changed:
             is_over.set()
             self._wait_s = 0.0
-            self._let_leave(tuple(client.url for client in self._first))
+            first = {client.url for client in self._first}
+            self._let_leave([client.url for client in self.clients if client.url not in first])
             used = {client.url: client for client in self.clients}
             self._first = self.clients = tuple(used.get(client.url) or client.renewed() for client in self._first)
             self._changed.notify_all()
 
     def _follow(self, servers: WatchedServers, is_over: threading.Event) -> None:
-        urls = tuple(client.url for client in self.clients)
-        told: dict[str, str] = {}
-        tried: dict[str, float] = {}
-        while not is_over.wait(_FOLLOW_S):
-            changed = servers.changed()
+        while not is_over.wait(FOLLOW_S):
+            changes = servers.changes([client.url for client in self.clients])
             with self._changed:
                 if is_over.is_set():
                     return
-                urls = urls if changed is None else changed
-                self._let_leave(urls)
-            for url in set(urls) - {client.url for client in self.clients}:
-                if time.monotonic() - tried.get(url, -_AGAIN_S) < _AGAIN_S:
-                    continue
-                tried[url] = time.monotonic()
+                self._let_leave(changes.leaving)
+            for url in changes.joining:
                 try:
                     self._join(url, is_over)
                 except (EnvFailure, InvalidInput) as error:
-                    if told.get(url) != str(error) and not is_over.is_set():
-                        told[url] = str(error)
-                        warn_user(f"{url} cannot join: {error}")
+                    if not is_over.is_set():
+                        servers.note_failure(url, error)
 
-    def _let_leave(self, urls: tuple[str, ...]) -> None:
-        """Send no new sessions to servers that are not in the list, and forget those without any; under the lock."""
-        leaving = [client for client in self.clients if client.url not in urls]
-        self.clients = tuple(client for client in self.clients if client.url in urls)
+    def _let_leave(self, urls: Collection[str]) -> None:
+        """Send no new sessions to some servers, and forget those that have left without any; under the lock."""
+        leaving = [client for client in self.clients if client.url in urls]
+        self.clients = tuple(client for client in self.clients if client.url not in urls)
         for client in leaving:
             client.has_left = True
             self._left[client.url] = client
@@ -222,11 +209,13 @@ class ServerPool:
 
 
 def _describe(client: ServerClient, env_id: str, settings: Json) -> Json:
-    """Return what a server says of an environment. Raises: as `ServerClient.request`."""
+    """Ask a server for the description of an environment. Raises: as `ServerClient.request`."""
     data = {**wire.versions(), "time": time.time(), "env": env_id, "settings": settings}
-    found = client.request(wire.DESCRIBE, data, reconnect_s=0)
-    client.call_s, client.lease_s = found["call_s"], found["lease_s"]
-    return found
+    reply = client.request(wire.DESCRIBE, data, reconnect_s=0)
+    with wire.reading(client.url):
+        check_description(reply)
+    client.call_s, client.lease_s = reply["call_s"], reply["lease_s"]
+    return reply
 
 
 def _other(env_id: str, first: str, second: str) -> InvalidInput:

@@ -16,18 +16,19 @@ from typing import Any, Final, NamedTuple, Self
 
 from envgym.core.json_types import JsonObject
 from envgym.core.messages import Action
-from envgym.core.serialize import action_from_json, task_from_json, task_to_json
+from envgym.core.serialize import task_from_json, task_to_json
 from envgym.core.tasks import Split, Task
 from envgym.env import Env, ForkCapability
 from envgym.errors import InvalidInput, ResetNeeded, ToolError
-from envgym.forking import LateGenerator
 from envgym.party import Party
 from envgym.records import ResetRecord, ResetResult, StepRecord
+from envgym.seeds import read_seed
 from envgym.serving import wire
 from envgym.serving.client import EnvSession
+from envgym.serving.fields import FACTS, check_beginning, check_task, check_turn
 from envgym.serving.pool import ServerPool, pool_of
 from envgym.serving.wire import Json, ServerUnreachable, SessionLost
-from envgym.tools import Tool, ToolSpec
+from envgym.tools import Tool
 
 _REMOTE = re.compile(r"(?P<scheme>https?)://(?P<places>[^/\s]+)/(?P<env_id>.+)")
 _MAX_TASKS: Final = 10_000
@@ -75,7 +76,6 @@ class RemoteTasks:
         self._lock = Lock()
 
     def size(self, split: Split) -> int | None:
-        """Return the number of tasks in `split`, or None where the supply does not end."""
         return self._sizes[split.value]
 
     def task(self, split: Split, index: int) -> Task:
@@ -85,12 +85,20 @@ class RemoteTasks:
             if place not in self._kept:
                 count = _PAGE if self._last == (split, index - 1) else 1
                 data = {**self._request, "split": split.value, "start": index, "count": count}
-                page = self._pool.request(wire.TASKS, data)["tasks"]
-                self._kept |= {(split, index + number): task_from_json(item) for number, item in enumerate(page)}
+                self._keep(split, index, self._pool.request(wire.TASKS, data))
                 while len(self._kept) > _MAX_TASKS:
                     self._kept.popitem(last=False)
             self._last = place
             return self._kept[place]
+
+    def _keep(self, split: Split, start: int, reply: Json) -> None:
+        """Keep the tasks of a reply; the first is that of index `start`. Raises: EnvFailure: it holds none."""
+        with wire.reading(str(self._request["env"])):
+            page = reply["tasks"][:_PAGE]
+            for item in page:
+                check_task(item)
+            self._kept |= {(split, start + number): task_from_json(item) for number, item in enumerate(page)}
+            self._kept.move_to_end((split, start))  # of a page without a task there is none
 
 
 class RemoteEnvKind:
@@ -100,6 +108,7 @@ class RemoteEnvKind:
         """Ask the servers. Raises: InvalidInput, UnknownName: as `ServerPool.describe`."""
         self.pool = pool
         self.description = data = pool.describe(env_id, settings)
+        self.url = pool.clients[0].url if pool.clients else "environment server"
         self.tools = wire.tools_from_wire(data["tools"])
         self.tasks = RemoteTasks(pool, env_id, settings, data["sizes"])
         self.opening: Json = {"env": env_id, "settings": settings, "digest": data["digest"]}
@@ -141,22 +150,24 @@ class RemoteEnv(Env[None]):
             raise InvalidInput.of("parties", "be none for an env on a server", sorted(parties), where=env_id, do=do)
         super().__init__(render_mode=render_mode)
         try:
-            given = wire.encode(settings)
+            encoded = wire.encode(settings)
         except (TypeError, ValueError) as error:
             do = "pass numbers, texts, lists and mappings"
             raise InvalidInput.of("settings", "have a form in JSON", str(error), where=env_id, do=do) from error
-        self._kind = _kind(pool_of(remote.urls), remote.env_id, given)
+        self._kind = _kind(pool_of(remote.urls), remote.env_id, encoded)
         data = self._kind.description
-        self.system_prompt = data["system_prompt"]
         self.fork_capability = ForkCapability(data["fork_capability"])  # type: ignore[misc]  # here, of each env
-        self.chance_score, self.optimum = data["chance_score"], data["optimum"]
-        self.reward_range = tuple(data["reward_range"])
-        self.unchecked = data["unchecked"]  # type: ignore[misc]  # likewise
-        self.max_turns = data["max_turns"]
+        self._take_facts({})
         self.tasks = self._kind.tasks
         self._session: EnvSession | None = None
         self._losses: list[str] = []
         """Why sessions of this env, or of one forked from it, were lost."""
+
+    def _take_facts(self, changed: Json) -> None:
+        """Say of itself what the env on the server says; `changed`: what its last reset changed."""
+        facts = {**{name: self._kind.description[name] for name in FACTS}, **changed}
+        facts["reward_range"] = tuple(facts["reward_range"])
+        vars(self).update(facts)
 
     @property
     def has_lost_session(self) -> bool:
@@ -169,25 +180,32 @@ class RemoteEnv(Env[None]):
 
     def reset(self, *, seed: int | None = None, options: Mapping[str, Any] | None = None) -> ResetResult:
         """Start an episode, in a session that is opened where there is none. Raises: as `Env.reset`."""
+        if seed is not None:
+            seed = read_seed(seed, where=self.name)
         is_first = self._np_random_seed is None
-        LateGenerator.reset(self, seed=seed)
+        self._take_seed(seed)
         self._is_over = True
-        given = (options or {}).get("task")
-        if given is not None and not isinstance(given, Task):
+        task = (options or {}).get("task")
+        if task is not None and not isinstance(task, Task):
             do = "take one from env.unwrapped.tasks"
-            raise InvalidInput.of("options['task']", "be a Task", given, where=self.name, do=do)
-        sent = dict(options or {})
-        if given is not None:
-            sent["task"] = task_to_json(given)
-        reply = self._begin({"seed": self._np_random_seed if is_first else seed, "options": sent})
-        task = task_from_json(reply["task"]) if given is None else given
-        first = wire.observation_from_wire(reply["observation"])
-        tools: tuple[ToolSpec, ...] = (
-            self._kind.tools if reply["tools"] is None else wire.tools_from_wire(reply["tools"])
-        )
-        self._task, self._turn, self._is_over, self._last = task, 0, False, first
-        record = ResetRecord(task=task, observation=first, system_prompt=self.system_prompt, tools=tools, seed=seed)
-        return ResetResult(first, {"envgym": record})
+            raise InvalidInput.of("options['task']", "be a Task", task, where=self.name, do=do)
+        fields = dict(options or {})
+        if task is not None:
+            fields["task"] = task_to_json(task)
+        reply = self._begin({"seed": self._np_random_seed if is_first else seed, "options": fields})
+        with wire.reading(self._kind.url):
+            check_beginning(reply)
+            record = ResetRecord(
+                task=task_from_json(reply["task"]) if task is None else task,
+                observation=wire.observation_from_wire(reply["observation"]),
+                system_prompt=reply["facts"].get("system_prompt", self._kind.description["system_prompt"]),
+                tools=self._kind.tools if reply["tools"] is None else wire.tools_from_wire(reply["tools"]),
+                seed=seed,
+                plain=None if reply["plain"] is None else wire.observation_from_wire(reply["plain"]),
+            )
+        self._take_facts(reply["facts"])
+        self._task, self._turn, self._is_over, self._last = record.task, 0, False, record.observation
+        return ResetResult(record.observation, {"envgym": record})
 
     def _begin(self, data: Json) -> Json:
         """Reset the env of the session; where there is none any more, that of a new one if a seed makes it the same."""
@@ -201,18 +219,24 @@ class RemoteEnv(Env[None]):
 
     def _play(self, action: Action) -> StepRecord:
         """Play one turn on the server. Raises: InfrastructureError: it does not answer, or has lost the session."""
-        sent = wire.action_to_wire(action)
+        message = wire.action_to_wire(action)
         try:
-            reply = self._call(wire.STEP, action=sent)
+            reply = self._call(wire.STEP, action=message)
         except RecursionError:
-            told = Action(str(action), content=action.content, thinking=action.thinking, malformed=(_TOO_DEEP,))
-            reply = self._call(wire.STEP, action=wire.action_to_wire(told))
-        return wire.step_from_wire(reply, action)
+            unread = Action(str(action), content=action.content, thinking=action.thinking, malformed=(_TOO_DEEP,))
+            reply = self._call(wire.STEP, action=wire.action_to_wire(unread))
+        try:
+            check_turn(reply)
+            return wire.step_from_wire(reply, action)
+        except wire.UNREADABLE as error:
+            raise wire.unreadable(error, self._kind.url) from error
 
     def oracle(self) -> str:
         """Return the best next action. Raises: NoOracle: the env has none. InvalidInput: the server does not tell."""
-        action = self._call(wire.ORACLE)["action"]
-        return action if isinstance(action, str) else action_from_json(action)
+        reply = self._call(wire.ORACLE)
+        with wire.reading(self._kind.url):
+            action = reply["action"]
+            return action if isinstance(action, str) else wire.action_from_wire(action)
 
     def fork(self) -> Self:
         """Return an independent copy on the same server. Raises: as `Env.fork`."""
@@ -226,7 +250,6 @@ class RemoteEnv(Env[None]):
         return twin
 
     def close(self) -> None:
-        """End the session."""
         session, self._session = self._session, None
         if session is not None:
             session.close()
@@ -251,10 +274,10 @@ class RemoteEnv(Env[None]):
     def __reduce__(self) -> tuple[object, ...]:
         """Travel with a copy of the session, which the server keeps for a while; what is read from it forks it."""
         state = {name: value for name, value in vars(self).items() if name not in ("_kind", "_session", "tasks")}
-        kept = None
+        copy = None
         if self._session is not None:
-            kept = self._session.fork(keep=True)
-        return partial(_restore, type(self)), (*self._made_with, state, kept and (kept.client.url, kept.id))
+            copy = self._session.fork(keep=True)
+        return partial(_restore, type(self)), (*self._made_with, state, copy and (copy.client.url, copy.id))
 
 
 def _restore(
@@ -262,13 +285,12 @@ def _restore(
     args: tuple[Any, ...],  # of its constructor
     kwargs: dict[str, Any],
     state: dict[str, Any],
-    kept: tuple[str, str] | None,
+    session: tuple[str, str] | None,
 ) -> RemoteEnv:
-    """Make an env again from what `RemoteEnv.__reduce__` wrote."""
     env = cls(*args, **kwargs)
     vars(env).update(state)
-    if kept is not None:
-        url, session_id = kept
+    if session is not None:
+        url, session_id = session
         env._session = EnvSession(env._kind.pool.client_of(url), session_id).fork()
     return env
 

@@ -12,14 +12,22 @@ from envgym.core.messages import Action
 from envgym.core.serialize import action_to_json, task_to_json
 from envgym.core.tasks import Split
 from envgym.env import Env
-from envgym.error_log import log_error
 from envgym.errors import EnvgymError, InfrastructureError, InvalidInput, UnknownName, sentence
-from envgym.http_server import is_loopback
-from envgym.process_log import Ids, about, log_event
+from envgym.runtime.error_log import log_error
+from envgym.runtime.http.server import HttpLimits, HttpReply, HttpRequest, HttpServer
+from envgym.runtime.processes.log import Ids, about, log_event
 from envgym.serving import wire
-from envgym.serving.http import HttpLimits, HttpReply, HttpServer, error_reply, json_reply
+from envgym.serving.fields import check_opening, check_request
 from envgym.serving.metrics import CONTENT_TYPE, ServerMetrics
-from envgym.serving.sessions import PendingReply, Session, SessionLimits, SessionTable, attempt
+from envgym.serving.sessions import (
+    PendingReply,
+    Session,
+    SessionLimits,
+    SessionTable,
+    attempt,
+    error_reply,
+    json_reply,
+)
 from envgym.serving.templates import EnvTemplate, Templates
 from envgym.serving.wire import Json, ServerBusy, SessionLost
 
@@ -46,21 +54,19 @@ class EnvServer:
         http_limits: HttpLimits | None = None,
         has_oracle: bool = True,
     ) -> None:
-        """Serve nothing yet.
-
-        Args:
-            templates: the environments.
-            token: what a client must know; None: nothing.
-            limits: of sessions.
-            http_limits: of connections.
-            has_oracle: whether clients may ask an env for its best next action, which tells answers.
-        """
+        """Serve nothing yet; with `has_oracle` clients may ask an env for its best next action, which tells answers."""
         self.templates, self.has_oracle = templates, has_oracle
         self.metrics = ServerMetrics()
         self.sessions = SessionTable(
             limits or SessionLimits(), on_end=lambda reason: self.metrics.ended.update([reason])
         )
-        self.http = HttpServer(self._handle, token=token, limits=http_limits)
+        http_limits = http_limits or HttpLimits(body_bytes=wire.MAX_BODY_BYTES)
+        self.http = HttpServer(
+            self._handle,
+            token=token,
+            limits=http_limits,
+            error_form=lambda status, detail: error_reply(InvalidInput(detail), status),
+        )
         self._helpers = ThreadPoolExecutor(max_workers=_NUM_HELPERS, thread_name_prefix="env-server")
         """For what may wait and belongs to no session: making an environment known, drawing tasks."""
         self._routes: Mapping[str, Callable[[Json], PendingReply]] = {
@@ -77,17 +83,7 @@ class EnvServer:
 
     async def listen(self, host: str, port: int) -> str:
         """Begin to answer; return the address. Raises: InvalidInput: it cannot be used, or needs a token."""
-        is_local = is_loopback(host)
-        if not is_local and not self.http.token:
-            do = "listen on 127.0.0.1, or set a token"
-            raise InvalidInput(sentence("server", "have a token where others reach it", "none", where=host, do=do))
-        url = f"http://{f'[{host}]' if ':' in host else host}:{{port}}"
-        try:
-            await self.http.listen(host, port, url=url, is_local=is_local)
-        except (OSError, OverflowError) as error:
-            got, reason = f"{host} port {port}", getattr(error, "strerror", None) or str(error)
-            do = "choose another --port (0 takes a free one) or --host"
-            raise InvalidInput.of("address", "be free to listen on", got, where=reason, do=do) from None
+        await self.http.listen(host, port)
         self._expiry = asyncio.ensure_future(self.sessions.expire())
         return self.http.url
 
@@ -100,10 +96,10 @@ class EnvServer:
 
     # ---- requests ----------------------------------------------------------------------------------------------------
 
-    def _handle(self, method: str, path: str, body: bytes) -> PendingReply:
+    def _handle(self, request: HttpRequest) -> PendingReply:
         """Answer a request; whatever is wrong with it is the reply."""
-        reply = self._reply(method, path, body)
-        _after(reply, lambda reply: self._count(path, reply))
+        reply = self._reply(request.method, request.path, request.body)
+        _after(reply, lambda reply: self._count(request.path, reply))
         return reply
 
     def _reply(self, method: str, path: str, body: bytes) -> PendingReply:
@@ -113,9 +109,14 @@ class EnvServer:
         if route is None:
             return _not_found("POST", path, self._routes)
         try:
-            return route(wire.decode(body))
+            data = wire.decode(body)
+            check_request(data, path)
+            return route(data)
         except EnvgymError as error:
             return self._refuse(error)
+        except RecursionError:
+            do = "send what envgym sends"
+            return self._refuse(InvalidInput.of("message", "not be nested so deep", "more", where=path, do=do))
 
     def _get(self, path: str) -> HttpReply:
         if path == wire.METRICS:
@@ -133,8 +134,8 @@ class EnvServer:
         return error_reply(error, next((status for kind, status in _STATUS if isinstance(error, kind)), default))
 
     def _count(self, path: str, reply: HttpReply) -> None:
-        known = path if path in self._routes or path in (wire.HEALTH, wire.METRICS) else "other"
-        self.metrics.requests[known, str(reply.status.value)] += 1
+        route = path if path in self._routes or path in (wire.HEALTH, wire.METRICS) else "other"
+        self.metrics.requests[route, str(reply.status.value)] += 1
 
     # ---- environments ------------------------------------------------------------------------------------------------
 
@@ -151,7 +152,7 @@ class EnvServer:
     def _tasks(self, data: Json) -> Json:
         template = self.templates.get(data.get("env"), data.get("settings"))
         start, count = data.get("start"), data.get("count")
-        if not isinstance(start, int) or not isinstance(count, int) or start < 0 or count < 1:
+        if start is None or count is None or not 0 <= start < 2**63 or count < 1:
             must, do = "be whole numbers, of at least 0 and 1", "send e.g. 0 and 64"
             raise InvalidInput.of("start and count", must, (start, count), where=wire.TASKS, do=do)
         return {"tasks": template.page(Split.parse(str(data.get("split")), where=wire.TASKS), start, count)}
@@ -180,11 +181,10 @@ class EnvServer:
         if data.get("digest") != template.description["digest"]:
             must, do = "be as it was described to this client", "start the client again"
             raise InvalidInput.of(template.env_id, must, "another version or settings", where=self.http.url, do=do)
-        for session in self.sessions.having(data.get("session")):
-            repeated = session.repeated(data.get("number"))
-            if repeated is not None:
-                return repeated
-        session = self.sessions.add(data.get("session"), template)
+        repeated = self.sessions.repeated(data["session"], data) if "session" in data else None
+        if repeated is not None:
+            return repeated
+        session = self.sessions.add(data.get("session"), template, data)
         self.metrics.opened += 1
         reply = session.submit(0, partial(_logged, _reset, session, data))
         _after(reply, lambda _: self._end_without_env(session))
@@ -196,11 +196,10 @@ class EnvServer:
 
     def _call(self, answer: Callable[[Session, Json], Json], data: Json) -> PendingReply:
         session = self.sessions.get(data.get("session"))
-        number = data.get("number")
+        number: int = data.get("number", -1)
         repeated = session.repeated(number)
         if repeated is not None:
             return repeated
-        assert isinstance(number, int), "it is the next number"
         started = time.perf_counter()
         reply = session.submit(number, partial(_logged, answer, session, data))
         _after(reply, lambda _: self.metrics.time_call(time.perf_counter() - started))
@@ -214,11 +213,10 @@ class EnvServer:
 
     def _fork(self, data: Json) -> PendingReply:
         session = self.sessions.get(data.get("session"))
-        for child in self.sessions.having(data.get("to")):
-            repeated = child.repeated(0)
-            if repeated is not None:
-                return repeated
-        child = self.sessions.add(data.get("to"), session.template)
+        repeated = self.sessions.repeated(data["to"], data) if "to" in data else None
+        if repeated is not None:
+            return repeated
+        child = self.sessions.add(data.get("to"), session.template, data)
         child.is_kept = data.get("keep") is True
         self.metrics.forked += 1
         reply = child.submit(0, partial(_copy, session, child), of=session)
@@ -250,21 +248,23 @@ def _logged(answer: Callable[[Session, Json], Json], session: Session, data: Jso
 
 
 def _reset(session: Session, data: Json) -> Json:
-    """Make the env where there is none, and reset it."""
     template = session.template
     if session.env is None:
         session.env = template.make()
-    options = data.get("options")
-    given = options.get("task") if isinstance(options, dict) else None
-    if isinstance(options, dict) and isinstance(given, dict):
-        options = {**options, "task": template.resolve(given)}
+    check_opening(data, wire.RESET)
+    options = data.get("options") or {}
+    task = options.get("task")
+    if task is not None:
+        options = {**options, "task": template.resolve(task)}
     record = session.env.reset(seed=data.get("seed"), options=options).info["envgym"]
-    if given is None:
+    if task is None:
         template.remember(record.task)
     return {
-        "task": None if given is not None else task_to_json(wire.without_payload(record.task)),
+        "task": None if task is not None else task_to_json(wire.without_payload(record.task)),
         "observation": wire.observation_to_wire(record.observation),
+        "plain": None if record.plain is None else wire.observation_to_wire(record.plain),
         "tools": None if record.tools == template.tools else wire.tools_to_wire(record.tools),
+        "facts": template.changed_facts(session.env, record.system_prompt),
     }
 
 
@@ -313,8 +313,8 @@ def _env_of(session: Session) -> Env[Any]:
     return session.env
 
 
-def _not_found(method: str, path: str, known: Sequence[str] | Mapping[str, object]) -> HttpReply:
-    must, do = f"be one of {', '.join(known)}", "check that this is the server that is meant"
+def _not_found(method: str, path: str, paths: Sequence[str] | Mapping[str, object]) -> HttpReply:
+    must, do = f"be one of {', '.join(paths)}", "check that this is the server that is meant"
     return error_reply(UnknownName(sentence("path", must, path, where=method, do=do)), HTTPStatus.NOT_FOUND)
 
 

@@ -5,7 +5,9 @@ then in a thread of the session's own, which also makes it and closes it.
 """
 
 import asyncio
+import hashlib
 import logging
+import math
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -15,11 +17,11 @@ from typing import Any, Final, NamedTuple
 
 from envgym.core.json_types import visible
 from envgym.env import Env
-from envgym.error_log import log_error
 from envgym.errors import EnvFailure, EnvgymError, InvalidInput
-from envgym.serving.http import HttpReply, error_reply, json_reply
+from envgym.runtime.error_log import log_error
+from envgym.runtime.http.server import HttpReply
 from envgym.serving.templates import EnvTemplate
-from envgym.serving.wire import Json, ServerBusy, SessionLost
+from envgym.serving.wire import MAX_BODY_BYTES, Json, ServerBusy, SessionLost, encode, error_to_json
 
 PendingReply = HttpReply | asyncio.Future[HttpReply]
 _MAX_SWEEP_S: Final = 1.0
@@ -43,9 +45,9 @@ class SessionLimits(NamedTuple):
 class Session:
     """One env and its episode."""
 
-    def __init__(self, session_id: str, template: EnvTemplate) -> None:
-        """Begin with request 0; the env comes with it."""
-        self.id, self.template = session_id, template
+    def __init__(self, session_id: str, template: EnvTemplate, opening: Json) -> None:
+        """Begin with request 0, which is `opening`; the env comes with it."""
+        self.id, self.template, self.opening = session_id, template, _digest(opening)
         self.number = 0
         self.env: Env[Any] | None = None
         self.reply: PendingReply | None = None
@@ -55,7 +57,7 @@ class Session:
         """`is_kept`: for a client that may come later, as by a pickle."""
         self.last_call = self.last_seen = self.called_at = monotonic()
 
-    def repeated(self, number: object) -> PendingReply | None:
+    def repeated(self, number: int) -> PendingReply | None:
         """Return the reply to a request that came before; None: it is the next. Raises: InvalidInput: it is neither."""
         if number == self.number and self.reply is not None:
             return self.reply
@@ -67,10 +69,7 @@ class Session:
     def submit(self, number: int, work: Callable[[], Json], *, of: "Session | None" = None) -> PendingReply:
         """Do `work` with the env, here or in the session's thread, and keep its reply as that to request `number`.
 
-        Args:
-            number: of the request.
-            work: what to do.
-            of: the session whose env it calls, where it is not this one.
+        `of` is the session whose env it calls, where it is not this one.
         """
         self.number, self.called_at = number, monotonic()
         thread = (of or self).own_thread()
@@ -123,19 +122,37 @@ class Session:
                 log_error(error, f"close of {self.template.env_id} failed")
 
 
+def json_reply(value: Json) -> HttpReply:
+    """Return a reply in JSON. Raises: EnvFailure: it is longer than a client reads."""
+    body = encode(value)
+    if len(body) > MAX_BODY_BYTES:
+        must, do = f"have at most {MAX_BODY_BYTES} bytes", "let the environment show less at once"
+        raise EnvFailure.of("reply", must, f"{len(body)} bytes", where="environment server", do=do)
+    return HttpReply(HTTPStatus.OK, body)
+
+
+def error_reply(error: Exception, status: HTTPStatus) -> HttpReply:
+    """Return a reply that says what is wrong, and to a client that may come again, when."""
+    retry_after_s = getattr(error, "retry_after_s", None)
+    headers = {} if retry_after_s is None else {"Retry-After": str(math.ceil(retry_after_s))}
+    return HttpReply(status, encode(error_to_json(error)), headers=headers)
+
+
 def attempt(work: Callable[[], Json]) -> HttpReply:
-    """Return what a call gives; an error is a reply."""
+    """The reply of a call; an error is a reply, too."""
     try:
         return json_reply(work())
+    except InvalidInput as error:
+        return error_reply(error, HTTPStatus.BAD_REQUEST)
     except EnvgymError as error:
-        return error_reply(error, _status(error))
+        return error_reply(error, HTTPStatus.INTERNAL_SERVER_ERROR)
     except Exception as error:  # noqa: BLE001  # what an env raises is told to its client
         log_error(error, "a call of an env failed")
         return error_reply(error, HTTPStatus.INTERNAL_SERVER_ERROR)
 
 
-def _status(error: EnvgymError) -> HTTPStatus:
-    return HTTPStatus.BAD_REQUEST if isinstance(error, InvalidInput) else HTTPStatus.INTERNAL_SERVER_ERROR
+def _digest(opening: Json) -> bytes:
+    return hashlib.sha256(encode(opening)).digest()
 
 
 class SessionTable:
@@ -152,10 +169,21 @@ class SessionTable:
         return len(self._sessions) + len(self._closing)
 
     def __iter__(self) -> Iterator[Session]:
-        """Yield the sessions."""
         return iter(list(self._sessions.values()))
 
-    def add(self, session_id: object, template: EnvTemplate) -> Session:
+    def repeated(self, session_id: str, opening: Json) -> PendingReply | None:
+        """Return the reply to a request that opened a session and is sent again; None: there is no such session.
+
+        Raises: InvalidInput: another request opened the session, or the session was called since.
+        """
+        for session in self.having(session_id):
+            if session.opening != _digest(opening) or session.number != 0:
+                do = "choose 128 random bits"
+                raise InvalidInput.of("session", "be a new id", f"{session_id[:8]}...", where="open", do=do)
+            return session.reply
+        return None
+
+    def add(self, session_id: object, template: EnvTemplate, opening: Json) -> Session:
         """Begin a session. Raises: ServerBusy: all are taken. InvalidInput: the id is none, or taken."""
         if not isinstance(session_id, str) or not 16 <= len(session_id) <= 64 or session_id in self._sessions:
             do = "choose 128 random bits"
@@ -164,7 +192,7 @@ class SessionTable:
             do = "wait, or raise --sessions of `envgym serve`"
             must = f"have one of its {self.limits.sessions} sessions free"
             raise ServerBusy.of("server", must, "none", where="open", do=do)
-        session = self._sessions[session_id] = Session(session_id, template)
+        session = self._sessions[session_id] = Session(session_id, template, opening)
         return session
 
     def get(self, session_id: object) -> Session:
@@ -177,7 +205,6 @@ class SessionTable:
         return session
 
     def having(self, session_id: object) -> tuple[Session, ...]:
-        """Return the session of that id, if there is one."""
         session = self._sessions.get(session_id) if isinstance(session_id, str) else None
         return () if session is None else (session,)
 

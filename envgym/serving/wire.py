@@ -7,25 +7,25 @@ one at a time: a number that is sent again gets the reply that was given, and no
     describe  {protocol, version, time, env, settings} -> what a client must know of an env, with its `digest`
     tasks     {env, settings, split, start, count} -> {tasks}, payloads and metadata left out
     open      {session, number: 0, env, settings, digest, seed, options} -> as reset
-    reset     {session, number, seed, options} -> {task, observation, tools}
+    reset     {session, number, seed, options} -> {task, observation, plain, tools, facts}; `facts`: those that changed
     step      {session, number, action} -> the turn's record
     oracle    {session, number} -> {action}
     fork      {session, to, keep} -> {}; `to` is the new session, and this is its request 0
     close     {session} -> {}
     renew     {sessions} -> {}; sessions whose client lives, though it calls none of their envs
 
-Requests of a session may have `ids`, which `envgym.process_log` puts into the lines that they cause.
+Requests of a session may have `ids`, which `envgym.runtime.processes.log` puts into the lines that they cause.
 
 An error has another status than 200, and is `{"error": {"type", "message"}}`; `type` is a class of
 `envgym.errors`, or one of this module.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from numbers import Number
 from typing import Any, Final
 
-import envgym
 from envgym.core.json_types import JsonObject, parse_json
 from envgym.core.messages import Action, Observation
 from envgym.core.serialize import (
@@ -38,12 +38,14 @@ from envgym.core.serialize import (
 )
 from envgym.core.tasks import HiddenPayload, Task
 from envgym.core.turns import Ending
+from envgym.core.version import __version__
 from envgym.env import NoOracle
 from envgym.errors import EnvFailure, EnvgymError, InfrastructureError, InvalidInput
 from envgym.records import StepRecord
+from envgym.serving.fields import check_action
 from envgym.tools import ToolSpec
 
-PROTOCOL: Final = 1
+PROTOCOL: Final = 2
 """Raised by every change that the other side must know of."""
 DESCRIBE, TASKS, OPEN, RESET = "/v1/describe", "/v1/tasks", "/v1/open", "/v1/reset"
 STEP, ORACLE, FORK, CLOSE, RENEW = "/v1/step", "/v1/oracle", "/v1/fork", "/v1/close", "/v1/renew"
@@ -55,6 +57,10 @@ MAX_BODY_BYTES: Final = 16 << 20
 """Of one message, either way."""
 MAX_CLOCK_DIFFERENCE_S: Final = 300.0
 _SMALL_BYTES = 64 << 10
+UNREADABLE: Final = (LookupError, TypeError, ValueError, AttributeError, RecursionError)
+"""What reading a reply of another form raises."""
+_MAX_MESSAGE_CHARS = 10_000
+"""Of the text of an error that a server sends."""
 _MAX_PARTS = 1_000_000
 """Of the JSON of one message."""
 
@@ -77,10 +83,10 @@ class ServerBusy(InfrastructureError):
 
 
 def _classes(root: type[EnvgymError]) -> dict[str, type[EnvgymError]]:
-    found = {root.__name__: root}
+    classes = {root.__name__: root}
     for child in root.__subclasses__():
-        found |= _classes(child)
-    return found
+        classes |= _classes(child)
+    return classes
 
 
 def error_to_json(error: Exception) -> Json:
@@ -92,11 +98,16 @@ def error_to_json(error: Exception) -> Json:
 
 def error_of(reply: Mapping[str, Any]) -> Exception | None:
     """Return the error of a reply whose status is not 200; None: it is of another kind of server."""
-    given = reply.get("error")
-    if not isinstance(given, dict):
+    error = reply.get("error")
+    if not isinstance(error, dict):
         return None
-    name, message = str(given.get("type")), str(given.get("message"))
-    return NoOracle(message) if name == NoOracle.__name__ else _classes(EnvgymError).get(name, EnvFailure)(message)
+    name, message = str(error.get("type")), str(error.get("message"))[:_MAX_MESSAGE_CHARS]
+    if name == NoOracle.__name__:
+        return NoOracle(message)
+    try:
+        return _classes(EnvgymError).get(name, EnvFailure)(message)
+    except TypeError:  # an error of another kind, which is not made of its message
+        return EnvFailure(message)
 
 
 def encode(value: JsonObject) -> bytes:
@@ -105,7 +116,6 @@ def encode(value: JsonObject) -> bytes:
 
 
 def _plain(value: object) -> object:
-    """Return a number of NumPy as one of Python."""
     item = getattr(value, "item", None)
     if isinstance(value, Number) and callable(item):
         plain: object = item()
@@ -130,8 +140,23 @@ def decode(content: bytes) -> Json:
 
 
 def versions() -> Json:
-    """Return what both sides must agree on."""
-    return {"protocol": PROTOCOL, "version": envgym.__version__}
+    """The versions on which both sides must agree."""
+    return {"protocol": PROTOCOL, "version": __version__}
+
+
+@contextmanager
+def reading(url: str) -> Iterator[None]:
+    """Read a reply in a block. Raises: EnvFailure: it has another form than the server's of envgym."""
+    try:
+        yield
+    except UNREADABLE as error:
+        raise unreadable(error, url) from error
+
+
+def unreadable(error: Exception, url: str) -> EnvFailure:
+    """Return the failure that a reply of another form is."""
+    got = f"{type(error).__name__}: {error}" if not isinstance(error, EnvgymError) else str(error)
+    return EnvFailure.of("reply", "have the form of envgym's", got, where=url, do="look who answers at this address")
 
 
 # ---- records --------------------------------------------------------------------------------------------------------
@@ -147,10 +172,8 @@ def action_from_wire(data: object) -> Action:
     """Read what `action_to_wire` wrote. Raises: InvalidInput: it has another form."""
     if isinstance(data, str):
         return Action(data)
-    try:
-        return action_from_json(data)  # type: ignore[arg-type]  # anything else raises what is caught
-    except (TypeError, KeyError) as error:
-        raise InvalidInput.of("action", "be one of envgym's", data, where=STEP, do="send a text") from error
+    check_action(data)
+    return action_from_json(data)  # type: ignore[arg-type]  # checked above
 
 
 def observation_to_wire(observation: Observation) -> str | Json:

@@ -59,17 +59,17 @@ def estimate_interquartile_mean(
         fewest = min(map(len, tasks))
         do = "draw more samples per task, or leave fixed_tasks out"
         InvalidInput.unless(fewest > 1, "samples of a task", "be at least 2", fewest, where="fixed_tasks", do=do)
-        found = bootstrap(
+        result = bootstrap(
             tasks,
-            lambda *drawn, axis: _trimmed_mean(np.concatenate(drawn, axis=axis), axis),
+            lambda *resamples, axis: _trimmed_mean(np.concatenate(resamples, axis=axis), axis),
             n_resamples=_NUM_RESAMPLES,
             confidence_level=level,
             method="percentile",
             rng=rng,
         )
-        low, high = found.confidence_interval
+        low, high = result.confidence_interval
     elif len(tasks) > 1:
-        found = bootstrap(
+        result = bootstrap(
             [np.arange(len(tasks))],
             partial(_trimmed_mean_of, tasks),
             n_resamples=_NUM_RESAMPLES,
@@ -78,29 +78,29 @@ def estimate_interquartile_mean(
             method="percentile",
             rng=rng,
         )
-        low, high = found.confidence_interval
+        low, high = result.confidence_interval
     ends = {"low": min(float(low), value), "high": max(float(high), value)}
     interval = Interval(**ends, level=level, method=IntervalMethod.BOOTSTRAP_BY_TASK)
     return Estimate(value=value, interval=interval, num_tasks=len(tasks), num_samples=count_samples(samples))
 
 
-def _trimmed_mean_of(tasks: Sequence[FloatArray], drawn: npt.NDArray[np.int64], axis: int = -1) -> FloatArray:
+def _trimmed_mean_of(tasks: Sequence[FloatArray], indices: npt.NDArray[np.int64], axis: int = -1) -> FloatArray:
     """Return the trimmed mean of all samples of tasks that were drawn, by their index along the last axis."""
-    assert axis in (-1, drawn.ndim - 1), "SciPy draws along the last axis"
+    assert axis in (-1, indices.ndim - 1), "SciPy draws along the last axis"
     if len({len(task) for task in tasks}) == 1:
-        values = np.stack(tasks)[drawn]
-        return _trimmed_mean(values.reshape(*drawn.shape[:-1], -1))
-    rows = drawn.reshape(-1, drawn.shape[-1])
+        values = np.stack(tasks)[indices]
+        return _trimmed_mean(values.reshape(*indices.shape[:-1], -1))
+    rows = indices.reshape(-1, indices.shape[-1])
     means = [_trimmed_mean(np.concatenate([tasks[number] for number in row])) for row in rows]
-    return np.array(means).reshape(drawn.shape[:-1])
+    return np.array(means).reshape(indices.shape[:-1])
 
 
 def _trimmed_mean(values: FloatArray, axis: int = -1) -> FloatArray:
     """Return SciPy's `trim_mean`, whose checks of arguments take thirty times as long as its work here."""
     size = values.shape[axis]
     cut = int(_TRIMMED * size)
-    kept: FloatArray = np.sort(values, axis=axis).take(range(cut, size - cut), axis=axis).mean(axis=axis)
-    return kept
+    mean: FloatArray = np.sort(values, axis=axis).take(range(cut, size - cut), axis=axis).mean(axis=axis)
+    return mean
 
 
 def best_of_n(values: Sequence[float], n: int) -> float:
@@ -137,20 +137,20 @@ def majority_success(votes: Votes, k: int, *, rng: np.random.Generator) -> float
         success[answer] = math.fsum(own) / len(own)
     answers = [answer for answer, _ in votes]
     if math.comb(len(votes), k) <= _MAX_SUBSETS:
-        outcomes = [_success_of_majority(drawn, success) for drawn in itertools.combinations(answers, k)]
+        outcomes = [_success_of_majority(subset, success) for subset in itertools.combinations(answers, k)]
     else:
         draws = (rng.choice(len(votes), size=k, replace=False) for _ in range(_MAX_SUBSETS))
-        outcomes = [_success_of_majority([answers[place] for place in drawn], success) for drawn in draws]
+        outcomes = [_success_of_majority([answers[place] for place in subset], success) for subset in draws]
     return math.fsum(outcomes) / len(outcomes)
 
 
 def _success_of_majority(answers: Sequence[Hashable | None], success: Mapping[Hashable, float]) -> float:
     counts = Counter(answer for answer in answers if answer is not None)
     most = max(counts.values(), default=0)
-    chosen = [success[answer] for answer, count in counts.items() if count == most]
-    return math.fsum(chosen) / len(chosen) if chosen else 0.0
+    tied = [success[answer] for answer, count in counts.items() if count == most]
+    return math.fsum(tied) / len(tied) if tied else 0.0
 
 
-def _check_draws(drawn: int, num_samples: int) -> None:
+def _check_draws(k: int, num_samples: int) -> None:
     must, do = f"lie in [1, {num_samples}], the number of samples", "draw more samples per task, or fewer of them"
-    InvalidInput.unless(1 <= drawn <= num_samples, "samples drawn", must, drawn, where="statistics", do=do)
+    InvalidInput.unless(1 <= k <= num_samples, "samples drawn", must, k, where="statistics", do=do)

@@ -14,6 +14,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from envgym.core.turns import reaches
 from envgym.errors import InvalidInput
 
 FloatArray: TypeAlias = npt.NDArray[np.float64]
@@ -25,7 +26,7 @@ Samples: TypeAlias = Mapping[str, Sequence[float]]
 def successes_of(rewards: Mapping[str, Sequence[float | None]], success_at: float) -> dict[str, list[bool | None]]:
     """Return task id -> whether the reward of each sample is at least `success_at`; None stays None: it is invalid."""
     return {
-        task_id: [None if reward is None else reward >= success_at for reward in of_task]
+        task_id: [None if reward is None else reaches(reward, success_at) for reward in of_task]
         for task_id, of_task in rewards.items()
     }
 
@@ -87,7 +88,6 @@ class Interval:
     method: IntervalMethod
 
     def __post_init__(self) -> None:
-        """Refuse an interval that is empty or has no valid level."""
         check_level(self.level)
         if not self.low <= self.high:
             got = f"[{self.low}, {self.high}]"
@@ -238,6 +238,6 @@ def _resampled_means(values: FloatArray, *, rng: np.random.Generator, num_resamp
     means = np.empty(num_resamples)
     for start in range(0, num_resamples, block):
         stop = min(start + block, num_resamples)
-        drawn = rng.multinomial(len(values), counts / len(values), size=stop - start)
-        means[start:stop] = drawn @ distinct / len(values)
+        draws = rng.multinomial(len(values), counts / len(values), size=stop - start)
+        means[start:stop] = draws @ distinct / len(values)
     return means

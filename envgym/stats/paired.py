@@ -60,7 +60,6 @@ class PairedComparison:
 
     @property
     def num_tasks(self) -> int:
-        """Number of tasks compared."""
         return self.difference.num_tasks
 
 

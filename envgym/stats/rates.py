@@ -53,8 +53,8 @@ def bound_invalid(samples: Mapping[str, Sequence[float | None]]) -> InvalidBound
 
 def valid_samples(samples: Mapping[str, Sequence[ValueT | None]]) -> dict[str, list[ValueT]]:
     """Return the valid samples of the tasks that have one."""
-    kept = {task_id: [value for value in values if value is not None] for task_id, values in samples.items()}
-    return {task_id: values for task_id, values in kept.items() if values}
+    valid = {task_id: [value for value in values if value is not None] for task_id, values in samples.items()}
+    return {task_id: values for task_id, values in valid.items() if values}
 
 
 def invalid_share(samples: Mapping[str, Sequence[object | None]]) -> float:
@@ -74,7 +74,6 @@ def powers_of_2(most: int) -> list[int]:
 
 
 def _filled(samples: Mapping[str, Sequence[float | None]], value: float) -> dict[str, list[float]]:
-    """Return the samples with `value` in place of each invalid one."""
     return {task_id: [value if v is None else v for v in values] for task_id, values in samples.items()}
 
 

@@ -7,12 +7,10 @@ A function takes what it names: `answer`, `task`, `transcript`, `tool_calls`. It
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
-from numbers import Real
-
-import numpy as np
 
 from envgym.core.messages import Message, ToolCall
 from envgym.core.tasks import Task
+from envgym.core.turns import as_number
 from envgym.errors import InvalidInput
 from envgym.verifiers.base import Verdict
 
@@ -34,7 +32,6 @@ class Attempt:
 
     @property
     def tool_calls(self) -> tuple[ToolCall, ...]:
-        """The calls of tools, in order."""
         return tuple(call for message in self.transcript for call in message.tool_calls)
 
 
@@ -57,10 +54,11 @@ def verdict_of(result: object, name: str, *, task: Task) -> Verdict:
     """Return as a verdict what `name` returned. Raises: InvalidInput: no number in [0, 1], no bool and no `Verdict`."""
     if isinstance(result, Verdict):
         return result
-    if not isinstance(result, (Real, np.bool_)) or not 0.0 <= float(result) <= 1.0:
+    score = as_number(result)
+    if score is None or not 0.0 <= score <= 1.0:
         must = "return a number in [0, 1], a bool or a Verdict"
         raise InvalidInput.of(name, must, repr(result), where=f"task {task.id}", do="correct it")
-    return Verdict(score=float(result), reason=f"{name} returned {result}")
+    return Verdict(score=score, reason=f"{name} returned {result}")
 
 
 def _taken_parameters(function: RewardFunction, name: str) -> tuple[str, ...]:
@@ -73,9 +71,9 @@ def _taken_parameters(function: RewardFunction, name: str) -> tuple[str, ...]:
     is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
     InvalidInput.unless(not is_async, what, "be a plain function", "async def", where="Rubric", do="write def")
     named = [item for item in parameters if item.kind in (item.POSITIONAL_OR_KEYWORD, item.KEYWORD_ONLY)]
-    taken = tuple(item.name for item in named if item.name in PARAMETERS)
-    others = [item for item in parameters if item.name not in taken and item.kind is not item.VAR_KEYWORD]
+    accepted = tuple(item.name for item in named if item.name in PARAMETERS)
+    others = [item for item in parameters if item.name not in accepted and item.kind is not item.VAR_KEYWORD]
     stray = ", ".join(item.name for item in others if item.default is item.empty)
     InvalidInput.unless(not stray, what, must, stray, where="Rubric", do="rename or drop the others")
     takes_any = any(item.kind is item.VAR_KEYWORD for item in parameters)
-    return PARAMETERS if takes_any else taken
+    return PARAMETERS if takes_any else accepted

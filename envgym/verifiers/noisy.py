@@ -30,14 +30,18 @@ class Noisy:
     """Seed of the flips."""
 
     def __post_init__(self) -> None:
-        """Refuse rates outside [0, 1]."""
         for name, rate in (("false_positive", self.false_positive), ("false_negative", self.false_negative)):
             InvalidInput.unless(0.0 <= rate <= 1.0, name, "lie in [0, 1]", rate, where="Noisy", do="pass e.g. 0.1")
 
     @property
     def blocking(self) -> bool:
-        """True where the other verifier may wait."""
         return getattr(self.verifier, "blocking", False)
+
+    def check_key(self, task: Task) -> None:
+        """Raises: InvalidInput: the other verifier cannot read the task's key."""
+        check = getattr(self.verifier, "check_key", None)
+        if check is not None:
+            check(task)
 
     def __call__(self, answer: str, task: Task) -> Verdict:
         """Score `answer`. Raises: what the other verifier raises."""

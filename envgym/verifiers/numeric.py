@@ -1,36 +1,27 @@
 """Numbers, compared exactly or within a tolerance: |answer - key| <= max(abs_tol, rel_tol |key|)."""
 
 from dataclasses import dataclass
-from enum import StrEnum
 from fractions import Fraction
 
 from envgym.core.tasks import Task
 from envgym.errors import InvalidInput
-from envgym.verifiers.base import Verdict, bad_key, key_of, right, wrong
-from envgym.verifiers.extract import Extractor, final
+from envgym.verifiers.base import ChecksKey, Verdict, bad_key, judge_candidates, key_of, right, wrong
+from envgym.verifiers.extract import Extractor, Take, final
 from envgym.verifiers.numbers import Number, distinct, one_number, read_numbers
 
 MAX_CHARS = 20_000
 """A longer answer scores 0; where the final answer is marked, only the marked part counts."""
 
 
-class Take(StrEnum):
-    """Which number of the extracted answer counts."""
-
-    ONLY = "only"
-    """There must be one; further numbers must equal it."""
-    LAST = "last"
-    """The last one, as where a chain of steps ends in the result."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Numeric:
+class Numeric(ChecksKey):
     """1 where the answer's number is close enough to the key, else 0."""
 
     key: str = "answer"
     """Payload field: a number, or its text."""
     extract: Extractor = final
     take: Take = Take.ONLY
+    """Which candidate answer counts, and which number of it."""
     abs_tol: float = 0.0
     rel_tol: float | None = None
     """None: 0 for a whole key, 1e-9 for any other (the rounding of floats)."""
@@ -40,7 +31,6 @@ class Numeric:
     """True: 50% is 0.5. False: the sign is a unit, 50% is 50."""
 
     def __post_init__(self) -> None:
-        """Refuse negative and undefined tolerances."""
         for name, value in (("abs_tol", self.abs_tol), ("rel_tol", self.rel_tol or 0.0)):
             if not 0.0 <= value < float("inf"):
                 raise InvalidInput.of(name, "be at least 0", value, where="Numeric", do="pass e.g. 1e-3")
@@ -48,12 +38,12 @@ class Numeric:
     def __call__(self, answer: str, task: Task) -> Verdict:
         """Score `answer`. Raises: InvalidInput: the payload field holds no number."""
         key = self._key(task)
-        extracted = self.extract(answer)
-        if extracted.answer is None:
-            return wrong(extracted.reason)
-        if len(extracted.answer) > MAX_CHARS:
-            return wrong(f"the answer has {len(extracted.answer)} characters, more than {MAX_CHARS}")
-        number = self._number(extracted.answer)
+        return judge_candidates(self.extract(answer), lambda text: self._judge(text, key), self.take)
+
+    def _judge(self, text: str, key: Fraction) -> Verdict:
+        if len(text) > MAX_CHARS:
+            return wrong(f"the answer has {len(text)} characters, more than {MAX_CHARS}")
+        number = self._number(text)
         if number.value is None:
             return wrong(number.problem)
         if self.units is not None and number.unit and number.unit.casefold() not in map(str.casefold, self.units):
@@ -69,7 +59,7 @@ class Numeric:
         numbers = read_numbers(text)
         if not numbers:
             return Number(value=None, problem="there is no number")
-        if self.take is Take.LAST:
+        if self.take == Take.LAST:
             return numbers[-1]
         different = list(distinct(numbers))
         if len(different) > 1:

@@ -21,9 +21,9 @@ def operations_left_beyond(answer: sp.Basic, key: sp.Basic) -> int:
 
 
 def operations_left(node: sp.Basic, unknown: int) -> int:
-    """Count the operations on constants; an unknown adds `unknown`, save where a relation is about it (x = 3)."""
-    if isinstance(node, sp.core.relational.Relational) and isinstance(node.lhs, sp.Symbol):
-        return operations_left(node.rhs, unknown)
+    """Count the operations on constants; an unknown adds `unknown`, except in a relation about it (x = 3, 1 < x)."""
+    if isinstance(node, sp.core.relational.Relational) and any(isinstance(side, sp.Symbol) for side in node.args):
+        return sum(operations_left(side, unknown) for side in node.args if not isinstance(side, sp.Symbol))
     if isinstance(node, sp.log) and isinstance(node.args[0], sp.Abs):
         inside, *base = node.args
         return operations_left(sp.log(inside.args[0], *base, evaluate=False), unknown)  # integrals: ln |x|
@@ -103,7 +103,7 @@ def _is_root(node: sp.Basic) -> bool:
 
 
 def _kind_of(term: sp.Basic) -> Hashable:
-    """Return what terms have in common that can be added: the factors that are not rational."""
+    """Return the common part of terms that can be added: the factors that are not rational."""
     factors = list(_factors_of(term)) if isinstance(term, sp.Mul) else [term]
     rational = [f for f in factors if _is_number(f) or (isinstance(f, sp.Pow) and _is_rational_power(f))]
     return frozenset(Counter(f for f in factors if f not in rational).items())

@@ -29,13 +29,11 @@ class Pattern:
     need exponential time. None: match in this process, for a pattern that is known to be fast on every text."""
 
     def __post_init__(self) -> None:
-        """Refuse a pattern that does not compile."""
         try:
             re.compile(self.pattern, re.DOTALL)
         except re.error as error:
-            raise InvalidInput.of(
-                "pattern", "be a regular expression", self.pattern, where=f"Pattern: {error}", do="correct it"
-            ) from None
+            must, where = "be a regular expression", f"Pattern: {error}"
+            raise InvalidInput.of("pattern", must, self.pattern, where=where, do="correct it") from None
 
     def __call__(self, answer: str, task: Task) -> Verdict:
         """Score `answer`; the task is not looked at."""
@@ -53,7 +51,7 @@ class Pattern:
 
 
 def ask_within(cpu_s: int, request: JsonObject) -> Mapping[str, Any] | None:  # Any: decoded JSON
-    """Return what the helper process answers; None where `cpu_s` seconds are not enough.
+    """Return the answer of the helper process; None if `cpu_s` seconds are not enough.
 
     Raises: EnvFailure: the process cannot be started, or is lost.
     """

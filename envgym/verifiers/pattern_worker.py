@@ -8,7 +8,7 @@ import re
 import resource
 import sys
 
-from envgym.helper_process import limit_request, limit_softly
+from envgym.runtime.processes.helper import limit_request, limit_softly
 from envgym.verifiers.json_schema import find_problem
 
 

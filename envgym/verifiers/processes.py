@@ -73,7 +73,6 @@ class Worker:
             raise self._failure("be able to serve", str(ready["failed"]), "install what it needs", module)
 
     def _failure(self, must: str, got: str, do: str, module: str) -> EnvFailure:
-        """Close the process; return what to raise."""
         self.close()
         return EnvFailure.of("helper process", must, got, where=module, do=do)
 

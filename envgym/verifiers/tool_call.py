@@ -63,20 +63,20 @@ class CallMatch(NamedTuple):
         return self.correctness + format_weight * (self.format - self.correctness)
 
 
-def match_calls(made: Sequence[ToolCall], expected: Sequence[ExpectedCall], *, num_malformed: int = 0) -> CallMatch:
+def match_calls(actual: Sequence[ToolCall], expected: Sequence[ExpectedCall], *, num_malformed: int = 0) -> CallMatch:
     """Compare the calls that were made with the expected ones, in the order that suits them best.
 
     Args:
-        made: calls that could be read.
+        actual: calls that could be read.
         expected: calls, none where the right message calls no tool.
         num_malformed: calls that could not be read.
     """
-    made_names, names = Counter(call.name for call in made), Counter(call.name for call in expected)
-    either = (made_names | names).total()
-    name = (made_names & names).total() / either if either else 1.0
+    actual_names, names = Counter(call.name for call in actual), Counter(call.name for call in expected)
+    either = (actual_names | names).total()
+    name = (actual_names & names).total() / either if either else 1.0
     keys = values = 0.0
     groups: dict[str, tuple[list[ToolCall], list[ExpectedCall]]] = defaultdict(lambda: ([], []))
-    for call in made:
+    for call in actual:
         groups[call.name][0].append(call)
     for item in expected:
         groups[item.name][1].append(item)
@@ -85,19 +85,19 @@ def match_calls(made: Sequence[ToolCall], expected: Sequence[ExpectedCall], *, n
         for row, column in _best_pairs([[sum(pair) for pair in row] for row in table]):
             keys, values = keys + table[row][column][0], values + table[row][column][1]
     most = 1 + sum(1 + len(item.accepts) for item in expected)
-    is_formed = num_malformed == 0 and bool(made) == bool(expected)
+    is_formed = num_malformed == 0 and bool(actual) == bool(expected)
     return CallMatch(float(is_formed), name, keys, values, (name + keys + values) / most)
 
 
 def _compare(call: ToolCall, item: ExpectedCall) -> tuple[float, int]:
     """Return the overlap of the arguments' names, and how many values are right."""
-    given = call.arguments.keys() | (item.optional & item.accepts.keys())
-    either = given | item.accepts.keys()
+    names = call.arguments.keys() | (item.optional & item.accepts.keys())
+    either = names | item.accepts.keys()
     values = sum(
         accepts(call.arguments[key]) if key in call.arguments else key in item.optional
         for key, accepts in item.accepts.items()
     )
-    return len(given & item.accepts.keys()) / len(either) if either else 1.0, values
+    return len(names & item.accepts.keys()) / len(either) if either else 1.0, values
 
 
 def _best_pairs(gains: Sequence[Sequence[float]]) -> list[tuple[int, int]]:
@@ -130,7 +130,6 @@ class ToolCallMatch:
     format_weight: float = FORMAT_WEIGHT
 
     def __post_init__(self) -> None:
-        """Refuse a weight outside [0, 1]."""
         where, do = "ToolCallMatch", "pass e.g. 0"
         fits = 0.0 <= self.format_weight <= 1.0
         InvalidInput.unless(fits, "format_weight", "lie in [0, 1]", self.format_weight, where=where, do=do)
@@ -142,12 +141,16 @@ class ToolCallMatch:
         """
         expected = [ExpectedCall.equal_to(call) for call in _calls_of(task, self.key)]
         action = answer if isinstance(answer, Action) else parse_action(answer)
-        found = match_calls((*tool_calls, *action.tool_calls), expected, num_malformed=len(action.malformed))
+        match = match_calls((*tool_calls, *action.tool_calls), expected, num_malformed=len(action.malformed))
         reason = (
-            f"format {found.format:g}, names {found.name:.3g}, argument names {found.keys:.3g} of {len(expected)}, "
-            f"values {found.values:g} of {sum(len(item.accepts) for item in expected)}"
+            f"format {match.format:g}, names {match.name:.3g}, argument names {match.keys:.3g} of {len(expected)}, "
+            f"values {match.values:g} of {sum(len(item.accepts) for item in expected)}"
         )
-        return Verdict(score=found.score(self.format_weight), reason=reason)
+        return Verdict(score=match.score(self.format_weight), reason=reason)
+
+    def check_key(self, task: Task) -> None:
+        """Raises: InvalidInput: the payload field holds no list of calls."""
+        _calls_of(task, self.key)
 
 
 def _calls_of(task: Task, field: str) -> list[ToolCall]:

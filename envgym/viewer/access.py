@@ -1,105 +1,68 @@
-"""Who may ask the viewer, and what a browser may do with its pages.
+"""Who may ask the viewer.
 
 On a loopback address a request must name this machine as its `Host`; on any other it must carry the token, which a
-browser gives once, in the address, and then keeps in a cookie. Pages of other origins are refused everywhere. A page
-may load scripts, styles and data from this server alone, and runs no script that is not a file of it.
+browser gives once, in the address, and then keeps in a cookie. Pages of other origins are refused everywhere. What has
+an effect is a POST, which must carry the token of the page in a header: only a script of this server's own pages can
+read it, and only such a script can set the header.
 """
 
-import json
-from collections.abc import Awaitable, Callable, MutableMapping
-from contextlib import AbstractContextManager
+from collections.abc import Mapping
 from hmac import compare_digest
 from http import HTTPStatus
 from http.cookies import CookieError, SimpleCookie
-from typing import Any, Final
+from typing import Final
 from urllib.parse import parse_qs
 
-from envgym.core.json_types import well_formed
 from envgym.errors import sentence
-from envgym.http_server import refusal
+from envgym.runtime.http.server import HttpReply
+from envgym.viewer.replies import HEADERS
 
-MAX_BODY_BYTES: Final = 1 << 20
 COOKIE: Final = "envgym_view"
-HEADERS: Final = (
-    (
-        b"content-security-policy",
-        b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
-        b"base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
-    ),
-    (b"x-content-type-options", b"nosniff"),
-    (b"x-frame-options", b"DENY"),
-    (b"referrer-policy", b"no-referrer"),
-    (b"cross-origin-resource-policy", b"same-origin"),
-    (b"cross-origin-opener-policy", b"same-origin"),
-    (b"cache-control", b"no-store"),
-)
-
-Message = MutableMapping[str, Any]
-Send = Callable[[Message], Awaitable[None]]
-App = Callable[[MutableMapping[str, Any], Callable[[], Awaitable[Message]], Send], Awaitable[None]]
+PAGE_HEADER: Final = "x-envgym-page"
+"""Header of a POST with the token that `/api/page` gives to the app's own pages."""
+_REFRESH: Final = b'<!doctype html><meta http-equiv="refresh" content="0; url=/">\n'
+Refusal = tuple[HTTPStatus, str]
 
 
-class AccessCheck:
-    """ASGI middleware: refuses who may not ask, with a sentence, and adds the headers of `HEADERS` to every answer."""
-
-    def __init__(
-        self, app: App, *, url: str, is_local: bool, token: str | None, requests: AbstractContextManager[None]
-    ) -> None:
-        """Let through to `app` what may ask, each request inside `requests`."""
-        self.app, self.url, self.is_local, self.token, self.requests = app, url, is_local, token, requests
-
-    async def __call__(
-        self, scope: MutableMapping[str, Any], receive: Callable[[], Awaitable[Message]], send: Send
-    ) -> None:
-        """Answer one request."""
-        if scope["type"] != "http":  # the start and the end of the server
-            await self.app(scope, receive, send)
-            return
-
-        async def send_with_headers(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                message["headers"] = [*message.get("headers", ()), *HEADERS]
-            await send(message)
-
-        headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
-        given = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[0]
-        if token := given or _cookie(headers.get("cookie", "")):
-            headers.setdefault("authorization", f"Bearer {token}")
-        refused = refusal(headers, url=self.url, is_local=self.is_local, token=self.token) or _too_long(scope, headers)
-        if refused is not None:
-            status, detail = refused
-            body = well_formed(json.dumps({"detail": detail}, ensure_ascii=False)).encode()
-            await _reply(send_with_headers, status, [(b"content-type", b"application/json")], body)
-        elif given and scope["path"] == "/" and self.token and compare_digest(given.encode(), self.token.encode()):
-            # The token leaves the address bar, and with it the history.
-            cookie = f"{COOKIE}={self.token}; HttpOnly; SameSite=Strict; Path=/"
-            fields = [(b"location", b"/"), (b"set-cookie", cookie.encode())]
-            await _reply(send_with_headers, HTTPStatus.SEE_OTHER, fields, b"")
-        else:
-            with self.requests:
-                await self.app(scope, receive, send_with_headers)
+def with_authorization(target: str, headers: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the headers of a request, with the token that its address or its cookie carries as `Authorization`."""
+    token = query_token(target.partition("?")[2])
+    if not token:
+        try:
+            cookie = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
+        except CookieError:
+            cookie = None
+        token = cookie.value if cookie else ""
+    return {"authorization": f"Bearer {token}", **headers} if token else headers
 
 
-def _too_long(scope: MutableMapping[str, Any], headers: dict[str, str]) -> tuple[HTTPStatus, str] | None:
-    if scope["method"] in ("GET", "HEAD"):
+def query_token(query: str) -> str:
+    """Return the token in the query of an address; empty if there is none."""
+    return parse_qs(query).get("token", [""])[0]
+
+
+def login_reply(token: str, headers: Mapping[str, str]) -> HttpReply:
+    """Return the reply that gives a browser its cookie, and takes the token out of its address bar and history."""
+    cookie = f"{COOKIE}={token}; HttpOnly; SameSite=Strict; Path=/"
+    fields = {**HEADERS, "Set-Cookie": cookie}
+    if headers.get("sec-fetch-site") == "cross-site":  # whose redirect would not carry the cookie
+        return HttpReply(HTTPStatus.OK, _REFRESH, "text/html", fields)
+    return HttpReply(HTTPStatus.SEE_OTHER, b"", "text/html", {**fields, "Location": "/"})
+
+
+def foreign_refusal(path: str, headers: Mapping[str, str]) -> Refusal | None:
+    """Return why a request is refused that a browser sends for a page of another site; None: it is not."""
+    site = headers.get("sec-fetch-site", "none")
+    if site in ("none", "same-origin") or path == "/":
         return None
-    length = headers.get("content-length", "")
-    if length.isascii() and length.isdecimal() and len(length) < 12 and int(length) <= MAX_BODY_BYTES:
+    do = "open the page at its address"
+    return HTTPStatus.FORBIDDEN, sentence("Sec-Fetch-Site", "be same-origin", site, where=path, do=do)
+
+
+def page_refusal(path: str, headers: Mapping[str, str], page_token: str) -> Refusal | None:
+    """Return why a request that has an effect is refused; None: a page of the app has sent it."""
+    token = headers.get(PAGE_HEADER, "")
+    if compare_digest(token.encode(), page_token.encode()):
         return None
-    got, do = length or "no Content-Length", "send less at once"
-    must = f"have 0 to {MAX_BODY_BYTES} bytes"
-    return HTTPStatus.REQUEST_ENTITY_TOO_LARGE, sentence("body", must, got, where=scope["path"], do=do)
-
-
-def _cookie(text: str) -> str:
-    try:
-        found = SimpleCookie(text).get(COOKIE)
-    except CookieError:
-        return ""
-    return found.value if found else ""
-
-
-async def _reply(send: Send, status: HTTPStatus, headers: list[tuple[bytes, bytes]], body: bytes) -> None:
-    length = (b"content-length", str(len(body)).encode())
-    await send({"type": "http.response.start", "status": int(status), "headers": [*headers, length]})
-    await send({"type": "http.response.body", "body": body})
+    got, do = "another token" if token else "no token", "reload the page"
+    return HTTPStatus.FORBIDDEN, sentence(PAGE_HEADER, "be the page's token", got, where=path, do=do)

@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 
 from envgym.errors import EnvgymError
-from envgym.run_changes import leaves_of
+from envgym.runs.changes import leaves_of
 from envgym.viewer.clip import Json
 from envgym.viewer.index import EpisodeColumns
-from envgym.viewer.query import EpisodeQuery, episode_row, find_episodes
+from envgym.viewer.query import EpisodeQuery, episode_rows, find_episodes
 from envgym.viewer.viewed_run import ViewedRun
 
 _MAX_EPISODES = 2_000
@@ -41,40 +41,37 @@ def _shown(leaves: dict[str, Any], key: str) -> Json:
 
 def _last_metrics(run: ViewedRun) -> dict[str, tuple[int, float]]:
     """Return metric -> step and value where it was last finite."""
-    found: dict[str, tuple[int, float]] = {}
+    last: dict[str, tuple[int, float]] = {}
     try:
         rows = run.metrics()
     except EnvgymError:
-        return found  # the summary of the run says why
+        return last  # the summary of the run says why
     for row in rows:
         for key, value in row["values"].items():
             if value is not None:
-                found[key] = (row["step"], value)
-    return found
+                last[key] = (row["step"], value)
+    return last
 
 
 def task_at_steps(columns: EpisodeColumns, source: str, task: str) -> Json:
     """Return the episodes of a task by step, with their mean reward over the valid ones."""
-    found = find_episodes(columns, EpisodeQuery(source=source, task=task))
-    values, codes = columns.coded["task_id"]
-    same = [at for at in found.tolist() if values[codes[at]] == task][:_MAX_EPISODES]
-    steps: dict[int, list[int]] = {}
-    for at in same:
-        steps.setdefault(int(columns.numbers["step"][at]), []).append(at)
+    positions = find_episodes(columns, EpisodeQuery(source=source, task=task))
+    task_ids = columns.table["task_id"].take(positions).to_pylist()
+    of_task = [position for position, name in zip(positions.tolist(), task_ids, strict=True) if name == task]
+    rows = episode_rows(columns, of_task[:_MAX_EPISODES])
+    steps: dict[int, list[dict[str, Any]]] = {}
+    for row in rows:
+        steps.setdefault(row["step"], []).append(row)
     return {
         "task_id": task,
         "source": source,
         "steps": [
-            {
-                "step": step,
-                "mean": _mean(columns.numbers["reward"][places]),
-                "episodes": [episode_row(columns, at) for at in places],
-            }
-            for step, places in sorted(steps.items())
+            {"step": step, "mean": _mean([row["reward"] for row in of_step]), "episodes": of_step}
+            for step, of_step in sorted(steps.items())
         ],
     }
 
 
-def _mean(rewards: Any) -> float | None:  # an array
-    valid = rewards[~np.isnan(rewards)]
-    return float(valid.mean()) if len(valid) else None
+def _mean(rewards: Sequence[float | None]) -> float | None:
+    valid = [reward for reward in rewards if reward is not None]
+    return float(np.mean(valid)) if valid else None

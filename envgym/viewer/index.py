@@ -1,20 +1,27 @@
-"""An index of the episodes of a run, in memory: a filter or a sort looks at arrays and at no file.
+"""An index of the episodes of a run, in memory: a filter or a sort looks at columns and at no file.
 
 Each file is read once: its light columns when it appears, its trees in a second pass (`EpisodeIndex.read_details`), the
 newest file first, while the first columns are in use.
+
+Arrow's own functions and not SQL of DuckDB: at 100,000 episodes they answer a filter in 1-13 ms, DuckDB in 6-60 ms from
+a table in memory and in 140-590 ms from the files. DuckDB would replace the conditions of `query` only: the bounds on
+sent files and the reading of trees would stay, and its reader would be a second one that runs of other people reach.
 """
 
 import threading
+from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
-import numpy as np
+import pyarrow as pa
 
 from envgym.errors import EnvgymError
 from envgym.report.data import TRAIN
-from envgym.runs import RunDirectory, file_label, file_step, label_of
-from envgym.viewer.episode_files import CODED, CodedColumn, EpisodeFile, Floats, Ints, Strings, read_details, read_light
+from envgym.report.from_run import sources_of_run
+from envgym.runs.directory import RunDirectory, file_step, label_of
+from envgym.viewer.episode_files import SCHEMA, EpisodeFile, Table, read_details, read_light
 
 _MAX_WAIT_S: Final = 0.2
 """Reading goes on after so long, however many requests come."""
@@ -32,17 +39,14 @@ class RequestCount:
     """How many requests are being answered: reading ahead waits while there are some."""
 
     def __init__(self) -> None:
-        """Begin with none."""
         self._count = 0
         self._changed = threading.Condition()
 
     def __enter__(self) -> None:
-        """Count one more."""
         with self._changed:
             self._count += 1
 
     def __exit__(self, *error: object) -> None:
-        """Count one less."""
         with self._changed:
             self._count -= 1
             self._changed.notify_all()
@@ -53,31 +57,30 @@ class RequestCount:
             self._changed.wait_for(lambda: self._count == 0, timeout=_MAX_WAIT_S)
 
 
-class EpisodeColumns(NamedTuple):
-    """The columns of all files together, [N] each."""
+@dataclass(frozen=True)
+class EpisodeColumns:
+    """The columns of all files together."""
 
-    files: list[EpisodeFile]
-    file: Ints
-    """Index in `files`."""
-    row: Ints
-    """Row in that file."""
-    numbers: dict[str, Floats]
-    """As of a file, with `tool_errors`: NaN where it is not known."""
-    coded: dict[str, CodedColumn]
-    """As of a file, with `source`."""
-    tree_ids: Strings
-    words: Strings
+    files: Sequence[EpisodeFile]
+    table: Table
+    """The rows of the files, in their order."""
 
     def __len__(self) -> int:
-        """Return the number of episodes."""
-        return len(self.file)
+        return len(self.table)
+
+    def locate(self, position: int) -> tuple[EpisodeFile, int]:
+        """Return the file of an episode, and its row there. Raises: IndexError."""
+        for file in self.files:
+            if position < len(file):
+                return file, position
+            position -= len(file)
+        raise IndexError(position)
 
 
 class EpisodeIndex:
     """The episodes of one run, and of the files that are added while it runs."""
 
     def __init__(self, run: RunDirectory) -> None:
-        """Name the run; nothing is read yet."""
         self.run = run
         self._files: dict[_FileKey, EpisodeFile] = {}
         self._problems: dict[_FileKey, str] = {}
@@ -102,33 +105,32 @@ class EpisodeIndex:
     def refresh(self) -> None:
         """Read files that are new or were replaced, and forget those that are gone. A broken file is a problem."""
         with self._lock:
-            found: dict[_FileKey, Path] = {}
+            paths: dict[_FileKey, Path] = {}
             for path in self.run.episode_files():
                 with suppress(FileNotFoundError):  # a run that is resumed removes some
-                    stat = path.stat()
-                    found[_FileKey(path.name, stat.st_size, stat.st_mtime_ns)] = path
-            known = {*self._files, *self._problems}
-            for key in known - found.keys():
+                    state = path.stat()
+                    paths[_FileKey(path.name, state.st_size, state.st_mtime_ns)] = path
+            indexed = {*self._files, *self._problems}
+            for key in indexed - paths.keys():
                 self._files.pop(key, None)
                 self._problems.pop(key, None)
-            fresh = found.keys() - known
+            fresh = paths.keys() - indexed
             sources = self._sources() if fresh else {}
             for key in fresh:
-                label = label_of(found[key])
+                label = label_of(paths[key])
                 try:
-                    self._files[key] = read_light(found[key], sources.get(label, label))
+                    self._files[key] = read_light(paths[key], sources.get(label, label))
                 except (EnvgymError, OSError) as error:
                     self._problems[key] = str(error)
-            if fresh or known - found.keys():
+            if fresh or indexed - paths.keys():
                 self._columns = None
 
     def _sources(self) -> dict[str, str]:
         """Return label of a file -> what made its episodes."""
         try:
-            labels = [data["label"] for data in self.run.evals()]
+            return sources_of_run(self.run)
         except EnvgymError:
-            labels = []  # the page of evaluations says what is wrong
-        return {TRAIN: TRAIN, **{file_label(name): name for name in labels}}
+            return {TRAIN: TRAIN}  # the page of evaluations says what is wrong
 
     def read_details(self) -> bool:
         """Read the trees of the newest file whose details are not known; return whether there was one."""
@@ -148,41 +150,7 @@ class EpisodeIndex:
         with self._lock:
             detailed = self.num_with_details
             if self._columns is None or detailed != self._num_detailed:
-                self._columns, self._num_detailed = _join(self.files), detailed
+                files = self.files
+                table = pa.concat_tables([SCHEMA.empty_table(), *(file.table for file in files)])
+                self._columns, self._num_detailed = EpisodeColumns(files, table.combine_chunks()), detailed
             return self._columns
-
-
-def _join(files: list[EpisodeFile]) -> EpisodeColumns:
-    import pyarrow as pa  # heavy: loaded where it is needed
-
-    names = ("step", "leaf", "turns", "tokens", "reward", "advantage")
-    sizes = [len(file) for file in files]
-    errors = _concatenate([file.tool_errors.astype(np.float64) for file in files])
-    return EpisodeColumns(
-        files=files,
-        file=np.repeat(np.arange(len(files)), sizes),
-        row=np.concatenate([np.arange(size) for size in sizes]) if files else np.arange(0),
-        numbers={
-            **{name: _concatenate([file.numbers[name] for file in files]) for name in names},
-            "tool_errors": np.where(errors < 0, np.nan, errors),
-        },
-        coded={
-            **{name: _join_coded([file.coded[name] for file in files]) for name in (*CODED, "group")},
-            "source": _join_coded([CodedColumn([file.source], np.zeros(len(file), np.int64)) for file in files]),
-        },
-        tree_ids=pa.chunked_array([file.tree_ids for file in files], pa.string()),
-        words=pa.chunked_array([file.words for file in files], pa.string()),
-    )
-
-
-def _concatenate(parts: list[Any]) -> Any:  # arrays of one type
-    return np.concatenate(parts) if parts else np.empty(0)
-
-
-def _join_coded(parts: list[CodedColumn]) -> CodedColumn:
-    known: dict[str, int] = {}
-    codes: list[Ints] = []
-    for values, local in parts:
-        table = np.array([known.setdefault(value, len(known)) for value in values] + [-1], dtype=np.int64)
-        codes.append(table[local])
-    return CodedColumn(list(known), np.concatenate(codes) if codes else np.empty(0, np.int64))

@@ -12,18 +12,16 @@ from concurrent.futures import TimeoutError as CallTimeout
 from time import monotonic
 from typing import Final, TypeVar
 
-from fastapi import APIRouter, FastAPI, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
+from envgym.authoring.env_card import card_of, describe, example_episode
+from envgym.authoring.typed_actions import as_action, how_to_act
+from envgym.core.signatures import usage
 from envgym.core.turns import Scored
-from envgym.env_card import card_of, describe, example_episode
 from envgym.errors import EnvFailure, InvalidInput, UnknownName
 from envgym.records import ResetRecord, StepRecord
 from envgym.registry import creator_of, find, make
-from envgym.signatures import usage
-from envgym.typed_actions import as_action, how_to_act
 from envgym.viewer.clip import Json
-from envgym.viewer.replies import WellFormedJson
 from envgym.wrappers import AnyEnv
 
 MAX_SESSIONS: Final = 16
@@ -33,6 +31,14 @@ CALL_S: Final = 60.0
 """Longest call of an environment that a page waits for."""
 
 Result = TypeVar("Result")
+
+
+class EnvRequest(BaseModel):
+    """Which environment to describe."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    env_id: str = Field(max_length=200)
 
 
 class OpenRequest(BaseModel):
@@ -58,7 +64,6 @@ class PlayedEpisode:
     """One environment, called in a thread of its own, which also made it."""
 
     def __init__(self, env_id: str) -> None:
-        """Begin without an episode."""
         self.id = secrets.token_urlsafe(18)
         self.env_id = env_id
         self.num_turns = 0
@@ -130,13 +135,12 @@ class PlayTable:
     """The episodes that are being played, at most `MAX_SESSIONS`."""
 
     def __init__(self) -> None:
-        """Begin without one."""
         self._episodes: dict[str, PlayedEpisode] = {}
         self._lock = threading.Lock()
 
     def open(self, env_id: str) -> PlayedEpisode:
         """Begin an episode; where all places are taken, the one that was left longest ends, unplayed ones first."""
-        made = PlayedEpisode(env_id)
+        episode = PlayedEpisode(env_id)
         with self._lock:
             now = monotonic()
             ended = [item for item in self._episodes.values() if now - item.last_call > IDLE_S]
@@ -145,10 +149,29 @@ class PlayTable:
                 ended.append(min(left, key=lambda item: (item.num_turns > 0, item.last_call)))
             for item in ended:
                 del self._episodes[item.id]
-            self._episodes[made.id] = made
+            self._episodes[episode.id] = episode
         for item in ended:
             item.close()
-        return made
+        return episode
+
+    def begin(self, body: bytes) -> Json:
+        """Begin an episode of a registered environment. Raises: as `env_card`, of an `OpenRequest`."""
+        opening = OpenRequest.model_validate_json(body)
+        check_registered(opening.env_id)
+        episode = self.open(opening.env_id)
+        try:
+            return {"session": episode.id, **episode.begin(opening.seed, opening.split)}
+        except BaseException:
+            self.end(episode.id)
+            raise
+
+    def step(self, session: str, body: bytes) -> Json:
+        """Play a turn; the episode's place is free when it has ended. Raises: as `env_card`, of an `ActionRequest`."""
+        action = ActionRequest.model_validate_json(body)
+        reply = self.get(session).step(action.text, is_oracle=action.is_oracle)
+        if reply.get("ending") is not None:
+            self.end(session)
+        return reply
 
     def get(self, session: str) -> PlayedEpisode:
         """Return an episode that was begun. Raises: UnknownName: it is over, or never was."""
@@ -159,25 +182,25 @@ class PlayTable:
             return self._episodes[session]
 
     def end(self, session: str) -> None:
-        """End an episode, if there is one."""
         with self._lock:
             item = self._episodes.pop(session, None)
         if item is not None:
             item.close()
 
     def close(self) -> None:
-        """End all."""
         for session in list(self._episodes):
             self.end(session)
 
 
-_router = APIRouter(prefix="/api")
 _cards: dict[str, Json] = {}
 
 
-@_router.get("/env")
-def get_env(id: str) -> Response:
-    """The card of a registered environment, with an episode of its oracle. Raises: EnvgymError: it cannot be made."""
+def env_card(body: bytes) -> Json:
+    """Return the card of a registered environment, with an episode of its oracle.
+
+    Raises: ValidationError: `body` is no JSON of an `EnvRequest`. EnvgymError: the environment cannot be made.
+    """
+    id = EnvRequest.model_validate_json(body).env_id
     check_registered(id)
     if id not in _cards:
         env, creator = make(id), creator_of(id)
@@ -185,30 +208,7 @@ def get_env(id: str) -> Response:
             _cards[id] = {**describe(env, creator), "example": example_episode(env), "card": card_of(creator)}
         finally:
             env.close()
-    return WellFormedJson(_cards[id])
-
-
-@_router.post("/play")
-def open_episode(request: Request, asked: OpenRequest) -> Response:
-    """Begin an episode."""
-    check_registered(asked.env_id)
-    table: PlayTable = request.app.state.plays
-    made = table.open(asked.env_id)
-    try:
-        return WellFormedJson({"session": made.id, **made.begin(asked.seed, asked.split)})
-    except BaseException:
-        table.end(made.id)
-        raise
-
-
-@_router.post("/play/{session}")
-def play_turn(request: Request, session: str, asked: ActionRequest) -> Response:
-    """Play a turn; the episode's place is free when it has ended."""
-    table: PlayTable = request.app.state.plays
-    told = table.get(session).step(asked.text, is_oracle=asked.is_oracle)
-    if told.get("ending") is not None:
-        table.end(session)
-    return WellFormedJson(told)
+    return _cards[id]
 
 
 def check_registered(env_id: str) -> None:
@@ -217,9 +217,3 @@ def check_registered(env_id: str) -> None:
         must, do = "be a registered id to be shown or played here", f"run `envgym play {env_id}`"
         raise InvalidInput.of("environment", must, env_id, where="envgym view", do=do)
     find(env_id)
-
-
-def add_play_routes(app: FastAPI) -> None:
-    """Add the cards and the episodes to the app."""
-    app.state.plays = PlayTable()
-    app.include_router(_router)

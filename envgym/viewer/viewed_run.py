@@ -2,28 +2,28 @@
 
 import threading
 import time
-from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from functools import lru_cache, reduce
 from pathlib import Path
 from typing import Any, Final
 
-import numpy as np
+import pyarrow.compute as pc
 
 from envgym.core.trajectory import trajectories
-from envgym.episodes import trees_of
-from envgym.errors import EnvgymError, UnknownName, near_names
-from envgym.report.build import build_metric_row
+from envgym.errors import EnvgymError, RunError, UnknownName, near_names
 from envgym.report.data import TreeData, to_json
-from envgym.report.from_run import episode_shown, evaluations_of_run, trees_shown
-from envgym.runs import RunDirectory, reading
+from envgym.report.from_run import episode_shown, evaluations_of_run, metric_row, trees_shown
+from envgym.runs.directory import RunDirectory, reading
+from envgym.runs.episodes import trees_of
 from envgym.viewer.clip import Json
-from envgym.viewer.episode_files import read_tree_rows
+from envgym.viewer.episode_files import MAX_NODES, read_tree_rows
 from envgym.viewer.index import EpisodeColumns, EpisodeIndex
 
 _REFRESH_S: Final = 1.0
 """Files are looked for at most so often."""
-_MAX_CACHED: Final = 8
-"""Episodes and trees that are kept after they were shown."""
+_MAX_CACHED: Final = 4
+"""Episodes, and trees, that are kept after they were shown."""
 
 
 class ViewedRun:
@@ -36,7 +36,8 @@ class ViewedRun:
         self._lock = threading.Lock()
         self._refreshed = 0.0
         self._metrics: tuple[tuple[int, int], list[Json]] = ((0, 0), [])
-        self._shown: OrderedDict[tuple[object, ...], Json] = OrderedDict()
+        self.episode = lru_cache(maxsize=_MAX_CACHED)(self._episode)
+        self.tree = lru_cache(maxsize=_MAX_CACHED)(self._tree)
         self._is_closed = threading.Event()
 
     def refresh(self) -> None:
@@ -63,18 +64,20 @@ class ViewedRun:
         return self.index.columns
 
     def summary(self) -> Json:
-        """Return what a list of runs shows; what cannot be read is a sentence in `problems`."""
+        """Return the run's entry of a list of runs; a file that cannot be read is a sentence in `problems`."""
         columns = self.columns
         problems = self.index.problems
-        told: Json = {}
+        fields: Json = {}
         for read in (self._settings, self._progress):
             try:
-                told |= read()
+                fields |= read()
             except (EnvgymError, OSError) as error:
                 problems.append(str(error))
-        codes = columns.coded["source"].codes
-        counts = np.bincount(codes[codes >= 0], minlength=len(columns.coded["source"].values)).tolist()
-        steps_of = columns.numbers["step"]
+        counts: Counter[str] = Counter()
+        steps: dict[str, set[int]] = {}
+        for file in columns.files:
+            counts[file.source] += len(file)
+            steps.setdefault(file.source, set()).update(pc.unique(file.table["step"]).to_pylist())
         return {
             "name": self.run.name,
             "path": str(self.run.path),
@@ -87,20 +90,17 @@ class ViewedRun:
             "last_step": None,
             "num_metrics": 0,
             "num_evaluations": 0,
-            **told,
+            **fields,
             "num_episodes": len(columns),
             "num_with_details": self.index.num_with_details,
-            "sources": dict(zip(columns.coded["source"].values, counts, strict=True)),
-            "endings": sorted(columns.coded["ending"].values),
-            "steps_saved": {
-                source: np.unique(steps_of[codes == code]).astype(int).tolist()
-                for code, source in enumerate(columns.coded["source"].values)
-            },
+            "sources": dict(counts),
+            "endings": sorted({*pc.unique(columns.table["ending"]).to_pylist()} - {""}),
+            "steps_saved": {source: sorted(of_source) for source, of_source in steps.items()},
             "problems": problems,
         }
 
     def _settings(self) -> Json:
-        """Return what a summary says of the settings. Raises: RunError: they are not what envgym writes."""
+        """Return the settings' part of a summary. Raises: RunError: envgym does not write such settings."""
         with reading(str(self.run.path / "config.json")):
             config = self.run.config
             run, model, agent = (config.get(name) or {} for name in ("run", "model", "agent"))
@@ -114,7 +114,7 @@ class ViewedRun:
             }
 
     def _progress(self) -> Json:
-        """Return what a summary says of metrics and evaluations. Raises: RunError: they cannot be read."""
+        """Return the part of a summary for metrics and evaluations. Raises: RunError: they cannot be read."""
         metrics = self.metrics()
         return {
             "last_step": metrics[-1]["step"] if metrics else None,
@@ -130,10 +130,7 @@ class ViewedRun:
         stat = path.stat()
         key = (stat.st_size, stat.st_mtime_ns)
         if key != self._metrics[0]:
-            rows = [
-                build_metric_row(int(row["step"]), {name: value for name, value in row.items() if name != "step"})
-                for row in self.run.metrics()
-            ]
+            rows = map(metric_row, self.run.metrics())
             self._metrics = (key, [{"step": row.step, "values": dict(row.values)} for row in rows])
         return self._metrics[1]
 
@@ -146,66 +143,44 @@ class ViewedRun:
 
     def find(self, source: str, step: int, tree_id: str, leaf: int | None = None) -> int:
         """Return the position of an episode in `columns`. Raises: UnknownName: the run has none of that name."""
-        import pyarrow as pa  # heavy: loaded where it is needed
-        import pyarrow.compute as pc
-
         columns = self.columns
-        same = pc.equal(columns.tree_ids, pa.scalar(tree_id, pa.string())).combine_chunks()
-        mask = np.asarray(same.to_numpy(zero_copy_only=False), dtype=bool) & (columns.numbers["step"] == step)
-        if leaf is not None:
-            mask &= columns.numbers["leaf"] == leaf
-        for at in np.flatnonzero(mask).tolist():
-            if columns.files[columns.file[at]].source == source:
-                return int(at)
+        parts = {"source": source, "step": step, "tree_id": tree_id} | ({} if leaf is None else {"leaf": leaf})
+        is_match = reduce(pc.and_, (pc.equal(columns.table[part], value) for part, value in parts.items()))
+        for position in pc.indices_nonzero(is_match)[:1].to_pylist():
+            return int(position)
         name = f"{source}/{step}/{tree_id}" + ("" if leaf is None else f"/{leaf}")
-        known = {tree_id: None, **dict.fromkeys(map(str, columns.tree_ids[:1000].to_pylist()))}
-        near = [other for other in near_names(tree_id, known) if other != tree_id]
+        tree_ids = {tree_id: None, **dict.fromkeys(map(str, columns.table["tree_id"][:1000].to_pylist()))}
+        near = [other for other in near_names(tree_id, tree_ids) if other != tree_id]
         do = f"did you mean {' or '.join(near)}?" if near else "choose one from the table of episodes"
         raise UnknownName.of("episode", "be one of the run", name, where=str(self.run.path), do=do)
 
-    def episode(self, source: str, step: int, tree_id: str, leaf: int) -> Json:
+    def _episode(self, source: str, step: int, tree_id: str, leaf: int) -> Json:
         """Return the JSON of an episode as reports show it. Raises: UnknownName: there is none. RunError: broken."""
+        rows = self._rows(source, step, tree_id, leaf)
+        with reading(f"{self.run.path}, tree {tree_id}"):
+            (tree,) = trees_of(rows)
+            path = next((path for path in trajectories(tree) if path.leaf == leaf), None)
+            row = next((row for row in rows if row["leaf"] == leaf), None)
+            if path is None or row is None:
+                raise ValueError(f"no episode ends at node {leaf}")
+            data = to_json(episode_shown(path, row, source=source))
+        assert isinstance(data, dict), "a record's JSON"
+        return {**data, "dropped": row["dropped"] or ""}
 
-        def read() -> Json:
-            rows = self._rows(source, step, tree_id, leaf)
-            with reading(f"{self.run.path}, tree {tree_id}"):
-                (tree,) = trees_of(rows)
-                path = next((path for path in trajectories(tree) if path.leaf == leaf), None)
-                row = next((row for row in rows if row["leaf"] == leaf), None)
-                if path is None or row is None:
-                    raise ValueError(f"no episode ends at node {leaf}")
-                data = to_json(episode_shown(path, row, source=source))
-            assert isinstance(data, dict), "a record's JSON"
-            return {**data, "dropped": row["dropped"] or ""}
-
-        return self._cached(("episode", source, step, tree_id, leaf), read)
-
-    def tree(self, source: str, step: int, tree_id: str) -> Json:
+    def _tree(self, source: str, step: int, tree_id: str) -> Json:
         """Return the JSON of a tree as reports show it. Raises: UnknownName: there is none. RunError: broken."""
-
-        def read() -> Json:
-            rows = self._rows(source, step, tree_id, None)
-            with reading(f"{self.run.path}, tree {tree_id}"):
-                trees: list[TreeData] = trees_shown(rows, source=source)
-                data = to_json(trees[0])
-            assert isinstance(data, dict), "a record's JSON"
-            return data
-
-        return self._cached(("tree", source, step, tree_id), read)
+        rows = self._rows(source, step, tree_id, None)
+        with reading(f"{self.run.path}, tree {tree_id}"):
+            trees: list[TreeData] = trees_shown(rows, source=source)
+            data = to_json(trees[0])
+        assert isinstance(data, dict), "a record's JSON"
+        return data
 
     def _rows(self, source: str, step: int, tree_id: str, leaf: int | None) -> Sequence[Mapping[str, Any]]:
         at = self.find(source, step, tree_id, leaf)
-        columns = self.index.columns
-        return read_tree_rows(columns.files[columns.file[at]], int(columns.row[at]))
-
-    def _cached(self, key: tuple[object, ...], read: Callable[[], Json]) -> Json:
-        with self._lock:
-            if key in self._shown:
-                self._shown.move_to_end(key)
-                return self._shown[key]
-        value = read()
-        with self._lock:
-            self._shown[key] = value
-            while len(self._shown) > _MAX_CACHED:
-                self._shown.popitem(last=False)
-        return value
+        rows = read_tree_rows(*self.index.columns.locate(at))
+        num_nodes = max((str(row["tree"] or "").count('"ends_turn"') for row in rows), default=0)
+        do = "read it from the file of its episodes"
+        must, where = f"have at most {MAX_NODES:,} nodes to be shown", f"{self.run.path}, tree {tree_id}"
+        RunError.unless(num_nodes <= MAX_NODES, "tree", must, f"{num_nodes:,}", where=where, do=do)
+        return rows

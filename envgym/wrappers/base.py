@@ -3,16 +3,19 @@
 import copy
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Self, Union
+from typing import Any, Final, Self, Union
 
 import gymnasium
 
+from envgym.config.plugins import PluginKind
+from envgym.config.tables import KINDS
+from envgym.core.signatures import usage
 from envgym.core.tasks import Task, TaskSource
 from envgym.core.turns import Ending
 from envgym.env import Env, ForkCapability
 from envgym.errors import InvalidInput, ResetNeeded
 from envgym.records import ResetRecord, ResetResult, StepRecord, StepResult, step_result
-from envgym.signatures import usage
+from envgym.seeds import read_seed
 
 AnyEnv = Union[Env[Any], "Wrapper"]  # every env has its own state type
 
@@ -27,10 +30,10 @@ class Wrapper(gymnasium.Wrapper[str, str, str, str]):
 
     def __init__(self, env: AnyEnv) -> None:
         """Wrap `env`. Raises: InvalidInput: it is no envgym env."""
-        given: object = env
-        if not isinstance(given, Env | Wrapper):
+        value: object = env
+        if not isinstance(value, Env | Wrapper):
             do = "make it with envgym.make"
-            raise InvalidInput.of("env", "be an envgym.Env", given, where=type(self).__name__, do=do)
+            raise InvalidInput.of("env", "be an envgym.Env", value, where=type(self).__name__, do=do)
         super().__init__(env)
         self._is_over = True
         self._turn = 0
@@ -39,7 +42,7 @@ class Wrapper(gymnasium.Wrapper[str, str, str, str]):
     # ---- what a subclass changes -----------------------------------------------------------------------------
 
     def on_reset(self, result: ResetResult) -> ResetResult:
-        """Return what the agent gets for a reset."""
+        """Return the agent's result of a reset."""
         return result
 
     def on_step(self, action: str) -> StepResult:
@@ -49,7 +52,8 @@ class Wrapper(gymnasium.Wrapper[str, str, str, str]):
     # ---- Gymnasium's contract --------------------------------------------------------------------------------
 
     def reset(self, *, seed: int | None = None, options: Mapping[str, Any] | None = None) -> ResetResult:
-        """Start an episode."""
+        if seed is not None:
+            seed = read_seed(seed, where=self.name)
         self._is_over, self._turn = True, 0
         result = self.on_reset(self.env.reset(seed=seed, options=options))
         self._is_over = False
@@ -74,42 +78,37 @@ class Wrapper(gymnasium.Wrapper[str, str, str, str]):
 
     @property
     def unwrapped(self) -> Env[Any]:
-        """The env without wrappers."""
         return self.env.unwrapped
 
     @property
     def tasks(self) -> TaskSource:
-        """The supply of tasks."""
         return self.unwrapped.tasks
 
     @property
     def task(self) -> Task:
-        """The task of the running episode."""
         return self.env.task
 
     @property
     def name(self) -> str:
-        """The id of the env."""
         return self.unwrapped.name
 
     @property
     def system_prompt(self) -> str:
-        """The env's standing instructions."""
         return self.unwrapped.system_prompt
 
     @property
     def blocking(self) -> bool:
-        """True where `reset` or `step` may wait."""
         return self.unwrapped.blocking
 
     @property
     def fork_capability(self) -> ForkCapability:
-        """How the env can be copied."""
         return self.unwrapped.fork_capability
 
     def oracle(self) -> str:
-        """Return the best next action."""
         return self.env.oracle()
+
+
+WRAPPER: Final[PluginKind[Wrapper]] = KINDS["wrapper"]
 
 
 def record_of(result: StepResult) -> StepRecord:
@@ -144,7 +143,6 @@ class TextOnly(Wrapper):
         return ResetResult(opening(reset_record_of(result)), result.info)
 
     def on_step(self, action: str) -> StepResult:
-        """Play the turn and drop the observation's type."""
         result = self.env.step(action)
         return result._replace(observation=str(result.observation))
 

@@ -35,14 +35,11 @@ class FaultRates:
     """Characters of a message that a cut leaves."""
 
     def __post_init__(self) -> None:
-        """Refuse what is no probability."""
         for name in ("tool_failure", "infra_failure", "truncation"):
-            if not 0.0 <= getattr(self, name) <= 1.0:
-                got, do = getattr(self, name), "pass a probability"
-                raise InvalidInput.of(name, "lie in [0, 1]", got, where="FaultRates", do=do)
-        if self.latency_s < 0 or self.kept_chars < 0:
-            got, do = (self.latency_s, self.kept_chars), "raise them"
-            raise InvalidInput.of("latency_s and kept_chars", "be at least 0", got, where="FaultRates", do=do)
+            share, where, do = getattr(self, name), "FaultRates", "pass a probability"
+            InvalidInput.unless(0.0 <= share <= 1.0, name, "lie in [0, 1]", share, where=where, do=do)
+        sizes, what = (self.latency_s, self.kept_chars), "latency_s and kept_chars"
+        InvalidInput.unless(min(sizes) >= 0, what, "be at least 0", sizes, where="FaultRates", do="raise them")
 
 
 class Faults(Wrapper):
@@ -54,14 +51,13 @@ class Faults(Wrapper):
         """Wrap `env`; `sleep` waits for the latency."""
         super().__init__(env)
         self.rates = rates
-        self.seed = seed
+        self.seed = int(seed)
         self.sleep = sleep
-        self._generator = generator("faults", seed)
+        self._generator = generator("faults", self.seed)
 
     def reset(self, *, seed: int | None = None, options: Mapping[str, Any] | None = None) -> ResetResult:
-        """Start an episode with its own faults."""
         result = super().reset(seed=seed, options=options)
-        self._generator = generator("faults", self.seed, "none" if seed is None else seed, self.task.key)
+        self._generator = generator("faults", self.seed, "none" if seed is None else int(seed), self.task.key)
         return result
 
     def fork(self) -> Self:

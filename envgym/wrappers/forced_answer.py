@@ -17,9 +17,9 @@ TIME_IS_UP = "Time is up. Stop thinking, and give your final answer now."
 class ForcedAnswer(Wrapper):
     """Asks for the answer where a turn has none, once an episode; what comes next goes to the env, whatever it is.
 
-    A turn has an answer where it holds one of `marks`; one with a tool call goes to the env as it is. With
-    `agent.on_length=close` a turn of `agent.max_turn_tokens` tokens is such a turn: its thoughts are cut there, instead
-    of the episode. The words that cut them are the env's, so that they do not train.
+    A turn has an answer if its content, without its thinking, holds one of `marks`; a turn with a tool call goes to the
+    env as it is. With `agent.on_length=close` a turn of `agent.max_turn_tokens` tokens has no answer: its thoughts are
+    cut there, instead of the episode. The words that cut them are the env's, so that they do not train.
 
     Source: 2510.13786 (ScaleRL), forced length interruptions; there the words stand inside the same turn.
     """
@@ -35,31 +35,29 @@ class ForcedAnswer(Wrapper):
         Raises: InvalidInput: there is no text, or no mark.
         """
         super().__init__(env)
-        for name, given in (("text", text), ("marks", marks)):
-            InvalidInput.unless(
-                bool(given), name, "hold something", repr(given), where="ForcedAnswer", do="leave it at its default"
-            )
+        where, do = "ForcedAnswer", "leave it at its default"
+        for name, value in (("text", text), ("marks", marks)):
+            InvalidInput.unless(value, name, "hold something", repr(value), where=where, do=do)
         self.text, self.marks = text, tuple(marks)
         self._has_asked = False
 
     def on_reset(self, result: ResetResult) -> ResetResult:
-        """Begin an episode in which nothing was asked."""
         self._has_asked = False
         return result
 
     def on_step(self, action: str) -> StepResult:
-        """Play the turn, or ask for its answer."""
-        said = action if isinstance(action, Action) else parse_action(action)
-        if self._has_asked or said.tool_calls or any(mark in said for mark in self.marks):
+        turn = action if isinstance(action, Action) else parse_action(action)
+        has_call = bool(turn.tool_calls) or (bool(turn.malformed) and bool(turn.content))
+        if self._has_asked or has_call or any(mark in turn.content for mark in self.marks):
             return step_result(replace(record_of(self.env.step(action)), turn=self._turn))
         self._has_asked = True
-        asked = StepRecord(
+        record = StepRecord(
             turn=self._turn,
-            action=said,
+            action=turn,
             observation=Observation.of((Message(role=Role.USER, content=self.text),)),
             reward=ZERO,
             ending=None,
             tool_calls=0,
             tool_errors=0,
         )
-        return step_result(asked)
+        return step_result(record)

@@ -26,7 +26,6 @@ class TurnLimit(Wrapper):
         self.max_turns = max_turns
 
     def on_step(self, action: str) -> StepResult:
-        """Play the turn; the last one ends the episode."""
         result = self.env.step(action)
         return cut_off(result, Ending.TRUNCATED_TURNS) if self._turn + 1 >= self.max_turns else result
 
@@ -54,11 +53,9 @@ class TimeLimit(Wrapper):
         self._start = 0.0
 
     def on_reset(self, result: ResetResult) -> ResetResult:
-        """Start the clock."""
         self._start = self.clock()
         return result
 
     def on_step(self, action: str) -> StepResult:
-        """Play the turn, then look at the clock."""
         result = self.env.step(action)
         return cut_off(result, Ending.TRUNCATED_TIME) if self.clock() - self._start >= self.limit_s else result

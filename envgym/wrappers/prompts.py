@@ -10,14 +10,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from envgym.core.messages import Message, Observation
+from envgym.config.settings import Settings
+from envgym.core.messages import TASK, Message, Observation, reworded, with_hint
 from envgym.core.tasks import Split
-from envgym.core.wording import TASK, reworded, with_hint
 from envgym.env import Env
 from envgym.errors import InvalidInput
 from envgym.records import ResetRecord, ResetResult
 from envgym.seeds import derive_seed, generator
-from envgym.settings import Settings
 from envgym.wrappers.base import AnyEnv, Wrapper, reset_record_of
 
 HINT = "{hint}"
@@ -33,7 +32,6 @@ class OpeningWrapper(Wrapper):
     key: str
 
     def __init__(self, env: AnyEnv) -> None:
-        """Wrap `env`."""
         super().__init__(env)
         self._seed = int(np.random.default_rng().integers(2**63))
 
@@ -42,9 +40,9 @@ class OpeningWrapper(Wrapper):
         self._seed = derive_seed(self._seed, "next") if record.seed is None else record.seed
         return generator(self.key, self._seed, record.task.key)
 
-    def began(self, result: ResetResult, record: ResetRecord, drawn: object) -> ResetResult:
+    def began(self, result: ResetResult, record: ResetRecord, choice: object) -> ResetResult:
         """Return the beginning with the record of what was drawn."""
-        return ResetResult(record.observation, {**result.info, self.key: drawn, "envgym": record})
+        return ResetResult(record.observation, {**result.info, self.key: choice, "envgym": record})
 
 
 class AddedText(OpeningWrapper, ABC):
@@ -62,7 +60,6 @@ class AddedText(OpeningWrapper, ABC):
         self.probability, self.on_test = probability, on_test
 
     def on_reset(self, result: ResetResult) -> ResetResult:
-        """Add the text where the draw says so."""
         record = reset_record_of(result)
         is_drawn = bool(self.draws(record).random() < self.probability)
         text = self.text_for(record) if is_drawn and (self.on_test or record.task.split is not Split.TEST) else None
@@ -110,9 +107,8 @@ class GivenHint(AddedText):
         Raises: InvalidInput: `probability` is outside [0, 1], `text` has no `{hint}`, or the env has no oracle.
         """
         super().__init__(env, probability=probability, on_test=on_test)
-        InvalidInput.unless(
-            HINT in text, "text", f"hold {HINT}", text, where="GivenHint", do="say where the hint stands"
-        )
+        do = "say where the hint stands"
+        InvalidInput.unless(HINT in text, "text", f"hold {HINT}", text, where="GivenHint", do=do)
         has_source = metadata_key is not None or type(self.unwrapped).oracle is not Env.oracle
         do = "set metadata_key, or define oracle()"
         InvalidInput.unless(has_source, "env", "have an oracle", self.name, where="GivenHint", do=do)
@@ -164,14 +160,13 @@ class SkillContext(AddedText):
         Raises: InvalidInput: `probability` is outside [0, 1], there is no skill, or one is empty or holds `{task}`.
         """
         super().__init__(env, probability=probability, on_test=on_test)
-        given = [skills] if isinstance(skills, str) else list(skills)
+        texts = [skills] if isinstance(skills, str) else list(skills)
         must, where = "hold texts that are not empty", "SkillContext"
-        InvalidInput.unless(given and all(given), "skills", must, repr(given), where=where, do="write one")
-        self.text = "\n\n".join([*([title] if title else []), *given])
+        InvalidInput.unless(texts and all(texts), "skills", must, repr(texts), where=where, do="write one")
+        self.text = "\n\n".join([*([title] if title else []), *texts])
         InvalidInput.unless(TASK not in self.text, "skills", f"hold no {TASK}", self.text, where=where, do="reword it")
 
     def text_for(self, record: ResetRecord) -> str:
-        """Return the skills."""
         del record
         return self.text
 
@@ -212,7 +207,7 @@ class PromptVariants(OpeningWrapper):
         """
         super().__init__(env)
         self.variants, self.held_out = (
-            tuple(PromptVariant.model_validate(variant) for variant in given) for given in (variants, held_out)
+            tuple(PromptVariant.model_validate(variant) for variant in group) for group in (variants, held_out)
         )
         where = "PromptVariants"
         InvalidInput.unless(self.variants, "variants", "hold one", "none", where=where, do="add one, which may be {}")

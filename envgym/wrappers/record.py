@@ -44,12 +44,10 @@ class Record(Wrapper):
         return super().reset(seed=seed, options=options)
 
     def on_reset(self, result: ResetResult) -> ResetResult:
-        """Begin a line."""
         self._reset, self._turns = reset_record_of(result), ()
         return result
 
     def on_step(self, action: str) -> StepResult:
-        """Play the turn, and write the line where it was the last."""
         result = self.env.step(action)
         record = record_of(result)
         self._turns = (*self._turns, record)

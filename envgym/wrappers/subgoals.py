@@ -63,12 +63,10 @@ class SubgoalRewards(Wrapper):
         self._reached: frozenset[str] = frozenset()
 
     def on_reset(self, result: ResetResult) -> ResetResult:
-        """Begin an episode in which nothing was reached."""
         self._reached = frozenset()
         return result
 
     def on_step(self, action: str) -> StepResult:
-        """Play the turn, and pay for what it has reached first."""
         result = self.env.step(action)
         if self.task.split is Split.TEST and not self.on_test:
             return result
@@ -79,8 +77,8 @@ class SubgoalRewards(Wrapper):
         if not isinstance(reward, Scored):
             return record
         before = self._reached
-        told = {name for name, part in reward.components.items() if part > 0 and name in self.amounts}
-        self._reached = before | told
+        names = {name for name, part in reward.components.items() if part > 0 and name in self.amounts}
+        self._reached = before | names
         after = self._sum(self._reached)
         extra = after - self._sum(before)
         if self.potential:

@@ -7,8 +7,9 @@ from dataclasses import replace
 from envgym.core.json_types import JsonValue
 from envgym.core.messages import Action, Message, Observation, text_of
 from envgym.core.tasks import Task
-from envgym.core.turns import Ending, Invalid, Scored
+from envgym.core.turns import Ending, Invalid, Scored, reaches
 from envgym.errors import InvalidInput
+from envgym.parsing import parse_action
 from envgym.records import ResetResult, StepRecord, StepResult, step_result
 from envgym.seeds import generator
 from envgym.wrappers.base import AnyEnv, Wrapper, record_of, reset_record_of
@@ -16,7 +17,6 @@ from envgym.wrappers.base import AnyEnv, Wrapper, record_of, reset_record_of
 PAYLOAD = "subproblems"
 """Key of a task's payload under which its own subproblems are, as a list of `prompt` and `payload`."""
 FORMAT = "format"
-_TOLERANCE = 1e-9
 
 
 class Subproblems(Wrapper):
@@ -25,7 +25,8 @@ class Subproblems(Wrapper):
     Problem K is the task; those before it are the task's own (payload `subproblems`, the last K - 1 of them), or tasks
     of its split that its content decides, so that episodes of one task stay comparable. Each block is played as an
     episode of one turn. The reward is k/K, where k is the length of the solved prefix; its components are `p1` to `pK`,
-    1 in that prefix and else 0, and `format`. A message that does not hold each block once and in order earns 0.
+    1 in that prefix and else 0, and `format`. A message that does not hold each block once and in order, outside its
+    thinking, earns 0.
 
     Source: 2605.22074 (SCRL), whose subproblems a stronger model writes. For environments of one turn.
     """
@@ -40,10 +41,8 @@ class Subproblems(Wrapper):
         Raises: InvalidInput: `num_problems` is below 1.
         """
         super().__init__(env)
-        do = "pass e.g. 4"
-        InvalidInput.unless(
-            num_problems >= 1, "num_problems", "be at least 1", num_problems, where="Subproblems", do=do
-        )
+        where, do = "Subproblems", "pass e.g. 4"
+        InvalidInput.unless(num_problems >= 1, "num_problems", "be at least 1", num_problems, where=where, do=do)
         self.num_problems = num_problems
         self._problems: tuple[Task, ...] = ()
 
@@ -60,29 +59,27 @@ class Subproblems(Wrapper):
         return ResetResult(observation, {**begun[-1].info, "envgym": record})
 
     def on_step(self, action: str) -> StepResult:
-        """Play every block, the task's last."""
-        blocks = read_blocks(action, self.num_problems)
-        said = blocks or [str(action)] * self.num_problems
+        whole = action if isinstance(action, Action) else parse_action(action)
+        blocks = read_blocks(whole.content, self.num_problems)
+        answers = blocks or [whole.content] * self.num_problems
         solved: list[bool] = []
-        for problem, text in zip(self._problems, said, strict=True):
+        for problem, text in zip(self._problems, answers, strict=True):
             self.env.reset(options={"task": problem})
             record = record_of(self.env.step(text))
             if isinstance(record.reward, Invalid):
                 break
-            solved.append(bool(blocks) and record.reward.value >= self.unwrapped.optimum - _TOLERANCE)
-        return step_result(self._paid(record, action, solved, is_well_written=bool(blocks)))
+            solved.append(bool(blocks) and reaches(record.reward.value, self.unwrapped.optimum))
+        return step_result(self._paid(record, whole, solved, is_well_written=bool(blocks)))
 
     def oracle(self) -> str:
-        """Return the oracles' answers in their blocks."""
         answers: list[str] = []
         for problem in self._problems:
             self.env.reset(options={"task": problem})
             answers.append(self.env.oracle())
         return "\n".join(f"<p{number}>{answer}</p{number}>" for number, answer in enumerate(answers, start=1))
 
-    def _paid(self, record: StepRecord, action: str, solved: Sequence[bool], *, is_well_written: bool) -> StepRecord:
+    def _paid(self, record: StepRecord, whole: Action, solved: Sequence[bool], *, is_well_written: bool) -> StepRecord:
         """Return the turn as one of the whole message."""
-        whole = action if isinstance(action, Action) else Action(action)
         if isinstance(record.reward, Invalid):
             return replace(record, turn=self._turn, action=whole)
         prefix = next((place for place, is_solved in enumerate(solved) if not is_solved), len(solved))
@@ -91,15 +88,13 @@ class Subproblems(Wrapper):
         return replace(record, turn=self._turn, action=whole, reward=reward, ending=record.ending or Ending.TERMINATED)
 
     def _before(self, task: Task) -> list[Task]:
-        """Return the problems before the task."""
         count = self.num_problems - 1
-        given = task.payload.get(PAYLOAD)
-        if given is not None:
-            own = _own(task, given)
+        value = task.payload.get(PAYLOAD)
+        if value is not None:
+            own = _own(task, value)
+            what, where = f"payload {PAYLOAD}", f"task {task.id}"
             do = f"lower num_problems to {len(own) + 1}, or add some"
-            InvalidInput.unless(
-                len(own) >= count, f"payload {PAYLOAD}", f"hold {count}", len(own), where=f"task {task.id}", do=do
-            )
+            InvalidInput.unless(len(own) >= count, what, f"hold {count}", len(own), where=where, do=do)
             return own[len(own) - count :]
         size, draw = self.tasks.size(task.split), generator("subproblems", task.key)
         high = size if size is not None else 2**31
@@ -107,12 +102,12 @@ class Subproblems(Wrapper):
 
 
 def read_blocks(text: str, num_problems: int) -> list[str] | None:
-    """Return what stands in the blocks; None where one is missing, stands twice or out of order."""
+    """Return the texts of the blocks; None if one is missing, stands twice or out of order."""
     numbers = range(1, num_problems + 1)
     if any(text.count(tag) != 1 for number in numbers for tag in (f"<p{number}>", f"</p{number}>")):
         return None
-    found = re.search(".*?".join(f"<p{number}>(.*?)</p{number}>" for number in numbers), text, re.DOTALL)
-    return None if found is None else list(found.groups())
+    match = re.search(".*?".join(f"<p{number}>(.*?)</p{number}>" for number in numbers), text, re.DOTALL)
+    return None if match is None else list(match.groups())
 
 
 def _all_problems(observations: Sequence[Observation]) -> Observation:
@@ -129,14 +124,14 @@ def _question(texts: Sequence[str]) -> str:
     return "\n\n".join([rule, *(f"Problem {number}: {text}" for number, text in enumerate(texts, start=1))])
 
 
-def _own(task: Task, given: JsonValue) -> list[Task]:
+def _own(task: Task, value: JsonValue) -> list[Task]:
     """Return a task's own subproblems. Raises: InvalidInput: they are no list of prompts and payloads."""
-    items = given if isinstance(given, list) else [given]
-    found: list[Task] = []
+    items = value if isinstance(value, list) else [value]
+    tasks: list[Task] = []
     for number, item in enumerate(items, start=1):
         prompt, payload = (item.get("prompt"), item.get("payload")) if isinstance(item, Mapping) else (None, None)
         if not isinstance(prompt, str) or not isinstance(payload, Mapping):
             must, do = "be a list of mappings with `prompt` and `payload`", "correct the data"
             raise InvalidInput.of(f"payload {PAYLOAD}", must, item, where=f"task {task.id}", do=do)
-        found.append(Task(id=f"{task.id}/p{number}", prompt=prompt, payload=payload, split=task.split))
-    return found
+        tasks.append(Task(id=f"{task.id}/p{number}", prompt=prompt, payload=payload, split=task.split))
+    return tasks

@@ -1,21 +1,21 @@
 """Grades a function against hidden tests that its code never meets; see `_function_guest` for how."""
 
 import json
-import re
 import threading
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from envgym.cache import cached_within
 from envgym.core.json_types import JsonObject
-from envgym.errors import EnvFailure, ToolError, sentence
+from envgym.errors import EnvFailure, ToolError
+from envgym.runtime.cache import cached_within
 from envgym.sandbox import Limits, PythonSession, SessionResult
 
 _GUEST_SCRIPT = Path(__file__).with_name("_function_guest.py")
-_BLOCK = re.compile(r"```[ \t]*(?:python|py|python3)?[ \t]*\n(.*?)(?:```|\Z)", re.DOTALL | re.IGNORECASE)
 _TRUSTED = Limits(wall_s=60.0, cpu_s=10.0, output=65536)
+_AS_MODULE = "__import__('sys').modules['solution'] = __import__('sys').modules[__name__]; __name__ = 'solution'"
+"""What comes after `if __name__ == "__main__"` is not run: it reads input, prints examples or leaves."""
 _CALLS_BYTES = 256 << 20
 """Memory for the calls of problems."""
 Data = Any  # decoded JSON
@@ -41,25 +41,21 @@ class FunctionGrade:
 
     num_passed: int
     num_checks: int
+    num_trivial: int = 0
+    """Checks that a program passes that always returns the same, or its first argument."""
     reason: str = ""
     """What went wrong, in words that tell nothing of the tests; empty where nothing did."""
 
     @property
     def is_passed(self) -> bool:
-        """True where every check holds."""
         return self.num_passed == self.num_checks
 
-
-def extract_program(text: str, problem: FunctionProblem) -> str | None:
-    """Return the code of an answer: its last block, or all of it; None where it has none.
-
-    Code that does not define the function continues the prompt, as a model without instructions does.
-    """
-    blocks = _BLOCK.findall(text)
-    code: str = blocks[-1] if blocks else text
-    if re.search(rf"^[ \t]*(?:async )?def {re.escape(problem.name)}\b", code, re.MULTILINE):
-        return code
-    return problem.prompt + code if code[:1] in " \t" and code.strip() else None
+    @property
+    def partial_credit(self) -> float:
+        """Share of the checks that hold, among those that no trivial program passes."""
+        if self.is_passed:
+            return 1.0
+        return max(0, self.num_passed - self.num_trivial) / max(1, self.num_checks - self.num_trivial)
 
 
 def grade(problem: FunctionProblem, code: str, limits: Limits) -> FunctionGrade:
@@ -67,7 +63,7 @@ def grade(problem: FunctionProblem, code: str, limits: Limits) -> FunctionGrade:
 
     Raises: ToolInfraFailure: a sandbox does not work. EnvFailure: the problem's own tests do not.
     """
-    calls, num_checks = _record_calls(problem)
+    calls, num_checks, num_trivial = _record_calls(problem)
     with PythonSession(limits) as session:
         problems = _define_function(session, problem, code)
         if problems is not None:
@@ -84,7 +80,8 @@ def grade(problem: FunctionProblem, code: str, limits: Limits) -> FunctionGrade:
             return FunctionGrade(num_passed=0, num_checks=num_checks, reason=f"The answers cannot be read: {refusal}")
     passed = _grading_session().num_passed(problem, calls, answers)
     reason = "" if passed == num_checks else "The function gives a wrong result, or raises an error."
-    return FunctionGrade(num_passed=min(passed, num_checks), num_checks=num_checks, reason=reason)
+    passed = min(passed, num_checks)
+    return FunctionGrade(num_passed=passed, num_checks=num_checks, num_trivial=num_trivial, reason=reason)
 
 
 def _define_function(session: PythonSession, problem: FunctionProblem, code: str) -> str | None:
@@ -93,15 +90,19 @@ def _define_function(session: PythonSession, problem: FunctionProblem, code: str
         session.write_file("_function_guest.py", _GUEST_SCRIPT.read_bytes())
     except ToolError as refusal:
         return str(refusal)
-    for part in (problem.prompt, code):
+    return run_definitions(session, problem, code)
+
+
+def run_definitions(session: PythonSession, problem: FunctionProblem, code: str) -> str | None:
+    """Run the prompt and an agent's code; return what went wrong; code may end with `exit()`."""
+    for part in (f"{problem.prompt}\n{_AS_MODULE}", code):
         result = session.run(part)
-        if result.error is not None:
+        if result.error not in (None, "SystemExit"):
             return _failure_reason(result)
     return None
 
 
 def _failure_reason(result: SessionResult) -> str:
-    """Return what stopped an agent's code."""
     if result.ending.is_limit:
         return f"The code was stopped by a limit: {result.ending.value}."
     last = result.output.strip().rpartition("\n")[2]
@@ -109,8 +110,8 @@ def _failure_reason(result: SessionResult) -> str:
 
 
 @cached_within(_CALLS_BYTES)
-def _record_calls(problem: FunctionProblem) -> tuple[Data, int]:
-    """Return the calls that the tests make of the reference, and how many checks there are."""
+def _record_calls(problem: FunctionProblem) -> tuple[Data, int, int]:
+    """Return the calls that the tests make of the reference, how many checks there are, and how many are trivial."""
     return _grading_session().calls(problem)
 
 
@@ -121,13 +122,13 @@ class _GradingSession:
         self._lock = threading.Lock()
         self._session: PythonSession | None = None
 
-    def calls(self, problem: FunctionProblem) -> tuple[Data, int]:
+    def calls(self, problem: FunctionProblem) -> tuple[Data, int, int]:
         """Run the tests with the reference. Raises: EnvFailure: it fails them."""
         result, noted = self._do("note_calls", {"problem": list(_fields(problem))}, b"[]")
         if noted is None:
             got, do = result.output[-300:], "take the problem out"
-            raise EnvFailure(sentence("tests", "pass with the reference", got, where=problem.name, do=do))
-        return noted[0], int(noted[1])
+            raise EnvFailure.of("tests", "pass with the reference", got, where=problem.name, do=do)
+        return noted[0], int(noted[1]), int(noted[2])
 
     def num_passed(self, problem: FunctionProblem, calls: Data, answers: bytes) -> int:
         """Run the tests on answers; what breaks them is wrong."""

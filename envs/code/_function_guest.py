@@ -9,12 +9,17 @@ import ast
 import copy
 import json
 import random
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 Data = Any  # what JSON holds
 Function = Callable[..., object]
+CONSTANTS: Sequence[Data] = (None, True, False, 0, 1, -1, 0.0, "", [], {"t": []}, {"d": []}, [0])
+"""Packed; what the reference returns is tried besides."""
+MAX_CONSTANTS = 40
 MAX_DEPTH = 60
+MAX_BITS = 10_000
 _MARKS: dict[type, str] = {tuple: "t", set: "s", frozenset: "z"}
 
 
@@ -24,10 +29,14 @@ class Calls(NamedTuple):
     arguments: list[Data]
     """One list of positional arguments and one mapping of named ones, for each call."""
     num_checks: int
+    num_trivial: int
+    """Checks that hold for the best program that always returns the same, or its first argument."""
 
 
 def packed(value: object, depth: int = 0) -> Data:
     """Return plain data as JSON; anything else by the name of its type."""
+    if type(value) is int and value.bit_length() > MAX_BITS:
+        return {"i": hex(value)}  # JSON has decimal digits, which take long to read where there are many
     if value is None or type(value) in (bool, int, float, str):
         return value
     if depth > MAX_DEPTH:
@@ -55,13 +64,15 @@ def unpacked(data: Data) -> object:
         return data
     fields: dict[str, Any] = data  # what JSON holds
     mark, content = next(iter(fields.items()))
-    for kind, known in _MARKS.items():
-        if mark == known:
+    for kind, kind_mark in _MARKS.items():
+        if mark == kind_mark:
             return kind(unpacked(item) for item in content)
     if mark == "d":
         return {unpacked(key): unpacked(item) for key, item in content}
     if mark == "c":
         return complex(*content)
+    if mark == "i":
+        return int(content, 16)
     return bytes.fromhex(content) if mark == "b" else object()
 
 
@@ -72,6 +83,7 @@ def answer(function: Function, calls: str, answers: str) -> None:
 
 def judge(name: str, job: str, answers: str, result: str) -> None:
     """Do `note_calls` or `num_passed` with what is in files."""
+    sys.set_int_max_str_digits(sys.int_info.default_max_str_digits)  # answers come from the agent's process
     fields = _load(job)
     prompt, solution, test, function = fields["problem"]
     if name == "note_calls":
@@ -98,14 +110,21 @@ def note_calls(prompt: str, solution: str, test: str, name: str) -> Calls:
     space = _defined(prompt, solution)
     reference: Function = space[name]
     calls: list[Data] = []
+    results: list[Data] = []
 
     def noting(*positional: object, **named: object) -> object:
         calls.append([packed(list(positional)), packed(named)])
-        return reference(*positional, **named)
+        result = reference(*positional, **named)
+        results.append(packed(result))
+        return result
 
     checks = _checks(space, test, noting)
     assert all(checks), "the reference must pass its own tests"
-    return Calls(calls, len(checks))
+    constants = [*CONSTANTS, *(json.loads(text) for text in dict.fromkeys(map(json.dumps, results)))]
+    trivial = [[value] * len(calls) for value in constants[:MAX_CONSTANTS]]
+    trivial.append([positional[0] if positional else None for positional, _ in calls])
+    passed = (num_passed(prompt, solution, test, calls, [{"result": value} for value in values]) for values in trivial)
+    return Calls(calls, len(checks), min(max(passed), len(checks)))
 
 
 def num_passed(prompt: str, solution: str, test: str, calls: Sequence[Data], answers: Sequence[Data]) -> int:
@@ -123,7 +142,6 @@ def num_passed(prompt: str, solution: str, test: str, calls: Sequence[Data], ans
 
 
 def _defined(prompt: str, solution: str) -> dict[str, Any]:
-    """Return the namespace of the tests: helpers of the prompt, and the reference."""
     space: dict[str, Any] = {"__name__": "tests"}
     exec(prompt + solution, space)
     return space
@@ -131,23 +149,22 @@ def _defined(prompt: str, solution: str) -> dict[str, Any]:
 
 def _checks(space: dict[str, Any], test: str, candidate: Function) -> list[bool]:
     """Run `check(candidate)`; return whether each assertion held, up to the first error outside of one."""
-    held: list[bool] = []
+    results: list[bool] = []
     tree = ast.fix_missing_locations(_CountAsserts().visit(ast.parse(test)))
-    space["_held"] = held
+    space["_held"] = results
     random.seed(0)
     exec(compile(tree, "tests", "exec"), space)
     try:
         space["check"](candidate)
     except Exception:  # noqa: BLE001  # a wrong result may break the tests anywhere
-        held.append(False)
-    return held
+        results.append(False)
+    return results
 
 
 class _CountAsserts(ast.NodeTransformer):
     """Lets every assertion be counted instead of ending the tests; constant ones do not count."""
 
     def visit_Assert(self, node: ast.Assert) -> ast.stmt:
-        """Replace `assert x` by noting whether x holds."""
         if isinstance(node.test, ast.Constant):
             return ast.Pass()
         noted = ast.parse("try:\n  _held.append(bool(0))\nexcept Exception:\n  _held.append(False)").body[0]

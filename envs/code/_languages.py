@@ -32,11 +32,12 @@ class Language(BaseModel):
     compile: Sequence[str] | None = None
     run: Sequence[str] | None = None
     """None: the Python that starts the tests runs the program itself, for each test in a fork of its own."""
+    reads: str = ""
+    """Regular expression that finds where a program reads its input; empty: it finds that everywhere."""
     lookup: str
     """Template of a program that looks the output of each of `cases` up: the oracle."""
 
     def program_of(self, cases: Sequence[Mapping[str, str]]) -> str:
-        """Return a program that looks its output up."""
         # A program is no HTML, and the template is ours: what it shows is quoted by the filters.
         environment = Environment(autoescape=False, keep_trailing_newline=True)
         environment.filters |= {"json": json.dumps, "shell": shlex.quote, "sql": _sql}

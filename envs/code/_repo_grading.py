@@ -33,7 +33,6 @@ class RepoGrade:
 
     @property
     def is_passed(self) -> bool:
-        """True where every example holds."""
         return self.issue_share == self.other_share == 1.0
 
 
@@ -77,7 +76,6 @@ def _reason(issue_share: float, other_share: float) -> str:
 
 
 def _read(reply: bytes) -> Mapping[str, Any]:
-    """Return the results of each check; empty unless our script wrote them."""
     try:
         results = parse_json(reply, MAX_PARTS)
     except ValueError:

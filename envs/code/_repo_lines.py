@@ -34,6 +34,5 @@ def find_lines(content: bytes, text: bytes) -> Iterator[tuple[int, str]]:
 
 
 def _show(line: bytes, errors: str) -> str:
-    """Return a line, or its beginning: no character is cut."""
     text, used = utf_8_decode(line[:MAX_LINE], errors, len(line) <= MAX_LINE)
     return text if used == len(line) else f"{text}... ({len(line) - used} bytes more)"

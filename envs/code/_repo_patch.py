@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from envgym.errors import InvalidInput, sentence
+from envgym.errors import InvalidInput
 
 _HUNK = re.compile(r"@@ -(\d+)(?:,\d+)? \+(\d+)(?:,\d+)? @@")
 Files = Mapping[str, str]
@@ -37,8 +37,7 @@ def read_patch(text: str) -> Sequence[Hunk]:
             path = line[4:].strip().removeprefix("b/")
         elif line.startswith("@@") and path:
             head = _HUNK.match(line)
-    if not hunks:
-        raise InvalidInput(sentence("patch", "hold a hunk", text, where="patch", do="write it with diff -u"))
+    InvalidInput.unless(hunks, "patch", "hold a hunk", text, where="patch", do="write it with diff -u")
     return hunks
 
 
@@ -62,6 +61,6 @@ def apply_patch(files: Files, hunks: Sequence[Hunk]) -> dict[str, str]:
         end = start + len(hunk.old)
         if tuple(lines[start:end]) != hunk.old:
             do = "create the patch again"
-            raise InvalidInput(sentence("patch", "fit the file", f"other lines at {start + 1}", where=hunk.path, do=do))
+            raise InvalidInput.of("patch", "fit the file", f"other lines at {start + 1}", where=hunk.path, do=do)
         changed[hunk.path] = "".join([*lines[:start], *hunk.new, *lines[end:]])
     return changed

@@ -5,7 +5,6 @@ it is the reference. Its hidden checks are examples, input and output, as in a d
 the same repository must go on holding.
 """
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache, lru_cache
@@ -14,6 +13,7 @@ from pathlib import Path
 from envgym.authoring import ListTasks
 from envgym.core.tasks import Split, Task
 from envgym.envs.code._repo_patch import apply_patch, read_patch, reverse_patch
+from envgym.envs.data_files import read_toml
 from envgym.sandbox import Limits, has_program
 from envgym.sandbox.shell import ShellSession
 
@@ -42,12 +42,10 @@ class RepoTask:
 
     @property
     def files(self) -> Mapping[str, str]:
-        """Return the files that the agent gets."""
         return apply_patch(read_tree(self.repository), reverse_patch(read_patch(self.patch)))
 
     @property
     def goal(self) -> Mapping[str, str]:
-        """Return the repaired files."""
         return read_tree(self.repository)
 
 
@@ -60,19 +58,18 @@ def repositories() -> tuple[str, ...]:
 def read_tree(repository: str) -> Mapping[str, str]:
     """Return the files of a repository, all of it repaired."""
     tree = _REPOS / repository / "tree"
-    found = (path for path in sorted(tree.rglob("*")) if path.suffix in (".py", ".md"))
-    return {path.relative_to(tree).as_posix(): path.read_text(encoding="utf-8") for path in found}
+    paths = (path for path in sorted(tree.rglob("*")) if path.suffix in (".py", ".md"))
+    return {path.relative_to(tree).as_posix(): path.read_text(encoding="utf-8") for path in paths}
 
 
 @cache
 def _describe(repository: str) -> Mapping[str, Mapping[str, object]]:
-    """Return what the files say about each task of a repository."""
-    found = sorted((_REPOS / repository / "tasks").glob("*.toml"))
-    return {path.stem: tomllib.loads(path.read_text(encoding="utf-8")) for path in found}
+    paths = sorted((_REPOS / repository / "tasks").glob("*.toml"))
+    return {path.stem: read_toml(path) for path in paths}
 
 
 def read_repo_task(task: Task) -> RepoTask:
-    """Return what a task is about."""
+    """Return the repository, patch, checks and hints of a task."""
     repository, name = str(task.payload["repository"]), str(task.metadata["name"])
     described = _describe(repository)
     hints = described[name]["hints"]

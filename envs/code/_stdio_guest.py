@@ -50,8 +50,8 @@ def finish(process: int, seconds: float) -> int:
     os.kill(process, _KILL)
     try:  # noqa: SIM105  # contextlib takes long to import
         os.killpg(process, _KILL)
-    except ProcessLookupError:  # it had no time to begin a group
-        pass
+    except ProcessLookupError:
+        pass  # the program was killed before it began a group, so it has left no process
     code = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
     out, err = _read("stdout", MAX_OUTPUT), _read("stderr", MAX_SHOWN)
     with open(1, "wb", closefd=False) as results:
@@ -68,6 +68,8 @@ def _read(path: str, size: int) -> bytes:
 def main() -> str:
     """Do the job; return the program to run in a fork, "" otherwise."""
     job = eval(sys.argv[1])  # ours
+    if hasattr(sys, "set_int_max_str_digits"):
+        sys.set_int_max_str_digits(0)  # integers of any length are printed and read; processor time bounds them
     gc.freeze()  # so that no fork copies what it only looks at
     resource.setrlimit(resource.RLIMIT_FSIZE, (MAX_FILE, MAX_FILE))
     if job["compile"] is not None and finish(start(job["compile"], os.devnull), job["compile_s"]) != 0:
@@ -81,10 +83,17 @@ def main() -> str:
     return ""
 
 
+def leave_program(code: object = None) -> None:
+    """End the program, as `exit` and `quit` do in an interpreter that has imported `site`. Raises: SystemExit."""
+    raise SystemExit(code)
+
+
 def interpret(path: str) -> None:
     """Do in this process what an interpreter does that is started with a script."""
     module = type(sys)("__main__")
-    module.__dict__.update(__file__=os.path.abspath(path), __builtins__=sys.modules["builtins"])
+    builtins = sys.modules["builtins"]
+    builtins.__dict__["exit"] = builtins.__dict__["quit"] = leave_program
+    module.__dict__.update(__file__=os.path.abspath(path), __builtins__=builtins)
     sys.modules["__main__"], sys.argv = module, [path]
     code: object = 1
 

@@ -11,7 +11,16 @@ from typing import TypeVar
 
 import numpy as np
 
-from envgym.envs.code._stdio_problems import StdioProblem, grid, join_values, numbers, read_grid, read_numbers, words
+from envgym.envs.code._stdio_problems import (
+    Program,
+    StdioProblem,
+    grid,
+    join_values,
+    numbers,
+    read_grid,
+    read_numbers,
+    words,
+)
 from envgym.envs.code._stdio_steps import (
     GRID_CHANGES,
     GRID_ENDS,
@@ -27,8 +36,8 @@ from envgym.envs.code._stdio_steps import (
     Words,
 )
 
+ItemT = TypeVar("ItemT", int, str)
 GivenT = TypeVar("GivenT", Row, Words, Grid)
-Program = Callable[[str], str]
 
 _IDLE = (
     {"positive", "absolute"},  # what is above 0 is its own absolute value
@@ -72,7 +81,10 @@ _EQUIVALENT = (
     {"positive: 0 too", "same", "sum"},  # what 0 becomes adds nothing
     {"positive: 0 too", "square", "sum"},
     {"positive: 0 too", "digits", "sum"},
-    {"largest: 0 if none", "places"},  # the first number, or the first word, is always kept
+    {"sum: nothing if none", "places"},  # the first number, or the first word, is always kept
+    {"largest: 0 if none", "places"},
+    {"alternating: nothing if none", "places"},
+    {"common: nothing if none", "distinct"},
     {"sorted: nothing if none", "places"},
     {"sorted: nothing if none", "distinct"},
     {"joined: nothing if none", "distinct"},
@@ -94,36 +106,37 @@ _REPEATED = 0.25
 
 def pipelines() -> Iterator[StdioProblem]:
     """Yield all problems."""
-    given = "The first line holds n, the second n integers."
+    intro = "The first line holds n, the second n integers."
     for keep, change, end in _names(NUMBER_FILTERS, NUMBER_CHANGES, NUMBER_ENDS):
         steps = {keep: NUMBER_FILTERS[keep], change: NUMBER_CHANGES[change]}
-        solve, mutants = _programs(read_numbers, steps, end, NUMBER_ENDS[end])
+        solve, mutants = _programs(read_numbers, steps, end, NUMBER_ENDS[end], _on_parts)
+        mutants["the count is a value"] = _with_count(solve)
         yield StdioProblem(
             name=f"numbers_{keep}_{change}_{end}",
-            statement=_joined(given, f"Keep {steps[keep].text}.", steps[change].text, NUMBER_ENDS[end].text),
+            statement=_stated(intro, keep, steps[keep], steps[change], NUMBER_ENDS[end]),
             solve=solve,
             draw=_draw_numbers,
             level=1 if change == "same" else 2,
             mutants=mutants,
         )
-    given = "The only line holds words of small letters."
+    intro = "The only line holds words of small letters."
     for keep, change, end in _names(WORD_FILTERS, WORD_CHANGES, WORD_ENDS):
-        kept, changed = WORD_FILTERS[keep], WORD_CHANGES[change]
-        solve, mutants = _programs(str.split, {keep: kept, change: changed}, end, WORD_ENDS[end])
+        selection, changed = WORD_FILTERS[keep], WORD_CHANGES[change]
+        solve, mutants = _programs(str.split, {keep: selection, change: changed}, end, WORD_ENDS[end], _on_parts)
         yield StdioProblem(
             name=f"words_{keep}_{change}_{end}",
-            statement=_joined(given, f"Keep {kept.text}.", changed.text, WORD_ENDS[end].text),
+            statement=_stated(intro, keep, selection, changed, WORD_ENDS[end]),
             solve=solve,
             draw=_draw_words,
             level=1 if change == "same" else 2,
             mutants=mutants,
         )
-    given = "The first line holds the numbers of rows and columns of a grid, the following lines its rows."
+    intro = "The first line holds the numbers of rows and columns of a grid, the following lines its rows."
     for change, end in _names(GRID_CHANGES, GRID_ENDS):
         solve, mutants = _programs(read_grid, {change: GRID_CHANGES[change]}, end, GRID_ENDS[end])
         yield StdioProblem(
             name=f"grid_{change}_{end}",
-            statement=_joined(given, GRID_CHANGES[change].text, GRID_ENDS[end].text),
+            statement=f"{intro} {GRID_CHANGES[change].text} {GRID_ENDS[end].text}",
             solve=solve,
             draw=grid(5),
             level=3 if end == "corner" else 2,
@@ -136,8 +149,31 @@ def _names(*tables: Mapping[str, object]) -> Iterator[tuple[str, ...]]:
     return (names for names in product(*tables) if not any(idle <= set(names) for idle in _IDLE))
 
 
-def _joined(*sentences: str) -> str:
-    return " ".join(sentence for sentence in sentences if sentence)
+def _stated(
+    intro: str, keep: str, selection: Step[GivenT, GivenT], change: Step[GivenT, GivenT], end: Step[GivenT, str]
+) -> str:
+    """Return the text of a problem, without clauses that never apply after its filter."""
+    texts: list[str] = []
+    for text, clauses in ((change.text, change.clauses), (end.text, end.clauses)):
+        for clause, filters in clauses.items():
+            assert clause in text, clause
+            text = text.replace(clause, "") if keep in filters else text
+        texts.append(text)
+    return " ".join(text for text in (intro, f"Keep {selection.text}.", *texts) if text)
+
+
+def _with_count(solve: Program) -> Program:
+    """Return a program on numbers that takes their count for the first of them."""
+    return lambda text: solve(f"0\n{text}")
+
+
+def _on_parts(run: Callable[[list[ItemT]], list[ItemT]]) -> Mapping[str, Callable[[list[ItemT]], list[ItemT]]]:
+    """Return a step that leaves out some of the values."""
+    return {
+        "only the first": lambda values: run(values[:1]) + values[1:],
+        "not the first": lambda values: values[:1] + run(values[1:]),
+        "not the last": lambda values: run(values[:-1]) + values[-1:],
+    }
 
 
 def _programs(
@@ -145,8 +181,9 @@ def _programs(
     steps: Mapping[str, Step[GivenT, GivenT]],
     end_name: str,
     end: Step[GivenT, str],
+    parts: Callable[[Callable[[GivenT], GivenT]], Mapping[str, Callable[[GivenT], GivenT]]] | None = None,
 ) -> tuple[Program, dict[str, Program]]:
-    """Return the reference and its mutants, without the equivalent ones, by name."""
+    """Return the reference and its mutants, without the equivalent ones, by name; `parts` makes more of each step."""
 
     def program(print_values: Callable[[GivenT], str], *runs: Callable[[GivenT], GivenT]) -> Program:
         def solve(text: str) -> str:
@@ -157,7 +194,7 @@ def _programs(
 
         return solve
 
-    known = {*steps, end_name}
+    all_names = {*steps, end_name}
     steps = {name: step for name, step in steps.items() if step.text}
     names = list(steps)
     runs = [step.run for step in steps.values()]
@@ -170,9 +207,10 @@ def _programs(
     for place, (name, step) in enumerate(steps.items()):
         before, after = runs[:place], runs[place + 1 :]
         mutants[f"without {name}"] = program(end.run, *before, *after)
-        mutants |= {f"{name}: {how}": program(end.run, *before, run, *after) for how, run in step.mutants.items()}
+        for how, run in {**step.mutants, **(parts(step.run) if parts else {})}.items():
+            mutants[f"{name}: {how}"] = program(end.run, *before, run, *after)
     mutants |= {f"{end_name}: {how}": program(run, *runs) for how, run in end.mutants.items()}
-    equivalent = {name for name in mutants for same in _EQUIVALENT if name in same and same - {name} <= known}
+    equivalent = {name for name in mutants for same in _EQUIVALENT if name in same and same - {name} <= all_names}
     return program(end.run, *runs), {name: mutant for name, mutant in mutants.items() if name not in equivalent}
 
 

@@ -7,9 +7,11 @@ import numpy as np
 
 from envgym.authoring import TaskDraft
 from envgym.core.json_types import JsonValue
-from envgym.errors import EnvFailure, sentence
+from envgym.errors import EnvFailure
 from envgym.seeds import generator
 
+Program = Callable[[str], str]
+"""Input, without the newline at its end -> output, likewise."""
 Draw = Callable[[np.random.Generator], str]
 """Draws an input, without the newline at its end."""
 NUM_PUBLIC, NUM_HIDDEN = 2, 8
@@ -24,12 +26,12 @@ class StdioProblem:
 
     name: str
     statement: str
-    solve: Callable[[str], str]
-    """The reference: input, without the newline at its end -> output, likewise."""
+    solve: Program
+    """The reference."""
     draw: Draw
     level: int
     """1 to 3."""
-    mutants: Mapping[str, Callable[[str], str]] = field(default_factory=dict)
+    mutants: Mapping[str, Program] = field(default_factory=dict)
     """Programs that are almost right, each of which must fail a hidden test."""
 
 
@@ -40,7 +42,7 @@ def draft_of(problem: StdioProblem) -> TaskDraft:
     """
     rng = generator("code/stdio", problem.name)
     cases: dict[str, str] = {}
-    shown: list[str] = []
+    examples: list[str] = []
     killing: list[str] = []
     """Hidden inputs on each of which a mutant fails that passes all before."""
     surviving = dict(problem.mutants)
@@ -51,19 +53,21 @@ def draft_of(problem: StdioProblem) -> TaskDraft:
         if text in cases:
             continue
         output = problem.solve(text)
-        if len(shown) < NUM_PUBLIC and output not in cases.values():
-            shown.append(text)
+        if len(examples) < NUM_PUBLIC and output not in cases.values():
+            examples.append(text)
         elif killed := {name for name, program in surviving.items() if program(text) != output}:
             killing.append(text)
             surviving = {name: program for name, program in surviving.items() if name not in killed}
         cases[text] = output
+    inputs = _fill([*examples, *killing], cases)
+    if len(killing) > NUM_HIDDEN or len({cases[text] for text in inputs}) < _MIN_DIFFERENT:
+        killing = _without_superfluous(killing, cases, problem.mutants)
+        inputs = _fill([*examples, *killing], cases)
     if surviving or len(killing) > NUM_HIDDEN:
         must, do = f"fail one of {NUM_HIDDEN} hidden tests", "declare them equivalent, or draw inputs that kill them"
         got = ", ".join(surviving) or f"{len(killing)} tests needed"
-        raise EnvFailure(sentence("mutants", must, got, where=f"problem {problem.name}", do=do))
-    tests: list[JsonValue] = [
-        {"input": f"{text}\n", "output": cases[text]} for text in _fill([*shown, *killing], cases)
-    ]
+        raise EnvFailure.of("mutants", must, got, where=f"problem {problem.name}", do=do)
+    tests: list[JsonValue] = [{"input": f"{text}\n", "output": cases[text]} for text in inputs]
     return TaskDraft(
         prompt=problem.statement,
         payload={"statement": problem.statement, "tests": tests},
@@ -71,14 +75,24 @@ def draft_of(problem: StdioProblem) -> TaskDraft:
     )
 
 
-def _fill(chosen: list[str], cases: dict[str, str]) -> list[str]:
+def _without_superfluous(killing: list[str], cases: dict[str, str], mutants: Mapping[str, Program]) -> list[str]:
+    """Leave out inputs on which no mutant fails that passes all others."""
+    fails = {text: {name for name, program in mutants.items() if program(text) != cases[text]} for text in killing}
+    for text in killing:
+        others = set[str]().union(*(names for other, names in fails.items() if other != text))
+        if fails[text] <= others:
+            del fails[text]
+    return list(fails)
+
+
+def _fill(inputs: list[str], cases: dict[str, str]) -> list[str]:
     """Return as many inputs as a problem has: those chosen, those with outputs of their own, others."""
-    known = {cases[text] for text in chosen}
+    outputs = {cases[text] for text in inputs}
     fresh: dict[str, str] = {}
     for text, output in cases.items():
-        if output not in known:
+        if output not in outputs:
             fresh.setdefault(output, text)
-    return list(dict.fromkeys([*chosen, *fresh.values(), *cases]))[: NUM_PUBLIC + NUM_HIDDEN]
+    return list(dict.fromkeys([*inputs, *fresh.values(), *cases]))[: NUM_PUBLIC + NUM_HIDDEN]
 
 
 def numbers(low: int, high: int, most: int, fewest: int = 1) -> Draw:

@@ -49,10 +49,10 @@ def collatz(n: int) -> int:
 
 def roman(n: int) -> str:
     """Write a number in Roman numerals."""
-    said = ""
+    numeral = ""
     for value, letters in _ROMAN:
-        said, n = said + letters * (n // value), n % value
-    return said
+        numeral, n = numeral + letters * (n // value), n % value
+    return numeral
 
 
 def last_left(n: int, step: int) -> int:
@@ -92,11 +92,11 @@ def moved(letter: str, shift: int) -> str:
 
 def runs(text: str) -> str:
     """Write runs of equal characters as character and length."""
-    said, start = "", 0
+    encoded, start = "", 0
     for place in range(1, len(text) + 1):
         if place == len(text) or text[place] != text[start]:
-            said, start = f"{said}{text[start]}{place - start}", place
-    return said
+            encoded, start = f"{encoded}{text[start]}{place - start}", place
+    return encoded
 
 
 def brackets(rng: np.random.Generator) -> str:
@@ -149,19 +149,19 @@ def postfix(text: str) -> int:
     return stack[0]
 
 
-def around(place: tuple[int, int], cells: list[list[int]], wanted: int) -> list[tuple[int, int]]:
+def around(place: tuple[int, int], cells: list[list[int]], value: int) -> list[tuple[int, int]]:
     """Return the neighbours that hold what is wanted."""
     y, x = place
     near = ((y - 1, x), (y + 1, x), (y, x - 1), (y, x + 1))
-    return [(b, a) for b, a in near if 0 <= b < len(cells) and 0 <= a < len(cells[0]) and cells[b][a] == wanted]
+    return [(b, a) for b, a in near if 0 <= b < len(cells) and 0 <= a < len(cells[0]) and cells[b][a] == value]
 
 
-def reached(start: tuple[int, int], cells: list[list[int]], wanted: int) -> dict[tuple[int, int], int]:
+def reached(start: tuple[int, int], cells: list[list[int]], value: int) -> dict[tuple[int, int], int]:
     """Return the cells that can be reached, with the steps."""
     steps, queue = {start: 0}, deque([start])
     while queue:
         place = queue.popleft()
-        for near in around(place, cells, wanted):
+        for near in around(place, cells, value):
             if near not in steps:
                 steps[near] = steps[place] + 1
                 queue.append(near)

@@ -4,19 +4,18 @@ import ast
 from collections.abc import Mapping
 from dataclasses import replace
 from doctest import DocTestParser
-from typing import Any
+from typing import Any, ClassVar
 
 from envgym.core.messages import Action
 from envgym.core.turns import Scored
 from envgym.envs.attempts import MAX_ATTEMPTS, WALL_FACTOR, AttemptsEnv
-from envgym.envs.code._function_grading import FunctionGrade, FunctionProblem, extract_program, grade
+from envgym.envs.code._answers import read_function
+from envgym.envs.code._function_grading import FunctionGrade, FunctionProblem, grade, run_definitions
 from envgym.envs.code._human_eval import load_tasks, problem_of
-from envgym.errors import InvalidInput, sentence
+from envgym.errors import InvalidInput
 from envgym.records import Reply, ResetResult
 from envgym.sandbox import MIB, Limits, PythonSession
 
-CHANCE_PARTIAL = 0.13
-"""What `return False` earns with partial credit on all 164 problems (0.1295), the best of twelve constants."""
 _HINT = "Answer with one Python code block that holds the whole function."
 
 
@@ -24,6 +23,9 @@ class HumanEval(AttemptsEnv):
     """Each message with code is an attempt; hidden tests grade it outside the agent's sandbox."""
 
     system_prompt = _HINT
+    unchecked: ClassVar[Mapping[str, str]] = {
+        "all_candidates_pay_nothing": "the task names the function: any definition of it is read"
+    }
 
     def __init__(
         self,
@@ -40,35 +42,33 @@ class HumanEval(AttemptsEnv):
         Args:
             attempts: 1 to 10. After a wrong one the agent sees which of the docstring's examples fail.
             python: Whether the agent has a Python session to try things in.
-            partial: Pay the share of checks that hold, instead of 1 for all of them.
+            partial: Pay the share of checks that hold, instead of 1 for all of them; those do not count that hold for
+                a program that always returns the same, or its first argument.
             cpu_s: CPU seconds for the code, and again for all calls of the tests together.
             max_turns: Turns until the episode is cut.
             **options: As in `Env`.
 
         Raises: InvalidInput: a value outside its range, or the problems are not installed.
         """
-        if not 1 <= attempts <= MAX_ATTEMPTS:
-            must, do = f"be 1 to {MAX_ATTEMPTS}", "pass e.g. attempts=3"
-            raise InvalidInput(sentence("attempts", must, attempts, where="code/humaneval-v0", do=do))
+        must, do = f"be 1 to {MAX_ATTEMPTS}", "pass e.g. attempts=3"
+        InvalidInput.unless(1 <= attempts <= MAX_ATTEMPTS, "attempts", must, attempts, where="code/humaneval-v0", do=do)
         super().__init__(max_turns=max_turns, **options)
         self.attempts, self.has_python, self.is_partial = attempts, python, partial
-        self.chance_score = CHANCE_PARTIAL if partial else 0.0
         self.limits = Limits(wall_s=WALL_FACTOR * cpu_s, cpu_s=cpu_s, output=65536, disk=16 * MIB)
         self.tasks = load_tasks()
 
     def reset(self, *, seed: int | None = None, options: Mapping[str, Any] | None = None) -> ResetResult:
         """Start an episode, as every env does; without options a random task of `test`, the only split there is."""
-        given = dict(options or {})
-        if "task" not in given:
-            given.setdefault("split", "test")
-        return super().reset(seed=seed, options=given)
+        reset_options = dict(options or {})
+        if "task" not in reset_options:
+            reset_options.setdefault("split", "test")
+        return super().reset(seed=seed, options=reset_options)
 
     def respond(self, action: Action) -> Reply:
-        """Grade the code of a message."""
         problem = problem_of(self.task)
         self.state = replace(self.state, num_attempts=self.state.num_attempts + 1)
         is_last = self.state.num_attempts >= self.attempts
-        code = extract_program(action.content, problem)
+        code = read_function(action.content, problem.name, problem.prompt)
         if code is None:
             return Reply(observation=f"There is no function {problem.name} in it. {_HINT}", terminated=is_last)
         result = grade(problem, code, self.limits)
@@ -76,13 +76,12 @@ class HumanEval(AttemptsEnv):
             return Reply(observation="All hidden tests pass.", reward=_reward(result, 1.0), terminated=True)
         if not is_last:
             left = self.attempts - self.state.num_attempts
-            told = run_examples(problem, code, self.limits)
-            return Reply(observation=f"{result.reason}\n{told}Attempts left: {left}.")
-        paid = result.num_passed / result.num_checks if self.is_partial else 0.0
+            example_report = run_examples(problem, code, self.limits)
+            return Reply(observation=f"{result.reason}\n{example_report}Attempts left: {left}.")
+        paid = result.partial_credit if self.is_partial else 0.0
         return Reply(observation=result.reason, reward=_reward(result, paid), terminated=True)
 
     def oracle(self) -> str:
-        """Give the reference."""
         problem = problem_of(self.task)
         return f"```python\n{problem.prompt}{problem.solution}\n```"
 
@@ -98,14 +97,13 @@ def run_examples(problem: FunctionProblem, code: str, limits: Limits) -> str:
     except ValueError:  # it only looks like examples
         return ""
     with PythonSession(limits) as session:
-        for part in (problem.prompt, code):
-            if session.run(part).error is not None:
-                return ""
+        if run_definitions(session, problem, code) is not None:
+            return ""
         for example in examples:
-            said = session.run(example.source)
-            if said.output.split() != example.want.split():
+            run = session.run(example.source)
+            if run.output.split() != example.want.split():
                 return (
-                    f"Example {example.source.strip()} gives {said.output.strip()[-500:]}, not {example.want.strip()}\n"
+                    f"Example {example.source.strip()} gives {run.output.strip()[-500:]}, not {example.want.strip()}\n"
                 )
     return "All examples of the docstring are right.\n" if examples else ""
 

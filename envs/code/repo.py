@@ -19,7 +19,7 @@ from envgym.envs.code._repo_grading import RepoGrade, grade
 from envgym.envs.code._repo_lines import count_lines, find_lines, read_lines
 from envgym.envs.code._repo_patch import Hunk, read_patch
 from envgym.envs.code._repo_tasks import RepoTask, checkout, read_repo_task, shipped_tasks
-from envgym.errors import InvalidInput, ToolError, sentence
+from envgym.errors import InvalidInput, ToolError
 from envgym.parsing import tool_call_action
 from envgym.records import Reply
 from envgym.sandbox import MIB, BwrapSandbox, Limits, RunEnding
@@ -90,18 +90,17 @@ class Repositories(Env[RepoState]):
         Raises: InvalidInput: a value outside its range.
         """
         super().__init__(max_turns=max_turns, **options)
-        chosen = (levels,) if isinstance(levels, int) else tuple(levels)
-        named = (kinds,) if isinstance(kinds, str) else tuple(kinds)
-        _check("kinds", bool(named) and set(named) <= set(KINDS), "be bug or feature", kinds, "pass e.g. kinds='bug'")
-        _check("levels", bool(chosen) and set(chosen) <= set(LEVELS), "be 1, 2 or 3", levels, "pass e.g. levels=2")
+        numbers = (levels,) if isinstance(levels, int) else tuple(levels)
+        names = (kinds,) if isinstance(kinds, str) else tuple(kinds)
+        _check("kinds", bool(names) and set(names) <= set(KINDS), "be bug or feature", kinds, "pass e.g. kinds='bug'")
+        _check("levels", bool(numbers) and set(numbers) <= set(LEVELS), "be 1, 2 or 3", levels, "pass e.g. levels=2")
         _check("attempts", 1 <= attempts <= MAX_ATTEMPTS, f"be 1 to {MAX_ATTEMPTS}", attempts, "pass e.g. attempts=2")
         _check("guidance", 0 <= guidance <= MAX_GUIDANCE, f"be 0 to {MAX_GUIDANCE}", guidance, "pass e.g. guidance=1")
         self.attempts, self.guidance, self.is_coached = attempts, guidance, coached
-        self.tasks = shipped_tasks(named, chosen)
+        self.tasks = shipped_tasks(names, numbers)
         self._sandbox = BwrapSandbox()
 
     def begin(self, task: Task) -> str:
-        """Check the repository out, and show the issue."""
         repair = read_repo_task(task)
         self.state = RepoState(shell=checkout(repair.repository, repair.patch, _LIMITS).fork(), repair=repair)
         hints = "".join(f"\n\nHint: {hint}" for hint in repair.hints[: self.guidance])
@@ -129,9 +128,9 @@ class Repositories(Env[RepoState]):
             raise ToolError(f"{path} has {num_lines} lines; there is none from {first} to {last}.")
         end = min(last, first - 1 + MAX_VIEW)
         with _refused_unless_text(path):
-            shown = [f"{number:>4}  {line}" for number, line in enumerate(read_lines(content, first, end), first)]
+            lines = [f"{number:>4}  {line}" for number, line in enumerate(read_lines(content, first, end), first)]
         more = [f"({last - end} lines more: view from line {end + 1})"] if end < last else []
-        return "\n".join([*shown, *more]) or "(an empty file)"
+        return "\n".join([*lines, *more]) or "(an empty file)"
 
     @tool
     def search(self, text: str, path: str = ".") -> str:
@@ -144,10 +143,10 @@ class Repositories(Env[RepoState]):
         if not text or "\n" in text:
             raise ToolError("Search for a text that is not empty and has no line break.")
         folder = "" if path.strip("./") == "" else path.rstrip("/")
-        shell, wanted = self.state.shell, text.encode(errors="surrogatepass")
+        shell, query = self.state.shell, text.encode(errors="surrogatepass")
         names = (name for name in _names(shell) if not folder or name == folder or name.startswith(f"{folder}/"))
-        found = (f"{name}:{number}: {line}" for name in names for number, line in find_lines(shell.read(name), wanted))
-        hits = list(islice(found, MAX_HITS + 1))
+        matches = (f"{name}:{number}: {line}" for name in names for number, line in find_lines(shell.read(name), query))
+        hits = list(islice(matches, MAX_HITS + 1))
         more = ["(more than these: look for a longer text, or in one directory)"] if len(hits) > MAX_HITS else []
         return well_formed("\n".join([*hits[:MAX_HITS], *more])) or f"{text!r} is nowhere in {path}."
 
@@ -164,8 +163,8 @@ class Repositories(Env[RepoState]):
         count = content.count(old) if old else 0
         if count != 1:
             do = "Take more lines around it." if count > 1 else "Copy it from view, without the line numbers."
-            found = f"{count} times" if count else "not"
-            raise ToolError(f"The old text is found {found} in {path}; it must be there once. {do}")
+            times = f"{count} times" if count else "not"
+            raise ToolError(f"The old text is found {times} in {path}; it must be there once. {do}")
         self.state.shell.write(path, content.replace(old, new).encode(errors="replace"))
         line = content[: content.index(old)].count("\n") + 1
         return f"Replaced in {path}, line {line}."
@@ -225,8 +224,8 @@ class Repositories(Env[RepoState]):
         """Add a hint; all of it is the guide's."""
         guide, hints = self.parties.get("guide"), self.state.repair.hints
         if guide is not None:
-            asked = f"{self.task.prompt}\n\nWork was handed in and failed. {text}\n\nGive a hint, not the solution."
-            hint = guide.reply([Message(role=Role.USER, content=asked)]).content
+            prompt = f"{self.task.prompt}\n\nWork was handed in and failed. {text}\n\nGive a hint, not the solution."
+            hint = guide.reply([Message(role=Role.USER, content=prompt)]).content
         else:
             hint = hints[min(self.guidance + self.state.num_attempts, len(hints)) - 1]
         whole = f"{text}\n\nHint: {hint}"
@@ -262,8 +261,7 @@ def _next_edit(repair: RepoTask, hunks: Sequence[Hunk], path: str, now: str) -> 
 
 
 def _check(name: str, is_right: bool, must: str, got: object, do: str) -> None:
-    if not is_right:
-        raise InvalidInput(sentence(name, must, got, where=_WHERE, do=do))
+    InvalidInput.unless(is_right, name, must, got, where=_WHERE, do=do)
 
 
 def _reward(result: RepoGrade) -> Scored:
@@ -282,14 +280,12 @@ def _list_files(shell: ShellSession, folder: str) -> str:
 
 
 def _text(shell: ShellSession, path: str) -> str:
-    """Return a file as text. Raises: ToolError: it is none."""
     with _refused_unless_text(path):
         return shell.read(path).decode()
 
 
 @contextmanager
 def _refused_unless_text(path: str) -> Iterator[None]:
-    """Refuse what cannot be decoded. Raises: ToolError."""
     try:
         yield
     except UnicodeDecodeError:

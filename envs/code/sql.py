@@ -1,15 +1,14 @@
 """Answer a question about a database with one SQL query: `code/sql-v0`."""
 
-import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-from envgym.cache import cached_within
 from envgym.core.messages import Action
 from envgym.core.tasks import Task, TaskSource
 from envgym.core.turns import Scored
 from envgym.env import Env
+from envgym.envs.code._answers import read_query
 from envgym.envs.code._sql.files import DatabaseFolder, questions_in
 from envgym.envs.code._sql.question_sets import (
     LEVELS,
@@ -22,17 +21,16 @@ from envgym.envs.code._sql.question_sets import (
 from envgym.envs.code._sql.results import QueryError, QueryResult, overlap, same_results, table_text
 from envgym.envs.code._sql.runner import QueryLimits, QueryRunner
 from envgym.envs.code._sql.schema import generated_schemas
-from envgym.errors import EnvFailure, InvalidInput, ToolError, sentence, unknown_name
+from envgym.errors import EnvFailure, InvalidInput, ToolError, unknown_name
 from envgym.parsing import tool_call_action
 from envgym.records import Reply
+from envgym.runtime.cache import cached_within
 from envgym.tools import tool
 
 PART_SHARE = 0.5
 """What a query is worth at most, with `partial`, that is not right on every database."""
 _WHERE = "code/sql-v0"
 _SHIPPED: Mapping[str, DatabaseSource] = {"generated": GeneratedDatabases(), "factbook": FactbookDatabase()}
-_BLOCK = re.compile(r"```[^\n`]*\n(.*?)(?:```|\Z)", re.DOTALL)
-_BARE = re.compile(r"\s*(?:SELECT|WITH|VALUES)\b", re.IGNORECASE)
 _EXAMPLES = 3
 _CELL_CHARS = 80
 _MAX_SCHEMA = 20_000
@@ -85,17 +83,15 @@ class Sql(Env[QueryRunner]):
         Raises: InvalidInput: a value outside its range, files that cannot be read, a wheel that is not installed.
         """
         super().__init__(max_turns=max_turns, **options)
-        if not 1 <= rows_shown <= _MAX_SHOWN:
-            must, do = f"be 1 to {_MAX_SHOWN}", "pass e.g. rows_shown=20"
-            raise InvalidInput(sentence("rows_shown", must, rows_shown, where=_WHERE, do=do))
+        must, do = f"be 1 to {_MAX_SHOWN}", "pass e.g. rows_shown=20"
+        InvalidInput.unless(1 <= rows_shown <= _MAX_SHOWN, "rows_shown", must, rows_shown, where=_WHERE, do=do)
         if not 0 < seconds <= 60:
-            raise InvalidInput(sentence("seconds", "lie in (0, 60]", seconds, where=_WHERE, do="pass e.g. seconds=2"))
+            raise InvalidInput.of("seconds", "lie in (0, 60]", seconds, where=_WHERE, do="pass e.g. seconds=2")
         self.is_schema_shown, self.rows_shown, self.is_partial = schema_shown, rows_shown, partial
         self.limits = QueryLimits(seconds=seconds)
         self.tasks, self.source = _make_tasks(databases, source, levels, held_out)
 
     def begin(self, task: Task) -> str:
-        """Show the question, and the tables."""
         self.close()
         name = str(task.payload["database"])
         self.state = QueryRunner([self.source.database(name, 0)], self.limits)
@@ -136,8 +132,7 @@ class Sql(Env[QueryRunner]):
         return f"{tables[actual][:_MAX_SCHEMA]}\n\n{count.rows[0][0]!r} rows, such as\n{table_text(rows, _CELL_CHARS)}"
 
     def respond(self, action: Action) -> Reply:
-        """Grade the query of a message."""
-        sql = extract_query(action.content)
+        sql = read_query(action.content)
         if sql is None:
             return Reply(observation="There is no query in it.", terminated=True)
         expected = reference_results(self.source, self.task, self.limits)
@@ -168,7 +163,6 @@ class Sql(Env[QueryRunner]):
             runner.close()
 
     def oracle(self) -> str:
-        """Try the reference, then answer with it."""
         sql = str(self.task.payload["sql"])
         if self._turn == 0 and self.max_turns != 1:
             return tool_call_action("query", sql=sql)
@@ -179,18 +173,10 @@ class Sql(Env[QueryRunner]):
         return self.state.fork()
 
     def close(self) -> None:
-        """End the process."""
         state: QueryRunner | None = getattr(self, "state", None)
         if state is not None:
             state.close()
         super().close()
-
-
-def extract_query(text: str) -> str | None:
-    """Return the query of an answer: its last code block, or all of a text that begins like one; else None."""
-    blocks = _BLOCK.findall(text)
-    sql: str = blocks[-1] if blocks else text if _BARE.match(text) else ""
-    return sql.strip().rstrip(";").rstrip() or None
 
 
 def databases_of(source: DatabaseSource, name: str) -> list[bytes]:
@@ -199,7 +185,7 @@ def databases_of(source: DatabaseSource, name: str) -> list[bytes]:
 
 
 def reference_results(source: DatabaseSource, task: Task, limits: QueryLimits) -> tuple[QueryResult, ...]:
-    """Return what the reference gives on every database. Raises: EnvFailure: it gives nothing that can be compared."""
+    """Return the reference's result on every database. Raises: EnvFailure: there is none that can be compared."""
     return _reference_results(source, str(task.payload["database"]), str(task.payload["sql"]), limits)
 
 
@@ -213,7 +199,7 @@ def _reference_results(source: DatabaseSource, name: str, sql: str, limits: Quer
     rows = tuple(item for item in results if isinstance(item, QueryResult) and not item.is_cut)
     if len(rows) < len(results):
         got = next((item.reason for item in results if isinstance(item, QueryError)), f"more than {limits.rows} rows")
-        raise EnvFailure(sentence("reference", "run within the limits", got, where=name, do="leave the question out"))
+        raise EnvFailure.of("reference", "run within the limits", got, where=name, do="leave the question out")
     return rows
 
 
@@ -242,19 +228,18 @@ def _describe_failure(visible: QueryResult | QueryError, right: Sequence[bool]) 
 def _make_tasks(
     databases: str, source: str | Mapping[str, str] | None, levels: int | Sequence[int], held_out: str | None
 ) -> tuple[TaskSource, DatabaseSource]:
-    """Return the questions and where their databases are."""
-    chosen = (levels,) if isinstance(levels, int) else tuple(levels)
-    if not chosen or not set(chosen) <= set(LEVELS):
-        raise InvalidInput(sentence("levels", "be 1, 2 or 3", levels, where=_WHERE, do="pass e.g. levels=2"))
+    task_levels = (levels,) if isinstance(levels, int) else tuple(levels)
+    if not task_levels or not set(task_levels) <= set(LEVELS):
+        raise InvalidInput.of("levels", "be 1, 2 or 3", levels, where=_WHERE, do="pass e.g. levels=2")
     if held_out is not None and (databases != "generated" or held_out not in generated_schemas()):
         raise unknown_name("generated schema", held_out, generated_schemas(), where=f"{_WHERE}, held_out")
     if databases in _SHIPPED:
         if source is not None:
             do = "name a folder of databases, or leave source out"
-            raise InvalidInput(sentence("source", "come with a folder of databases", databases, where=_WHERE, do=do))
-        return shipped(databases, chosen, held_out), _SHIPPED[databases]
+            raise InvalidInput.of("source", "come with a folder of databases", databases, where=_WHERE, do=do)
+        return shipped(databases, task_levels, held_out), _SHIPPED[databases]
     if source is None:
         must, do = "be generated, factbook, or a folder that comes with a source", "pass source='dev.json'"
-        raise InvalidInput(sentence("databases", must, databases, where=_WHERE, do=do))
+        raise InvalidInput.of("databases", must, databases, where=_WHERE, do=do)
     folder = DatabaseFolder(databases)
     return questions_in(source, folder), folder

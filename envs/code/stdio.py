@@ -4,7 +4,6 @@ Source: Agnostics, arXiv 2508.04865: one verifier for all languages, a short fil
 """
 
 import io
-import re
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,28 +11,31 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from envgym.authoring import ColumnNames, FileTasks, ListTasks, TaskDraft
+from envgym.authoring import ListTasks, TaskDraft
 from envgym.core.messages import Action
 from envgym.core.tasks import Split, Task, TaskSource
 from envgym.core.turns import Scored
-from envgym.env import Env
+from envgym.env import Env, share_state
+from envgym.envs.code._answers import read_program
 from envgym.envs.code._languages import Language
 from envgym.envs.code._languages import language as find_language
 from envgym.envs.code._stdio_classics import classics
+from envgym.envs.code._stdio_outputs import bare_output, same_output
 from envgym.envs.code._stdio_pipelines import pipelines
 from envgym.envs.code._stdio_problems import NUM_PUBLIC, draft_of
-from envgym.errors import EnvFailure, InvalidInput, ToolInfraFailure, sentence
+from envgym.envs.code._stdio_rows import ProblemFiles
+from envgym.errors import EnvFailure, InvalidInput, ToolInfraFailure
 from envgym.records import Reply
 from envgym.sandbox import MIB, Limits, RunEnding, has_program, make_sandbox
 
 LEVELS = (1, 2, 3)
 MAX_ATTEMPTS = 10
 _WHERE = "code/stdio-v0"
-_BLOCK = re.compile(r"```[^\n`]*\n(.*?)(?:```|\Z)", re.DOTALL)
 _GUEST_SCRIPT = Path(__file__).with_name("_stdio_guest.py")
 _WALL_FACTOR = 4.0
 _COMPILE_S = 20.0
 _SHOWN = 500
+_EXAMPLE_SHOWN = 2000
 _MAX_HEAD = 100
 
 
@@ -91,7 +93,8 @@ class Stdio(Env[int]):
             partial: Pay the share of tests that pass, instead of 1 for all.
             cpu_s: CPU seconds for one test.
             source: Other problems: a JSONL or Parquet file, a directory or hub name of `datasets`, with the columns
-                `prompt` and `tests`, a list of {"input", "output"}; the first two tests are shown.
+                `prompt` and `tests`, a list of {"input", "output"}, or in the form of APPS, TACO, DeepCoder,
+                LiveCodeBench or CodeContests; the first two tests are shown. Rows that cannot be run are left out.
             sandbox: Where programs run: bwrap, or local.
             unsafe: Must be written out for local.
             max_turns: Turns until the episode is cut.
@@ -100,41 +103,36 @@ class Stdio(Env[int]):
         Raises: InvalidInput: a value outside its range. UnknownName: no such language.
         """
         super().__init__(max_turns=max_turns, **options)
-        if not 1 <= attempts <= MAX_ATTEMPTS:
-            must, do = f"be 1 to {MAX_ATTEMPTS}", "pass e.g. attempts=3"
-            raise InvalidInput(sentence("attempts", must, attempts, where=_WHERE, do=do))
-        chosen = (levels,) if isinstance(levels, int) else tuple(levels)
-        if not chosen or not set(chosen) <= set(LEVELS):
-            raise InvalidInput(sentence("levels", "be 1, 2 or 3", levels, where=_WHERE, do="pass e.g. levels=2"))
-        self.language = find_language(language)
+        must, do = f"be 1 to {MAX_ATTEMPTS}", "pass e.g. attempts=3"
+        InvalidInput.unless(1 <= attempts <= MAX_ATTEMPTS, "attempts", must, attempts, where=_WHERE, do=do)
+        task_levels = (levels,) if isinstance(levels, int) else tuple(levels)
+        if not task_levels or not set(task_levels) <= set(LEVELS):
+            raise InvalidInput.of("levels", "be 1, 2 or 3", levels, where=_WHERE, do="pass e.g. levels=2")
+        self.language_name, self.language = language, find_language(language)
         self.attempts, self.is_partial, self.cpu_s = attempts, partial, cpu_s
         self.sandbox = make_sandbox(sandbox, unsafe=unsafe)
         self.system_prompt = (
             f"Write a program in {self.language.title} that reads standard input and writes standard output. "
             f"Answer with one code block that holds the whole program. {self.language.note}"
         ).strip()
-        self.tasks: TaskSource = (
-            _shipped(chosen) if source is None else FileTasks(source, ColumnNames(payload={"tests": "tests"}))
-        )
+        self.tasks: TaskSource = _shipped(task_levels) if source is None else ProblemFiles(source)
         self.chance_score = max(_best_constant(self.tasks, split, partial) for split in Split)
 
     def begin(self, task: Task) -> str:
-        """Show the problem and its examples."""
         self.state = 0
         examples = [
-            f"Example input:\n{case.input.rstrip()}\nExample output:\n{case.output.rstrip()}"
+            f"Example input:\n{_shown(case.input)}\nExample output:\n{_shown(case.output)}"
             for case in _read_cases(task)[:NUM_PUBLIC]
         ]
         return "\n\n".join([task.prompt, *examples])
 
     def respond(self, action: Action) -> Reply:
-        """Run the program of a message on all tests."""
         self.state += 1
         is_last = self.state >= self.attempts
-        blocks = _BLOCK.findall(action.content)
-        if not blocks or not blocks[-1].strip():
+        program = read_program(action.content, self.language_name, self.language)
+        if program is None:
             return Reply(observation="There is no code block in it.", terminated=is_last)
-        outcome = self._run(blocks[-1], _read_cases(self.task))
+        outcome = self._run(program, _read_cases(self.task))
         share = sum(outcome.passed) / len(outcome.passed)
         if share == 1.0:
             reward = Scored(value=1.0, components={"passed": 1.0})
@@ -146,32 +144,32 @@ class Stdio(Env[int]):
 
     def _run(self, program: str, cases: Sequence[StdioCase]) -> ProgramGrade:
         """Compile a program and run it on all inputs in one sandbox, which knows no output that is expected."""
-        chosen, wall_s = self.language, _WALL_FACTOR * self.cpu_s
+        language, wall_s = self.language, _WALL_FACTOR * self.cpu_s
         job = {
-            "compile": chosen.compile,
+            "compile": language.compile,
             "compile_s": _COMPILE_S * _WALL_FACTOR,
-            "run": chosen.run,
-            "file": chosen.file,
+            "run": language.run,
+            "file": language.file,
             "seconds": wall_s,
             "num_inputs": len(cases),
             "stops": not self.is_partial,
         }
-        files = {name: content.encode() for name, content in chosen.files.items()}
+        files = {name: content.encode() for name, content in language.files.items()}
         files |= {f"input.{number}": case.input.encode() for number, case in enumerate(cases)}
-        files[chosen.file] = program.encode(errors="replace")
+        files[language.file] = program.encode(errors="replace")
         limits = Limits(
             wall_s=wall_s * len(cases) + _COMPILE_S * _WALL_FACTOR,
             cpu_s=self.cpu_s * len(cases) + _COMPILE_S,
             memory=512 * MIB,
             output=2 * MIB,
         )
-        _check_installed(chosen)
+        _check_installed(language)
         script = _GUEST_SCRIPT.read_text(encoding="utf-8")
         done = self.sandbox.run(["python3", "-I", "-S", "-c", script, repr(job)], b"", files, limits)
         nothing = (False,) * len(cases)
         if done.ending is not RunEnding.EXITED:
             return ProgramGrade(passed=nothing, feedback=f"The program was stopped by a limit: {done.ending.value}.")
-        grade = _grade_program(done.stdout, cases, is_compiled=chosen.compile is not None)
+        grade = _grade_program(done.stdout, cases, is_compiled=language.compile is not None)
         return grade or ProgramGrade(passed=nothing, feedback="The program broke what runs it.")
 
     def oracle(self) -> str:
@@ -179,9 +177,7 @@ class Stdio(Env[int]):
         cases = [{"input": case.input, "output": case.output.rstrip("\n")} for case in _read_cases(self.task)]
         return f"```\n{self.language.program_of(cases)}\n```"
 
-    def fork_state(self) -> int:
-        """Share the count: a number does not change."""
-        return self.state
+    fork_state = share_state
 
 
 def _grade_program(reply: bytes, cases: Sequence[StdioCase], *, is_compiled: bool) -> ProgramGrade | None:
@@ -196,7 +192,7 @@ def _grade_program(reply: bytes, cases: Sequence[StdioCase], *, is_compiled: boo
     runs = ran[is_compiled:]
     if not runs:
         return None
-    passed = [run.code == "0" and _same_output(run.out, case.output) for run, case in zip(runs, cases, strict=False)]
+    passed = [run.code == "0" and same_output(run.out, case.output) for run, case in zip(runs, cases, strict=False)]
     passed += [False] * (len(cases) - len(passed))
     return ProgramGrade(passed=tuple(passed), feedback=_describe_failure(runs, cases, passed))
 
@@ -220,49 +216,44 @@ def _describe_failure(runs: Sequence[_EndedProcess], cases: Sequence[StdioCase],
         ends = {"0": "The output is wrong.", "time": "It takes too long."}
         return (
             f"An example fails. {ends.get(code, f'It ends with code {code}.')}\n"
-            f"Input:\n{case.input.rstrip()}\nOutput:\n{out[:_SHOWN].rstrip()}\n"
-            f"{err[:_SHOWN].rstrip()}\nExpected:\n{case.output.rstrip()}"
+            f"Input:\n{_shown(case.input)}\nOutput:\n{out[:_SHOWN].rstrip()}\n"
+            f"{err[:_SHOWN].rstrip()}\nExpected:\n{_shown(case.output)}"
         )
     return "The examples are right, but another test fails."
 
 
-def _check_installed(chosen: Language) -> None:
+def _shown(text: str) -> str:
+    text = text.rstrip()
+    left_out = len(text) - _EXAMPLE_SHOWN
+    return text if left_out <= 0 else f"{text[:_EXAMPLE_SHOWN]}\n... ({left_out} characters left out)"
+
+
+def _check_installed(language: Language) -> None:
     """Raise ToolInfraFailure where the sandbox lacks a program: a missing compiler is not the policy's fault."""
-    for name in chosen.needs:
+    for name in language.needs:
         if not has_program(name):
             do = "install it where the sandbox looks, below /usr"
-            raise ToolInfraFailure(sentence(f"program for {chosen.title}", "be installed", name, where=_WHERE, do=do))
-
-
-def _same_output(output: str, expected: str) -> bool:
-    """Compare outputs line by line, without spaces at the ends of lines and empty lines at the end."""
-    return _bare(output) == _bare(expected)
-
-
-def _bare(output: str) -> str:
-    return "\n".join(line.rstrip() for line in output.rstrip().split("\n"))
+            raise ToolInfraFailure.of(f"program for {language.title}", "be installed", name, where=_WHERE, do=do)
 
 
 def _read_cases(task: Task) -> list[StdioCase]:
-    """Return the tests of a task. Raises: EnvFailure: they are none."""
     try:
         cases = [StdioCase(input=str(test["input"]), output=str(test["output"])) for test in task.payload["tests"]]  # type: ignore[index, call-overload, union-attr]  # checked here
     except (KeyError, TypeError, IndexError):
         cases = []
     if not cases:
         got, do = "none", 'write a list of {"input", "output"}'
-        raise EnvFailure(sentence("tests", "be inputs with outputs", got, where=f"task {task.id}", do=do))
+        raise EnvFailure.of("tests", "be inputs with outputs", got, where=f"task {task.id}", do=do)
     return cases
 
 
 @lru_cache(maxsize=32)
 def _best_constant(tasks: TaskSource, split: Split, partial: bool) -> float:
-    """Return what the best program earns on average that always prints the same."""
     earned: defaultdict[str, float] = defaultdict(float)
     num_tasks = tasks.size(split) or 0
     for index in range(num_tasks):
         cases = _read_cases(tasks.task(split, index))
-        for output, count in Counter(_bare(case.output) for case in cases).items():
+        for output, count in Counter(bare_output(case.output) for case in cases).items():
             if partial or count == len(cases):
                 earned[output] += count / len(cases)
     return max(earned.values(), default=0.0) / max(1, num_tasks)

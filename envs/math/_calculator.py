@@ -62,7 +62,6 @@ class _Parser:
         self._position = 0
 
     def peek(self) -> str:
-        """Return the next token, empty at the end."""
         return self._tokens[self._position] if self._position < len(self._tokens) else ""
 
     def _take(self) -> str:
@@ -71,7 +70,6 @@ class _Parser:
         return token
 
     def sum(self, depth: int) -> int | Fraction:
-        """Read a sum."""
         value = self._product(depth)
         while self.peek() in ("+", "-"):
             value = value + self._product(depth) if self._take() == "+" else value - self._product(depth)
@@ -101,6 +99,6 @@ class _Parser:
                 raise ToolError("A parenthesis is not closed. Add the missing ).")
             return value
         if not token or not (token[0].isdigit() or token[0] == "."):
-            found = f"before {token!r}" if token else "at the end"
-            raise ToolError(f"A number is missing {found}. {_FORM}.")
+            position = f"before {token!r}" if token else "at the end"
+            raise ToolError(f"A number is missing {position}. {_FORM}.")
         return int(token) if token.isdecimal() else Fraction(token)

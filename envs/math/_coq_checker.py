@@ -85,6 +85,8 @@ class CoqChecker:
         self.steps: list[ProofStep] = []
         """What it has been told."""
         self.num_said = 0
+        self.cpu_s = 0.0
+        """Processor time of all that was said, in seconds."""
         self.is_lost = False
         try:
             begun = self._session.run(f"{_guest()}\ncoq = Coq({[*_ARGV]!r})")
@@ -121,22 +123,21 @@ class CoqChecker:
     def undo(self, count: int) -> None:
         """Take back the last sentences. Raises: CheckerLost."""
         if count:
-            kept = len(self.steps) - count
-            target = self._states[kept - 1] if kept else self._start
+            num_left = len(self.steps) - count
+            target = self._states[num_left - 1] if num_left else self._start
             self._ask([f"BackTo {target}."], LONG_S)
             if self._state != target:
                 raise CheckerLost("", f"went back to state {self._state} instead of {target}")
-            del self.steps[kept:], self._states[kept:]
+            del self.steps[num_left:], self._states[num_left:]
 
     def _say_all(self, steps: Sequence[ProofStep], cpu_s: float = LONG_S) -> list[ProofStep | SentenceRefused]:
-        """Say sentences up to the first one that is refused; return what each printed. Raises: CheckerLost."""
         if not steps:
             return []
         before = self._state
         replies = iter(
             self._ask([text for step in steps for text in (step.sentence, *[_SHOW][step.is_command :])], cpu_s)
         )
-        said: list[ProofStep | SentenceRefused] = []
+        results: list[ProofStep | SentenceRefused] = []
         for step in steps:
             printed, state = next(replies)
             if state == before:
@@ -144,33 +145,33 @@ class CoqChecker:
                 if message.lower().startswith(_OUT_OF_MEMORY[0]):  # Coq goes on, but for how long
                     self.close()
                     raise CheckerLost(_LIMIT_WORDS[RunEnding.MEMORY])
-                return [*said, SentenceRefused(step.sentence, message)]
+                return [*results, SentenceRefused(step.sentence, message)]
             if not step.is_command:
                 printed, state = next(replies)
             before = state
             self.steps.append(ProofStep(step.sentence, printed, step.is_command))
-            said.append(self.steps[-1])
+            results.append(self.steps[-1])
             self._states.append(state)
-        return said
+        return results
 
     def close(self) -> None:
-        """End it; may be called twice."""
         self.is_lost = True
         self._session.close()
 
     def _ask(self, sentences: Sequence[str], cpu_s: float) -> list[tuple[str, int]]:
-        """Say sentences; return what is printed and the state after each. Raises: CheckerLost."""
         self._session.limits = replace(_LIMITS, cpu_s=cpu_s, wall_s=WALL_FACTOR * cpu_s + WAIT_S)
         self.num_said += len(sentences)
         done = self._session.run(f"print(coq.answer({json.dumps(list(sentences))!r}))")
         if done.ending is not RunEnding.EXITED or done.error is not None:
             self.close()
             raise CheckerLost(_LIMIT_WORDS.get(done.ending, ""), done.output)
-        replies = [read_reply(text) for text in json.loads(done.output)]
+        answer = json.loads(done.output)
+        self.cpu_s += answer["cpu_s"]
+        replies = [read_reply(text) for text in answer["replies"]]
         answered = [reply for reply in replies if reply is not None]
         if len(answered) < len(replies):
             self.close()
-            text = next(text for text, reply in zip(json.loads(done.output), replies, strict=True) if reply is None)
+            text = next(text for text, reply in zip(answer["replies"], replies, strict=True) if reply is None)
             is_full = any(words in text.lower() for words in _OUT_OF_MEMORY)
             raise CheckerLost(_LIMIT_WORDS[RunEnding.MEMORY] if is_full else "", text)
         self._state = answered[-1][1]

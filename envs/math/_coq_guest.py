@@ -7,6 +7,7 @@ Coq says.
 import json
 import os
 import subprocess
+import time
 
 END = b"</prompt>"
 MAX_TEXT = 20_000
@@ -34,12 +35,22 @@ class Coq:
         )
 
     def answer(self, job: str) -> str:
-        """Say sentences one after another; return what is printed up to the prompt after each, as JSON.
+        """Say sentences one after another; return as JSON what is printed up to the prompt after each, and the seconds
+        of processor time that Coq took.
 
         The first reply is the greeting where `job` is an empty list.
         """
         sentences = json.loads(job)
-        return json.dumps([self._said(sentence) for sentence in sentences or [None]])
+        before_s = self._cpu_s()
+        replies = [self._said(sentence) for sentence in sentences or [None]]
+        return json.dumps({"replies": replies, "cpu_s": self._cpu_s() - before_s})
+
+    def _cpu_s(self) -> float:
+        """Return the processor time of Coq so far, by the kernel's clock of its process; 0 after its end."""
+        try:
+            return time.clock_gettime((~self._process.pid << 3) | 2)
+        except OSError:
+            return 0.0
 
     def _said(self, sentence: str | None) -> str:
         """Say a sentence; where Coq has ended, the reply has no prompt."""

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from envgym.envs.math._coq_checker import (
-    LONG_S,
     CheckerLost,
     CoqChecker,
     ProofStep,
@@ -25,6 +24,16 @@ _CLOSED = "Closed under the global context"
 
 class TheoremRefused(Exception):
     """Coq refuses what comes before the proof; the message says which sentence, and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProofLimits:
+    """Seconds of processor time."""
+
+    tactic_s: float
+    """For one tactic, bullet or brace."""
+    message_s: float
+    """For all of a message together; the kernel's check of a proof may take as long again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,14 +75,14 @@ def open_theorem(head: str, statement: str) -> tuple[ProofStep, ...]:
 
 
 def continue_proof(
-    steps: tuple[ProofStep, ...], sentences: Sequence[str], cpu_s: float, axioms: frozenset[str]
+    steps: tuple[ProofStep, ...], sentences: Sequence[str], limits: ProofLimits, axioms: frozenset[str]
 ) -> ProofAttempt:
     """Say tactics; where no goal is left, see that the theorem is proved.
 
     Args:
         steps: What was said before.
         sentences: As `read_tactic` returns them.
-        cpu_s: Seconds of processor time for each.
+        limits: Of processor time.
         axioms: Names of those that a proof may rest on.
 
     Raises: ToolInfraFailure: Coq ends twice, by no limit. ProofReplayDiffers.
@@ -81,7 +90,7 @@ def continue_proof(
     for is_last in (False, True):
         try:
             with shared_checkers().at(steps) as checker:
-                return _continued(checker, steps, sentences, cpu_s, axioms)
+                return _continued(checker, steps, sentences, limits, axioms)
         except CheckerLost as loss:
             if loss.limit:
                 return ProofAttempt(steps, f"The tactic {loss.limit}: it was stopped, and the goals are as before.")
@@ -91,19 +100,27 @@ def continue_proof(
 
 
 def _continued(
-    checker: CoqChecker, steps: tuple[ProofStep, ...], sentences: Sequence[str], cpu_s: float, axioms: frozenset[str]
+    checker: CoqChecker,
+    steps: tuple[ProofStep, ...],
+    sentences: Sequence[str],
+    limits: ProofLimits,
+    axioms: frozenset[str],
 ) -> ProofAttempt:
+    end_s = checker.cpu_s + limits.message_s
     for number, sentence in enumerate(sentences):
-        reply = checker.say(sentence, cpu_s=cpu_s)
+        left_s = end_s - checker.cpu_s
+        if left_s <= 0:
+            return ProofAttempt(steps, f"The tactics take more than {limits.message_s:g} s together.", number)
+        reply = checker.say(sentence, cpu_s=min(limits.tactic_s, left_s))
         if isinstance(reply, SentenceRefused):
             return ProofAttempt(steps, reply.message, number)
-    told = tuple(checker.steps)
-    if told[-1].printed != _DONE:
-        return ProofAttempt(told, num_accepted=len(sentences))
-    why_not = _why_not_proved(checker, LONG_S, axioms)
+    all_steps = tuple(checker.steps)
+    if all_steps[-1].printed != _DONE:
+        return ProofAttempt(all_steps, num_accepted=len(sentences))
+    why_not = _why_not_proved(checker, limits.message_s, axioms)
     if why_not:
         return ProofAttempt(steps, f"No goal is left, but this is no proof: {why_not}", len(sentences))
-    return ProofAttempt(told, num_accepted=len(sentences), is_proved=True)
+    return ProofAttempt(all_steps, num_accepted=len(sentences), is_proved=True)
 
 
 def _why_not_proved(checker: CoqChecker, cpu_s: float, axioms: frozenset[str]) -> str:
@@ -125,7 +142,6 @@ def _why_not_proved(checker: CoqChecker, cpu_s: float, axioms: frozenset[str]) -
 
 
 def _state(checker: CoqChecker, sentences: Sequence[str], *, is_command: bool) -> None:
-    """Say what comes before a proof. Raises: TheoremRefused, CheckerLost."""
     for sentence in sentences:
         reply = checker.say(sentence, is_command=is_command)
         if isinstance(reply, SentenceRefused):

@@ -6,15 +6,22 @@ and a full stop before a space.
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+
+from envgym.parsing.fences import read_fences
 
 MAX_CHARS = 4000
 """Of one tactic."""
 MAX_SENTENCES = 400
 """Of a whole proof."""
+MAX_MESSAGE = 100_000
+"""Characters of a message."""
+MAX_BULLETS = 20
+"""Bullets and braces in a row."""
+MAX_BRACES = 40
+"""Braces that are open at a time: the time that Coq takes grows with the square of their number."""
 MAX_SHOWN = 3000
 """Characters of goals or of a message that are shown."""
-_FENCE = re.compile(r"^```[^\n`]*\n(.*?)^```[ \t]*$", re.MULTILINE | re.DOTALL)
 _BULLET = re.compile(r"[-+*]{1,4}(?![-+*>])|[{}]")
 _SELECTOR = re.compile(r"(all|[1-9][0-9]?) ?:(?!=) ?")
 _REFUSED = re.compile(
@@ -66,21 +73,30 @@ def read_proof(text: str, *, automation: bool) -> tuple[str, ...]:
     return tuple(_sentence(sentence, automation=automation) for sentence in sentences)
 
 
+def check_braces(sentences: Iterable[str]) -> None:
+    """Check that few braces are open at any time. Raises: TacticRefused."""
+    num_open = 0
+    for sentence in sentences:
+        num_open += (sentence == "{") - (sentence == "}")
+        if num_open > MAX_BRACES:
+            raise TacticRefused(f"At most {MAX_BRACES} braces may be open at a time.")
+
+
 def without_comments(text: str) -> str:
     """Return a text with a space in place of each comment; comments nest. Raises: TacticRefused: one is not closed."""
-    kept: list[str] = []
+    parts: list[str] = []
     depth = start = 0
     for mark in re.finditer(r"\(\*|\*\)", text):
         if mark[0] == "(*":
             if depth == 0:
-                kept += [text[start : mark.start()], " "]
+                parts += [text[start : mark.start()], " "]
             depth += 1
         elif depth > 0:
             depth -= 1
             start = mark.end()
     if depth:
         raise TacticRefused("A comment is not closed.")
-    return "".join([*kept, text[start:]])
+    return "".join([*parts, text[start:]])
 
 
 def split_sentences(text: str) -> list[str]:
@@ -102,16 +118,16 @@ def split_sentences(text: str) -> list[str]:
 
 
 def read_reply(text: str) -> tuple[str, int] | None:
-    """Return what Coq printed, without asides and without numbers that depend on what it was told before, and the
+    """Return Coq's output, without asides and without numbers that depend on earlier sentences, and the
     state it is in; None: it has ended.
     """
     prompt = _PROMPT.search(text)
     if prompt is None:
         return None
-    told = _GOAL_ID.sub("", _PLACE.sub("", _ASIDES.sub("", text[: prompt.start()])))
+    reply = _GOAL_ID.sub("", _PLACE.sub("", _ASIDES.sub("", text[: prompt.start()])))
     numbers: dict[str, int] = {}
-    told = _NUMBERED.sub(lambda found: f"{found[1]}{numbers.setdefault(found[0], len(numbers) + 1)}", told)
-    return "\n".join(line.rstrip() for line in told.splitlines()).strip("\n"), int(prompt[1])
+    reply = _NUMBERED.sub(lambda match: f"{match[1]}{numbers.setdefault(match[0], len(numbers) + 1)}", reply)
+    return "\n".join(line.rstrip() for line in reply.splitlines()).strip("\n"), int(prompt[1])
 
 
 def shown(text: str) -> str:
@@ -123,13 +139,20 @@ def shown(text: str) -> str:
 
 
 def _unfenced(text: str) -> str:
-    """Return what the last fenced block holds, else the whole text."""
-    blocks = _FENCE.findall(text)
-    return blocks[-1] if blocks else text
+    """Return the last fenced block of Coq with `Qed.`, else the last of Coq, else the last unmarked; else the text."""
+    if "```" not in text and "~~~" not in text:
+        return text
+    blocks = [block for block in read_fences(text, inline=True) if block.text.strip()]
+    marked = [block.text for block in blocks if block.language == "coq"]
+    whole = [code for code in marked if "Qed." in code]
+    unmarked = [block.text for block in blocks if not block.language]
+    return (whole or marked or unmarked or [block.text for block in blocks] or [text])[-1]
 
 
 def _plain(text: str) -> str:
-    """Return a text on one line. Raises: TacticRefused: it holds what no tactic needs."""
+    """Return a text on one line. Raises: TacticRefused: it is too long, or holds what no tactic needs."""
+    if len(text) > MAX_MESSAGE:
+        raise TacticRefused(f"The message has {len(text)} characters; at most {MAX_MESSAGE} are read.")
     if any(not (" " <= letter <= "~" or letter in "\n\t\r") for letter in text):
         raise TacticRefused("Write plain ASCII: forall, exists, ->, /\\, \\/, ~, <=.")
     if '"' in text or "(*" in text:
@@ -143,15 +166,19 @@ def _split(text: str) -> Sequence[str]:
 
 
 def _bullets(text: str) -> Iterator[str]:
-    while bullet := _BULLET.match(text):
+    """Yield the bullets before a tactic, then the tactic. Raises: TacticRefused: there are too many."""
+    start = num_bullets = 0
+    while bullet := _BULLET.match(text, start):
+        num_bullets += 1
+        if num_bullets > MAX_BULLETS:
+            raise TacticRefused(f"Write at most {MAX_BULLETS} bullets and braces in a row.")
         yield bullet[0]
-        text = text[bullet.end() :].lstrip()
-    if text:
-        yield text
+        start = bullet.end() + (text[bullet.end() : bullet.end() + 1] == " ")  # spaces are single here
+    if start < len(text):
+        yield text[start:]
 
 
 def _sentence(text: str, *, automation: bool) -> str:
-    """Return what is sent to Coq for a bullet or a tactic. Raises: TacticRefused."""
     if _BULLET.fullmatch(text):
         return text
     if len(text) > MAX_CHARS:
@@ -170,7 +197,6 @@ def _sentence(text: str, *, automation: bool) -> str:
 
 
 def _is_balanced(text: str) -> bool:
-    """Tell whether brackets of all kinds are closed in turn."""
     awaited: list[str] = []
     for letter in text:
         if letter in _OPENING:

@@ -70,8 +70,8 @@ def canonical(expression: Expression) -> str:
     if isinstance(expression, int):
         return str(expression)
     if expression.op in "+-":
-        added, taken = _chain(expression, "+", "-")
-        return "+".join(added) + "".join(f"-{term}" for term in taken)
+        added, subtracted = _chain(expression, "+", "-")
+        return "+".join(added) + "".join(f"-{term}" for term in subtracted)
     factors, divisors = _chain(expression, "*", "/")
     return "*".join(factors) + "".join(f"/{divisor}" for divisor in divisors)
 
@@ -112,11 +112,11 @@ def draw_expression(rng: np.random.Generator, level: int, digits: int) -> Expres
     """
     pairs = (0, 0, 0, 1, 1, 2)[level]
     while True:
-        drawn = _draw(rng, level, digits, "+-*" if level <= 2 else "+-*/")
-        if drawn is not None:
-            written = write(drawn[0]).count("(")
+        candidate = _draw(rng, level, digits, "+-*" if level <= 2 else "+-*/")
+        if candidate is not None:
+            written = write(candidate[0]).count("(")
             if written == 0 if pairs == 0 else written >= pairs:
-                return drawn[0]
+                return candidate[0]
 
 
 def _draw(rng: np.random.Generator, operations: int, digits: int, ops: str) -> tuple[Expression, int] | None:

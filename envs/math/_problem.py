@@ -5,14 +5,12 @@ the oracle runs where it has Python; the tests solve every problem a second time
 """
 
 import math
-import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
 from fractions import Fraction
 from functools import cache, reduce
 from itertools import product
-from pathlib import Path
 from string import Formatter
 from types import CodeType, MappingProxyType
 from typing import Any, TypeVar
@@ -21,6 +19,7 @@ import numpy as np
 
 from envgym.authoring import TaskDraft
 from envgym.core.json_types import JsonValue
+from envgym.envs.data_files import read_toml
 from envgym.envs.math import _notation
 from envgym.envs.math._stories import NAMES
 
@@ -46,7 +45,6 @@ class ProblemSampler:
     """Draws what problems are made of."""
 
     def __init__(self, rng: np.random.Generator) -> None:
-        """Draw from `rng`."""
         self._rng = rng
 
     def between(self, low: int, high: int, step: int = 1) -> int:
@@ -58,15 +56,12 @@ class ProblemSampler:
         return self.between(low, high) * self.pick((1, -1))
 
     def pick(self, items: Sequence[ItemT]) -> ItemT:
-        """Draw one of several."""
         return items[int(self._rng.integers(len(items)))]
 
     def several(self, items: Sequence[ItemT], count: int) -> list[ItemT]:
-        """Draw some different ones."""
         return [items[int(index)] for index in self._rng.choice(len(items), count, replace=False)]
 
     def person(self) -> str:
-        """Draw a name."""
         return self.pick(NAMES)
 
     def invertible_matrix(self) -> list[int]:
@@ -77,7 +72,7 @@ class ProblemSampler:
                 return entries
 
     def functions(self) -> Mapping[str, Callable[..., object]]:
-        """Return what a template may call."""
+        """Return the functions that a template may call."""
         methods = (self.between, self.signed, self.pick, self.several, self.person, self.invertible_matrix)
         return {method.__name__: method for method in methods}
 
@@ -105,7 +100,6 @@ class ProblemTemplate:
     answer: str = "latex(value)"
 
     def sample(self, sampler: ProblemSampler) -> SampledProblem:
-        """Draw a problem."""
         names: Namespace = {**_WORK_NAMES, **_DRAW_NAMES, **sampler.functions()}
         exec(_compiled(self.draw, "exec"), names)
         fields = {field for part in (self.text, self.work) for _, field, _, _ in Formatter().parse(part)}
@@ -122,8 +116,8 @@ def _compiled(code: str, mode: str) -> CodeType:
 
 
 def _read_families() -> Mapping[str, tuple[ProblemTemplate, ...]]:
-    text = (Path(__file__).with_name("data") / "problems.toml").read_text(encoding="utf-8")
-    return {name: tuple(ProblemTemplate(**level) for level in levels) for name, levels in tomllib.loads(text).items()}
+    families = read_toml("math/data/problems.toml")
+    return {name: tuple(ProblemTemplate(**level) for level in levels) for name, levels in families.items()}
 
 
 FAMILIES: Mapping[str, tuple[ProblemTemplate, ...]] = MappingProxyType(_read_families())

@@ -16,7 +16,7 @@ from envgym.authoring.tables import Row
 from envgym.core.json_types import JsonValue
 from envgym.core.tasks import Split, Task
 from envgym.envs.math._problem import FAMILIES, ProblemSampler, draft_of
-from envgym.errors import InvalidInput, sentence
+from envgym.errors import InvalidInput
 from envgym.seeds import generator
 from envgym.verifiers.extract import after_hashes, boxed
 
@@ -107,10 +107,14 @@ def _last_box(text: str) -> str | None:
 FORMS: Mapping[str, Callable[[str], str | None]] = MappingProxyType(
     {"alone": lambda text: text.strip() or None, "hashes": _after_hashes, "boxed": _last_box}
 )
+NO_ANSWER: Mapping[str, str] = MappingProxyType(
+    {"alone": "no answer", "hashes": "no answer after ####", "boxed": r"no answer in \boxed{}"}
+)
+"""Form -> why a row is left out, in the words of the log."""
 
 
 class ProblemTasks(FileTasks):
-    """The problems of a data set; rows without an answer are left out."""
+    """The problems of a data set; rows without an answer are left out and counted."""
 
     def __init__(
         self,
@@ -132,10 +136,12 @@ class ProblemTasks(FileTasks):
         self._preset = preset
 
     def _tables(self) -> Iterator[tuple[str, Iterable[Row]]]:
-        """Leave out rows without an answer, as in a hidden test set."""
+        """Leave out rows without an answer, as in a hidden test set, and count them."""
         for name, rows in super()._tables():
             where = f"{name or self._source}"
-            answered = [row for number, row in enumerate(rows) if self._answer(row, f"row {number} of {where}")]
+            answers = [(row, self._answer(row, f"row {number} of {where}")) for number, row in enumerate(rows)]
+            answered = [row for row, answer in answers if answer]
+            self._left_out[NO_ANSWER[self._preset.form]] += len(answers) - len(answered)
             if answered:
                 yield name, answered
 
@@ -151,7 +157,6 @@ class ProblemTasks(FileTasks):
         return TaskDraft(prompt=question.strip(), payload=payload, metadata=metadata)
 
     def _answer(self, row: Row, where: str) -> str | None:
-        """Return the answer of a row, None where it has none. Raises: InvalidInput: it has no such column."""
         name = next((name for name in self._preset.answers if name in row), None)
         if name is None:
             raise _missing(self._preset.answers, row, where)
@@ -161,4 +166,4 @@ class ProblemTasks(FileTasks):
 
 def _missing(columns: Sequence[str], row: Row, where: str) -> InvalidInput:
     must, do = f"have a column {' or '.join(columns)}", "choose another preset, or rename the column"
-    return InvalidInput(sentence("row", must, ", ".join(sorted(row)), where=where, do=do))
+    return InvalidInput.of("row", must, ", ".join(sorted(row)), where=where, do=do)

@@ -101,17 +101,17 @@ def read_formula(text: str, variables: Collection[str]) -> Formula:
 def _tokens(text: str, variables: Collection[str]) -> Iterator[str]:
     text, place, count = text.strip(), 0, 0
     while place < len(text):
-        found = _TOKEN.match(text, place)
-        if found is None:
+        match = _TOKEN.match(text, place)
+        if match is None:
             raise FormulaRefused(f"{text[place : place + 20].strip()} cannot be read")
-        sign, word, number = found.groups()
+        sign, word, number = match.groups()
         if word and word not in _WORDS and word not in variables:
             raise FormulaRefused(f"{word[:20]} is no variable of the statement")
         count += 1
         if count > MAX_TOKENS:
             raise FormulaRefused(f"a formula has at most {MAX_TOKENS} words and signs")
         yield sign or word or number
-        place = found.end()
+        place = match.end()
 
 
 def _number(digits: str) -> int:
@@ -131,7 +131,6 @@ def _wanted(formula: Formula, is_boolean: bool, operator: str) -> Formula:
 
 
 def _joined(operator: str, left: Formula, right: Formula) -> Formula:
-    """Join two parts. Raises: FormulaRefused: they are of the wrong kind, or the result is not linear."""
     for part in (left, right):
         _wanted(part, operator in _CONNECTIVES, operator)
     if operator == "*" and "number" not in (left[0], right[0]):

@@ -56,7 +56,7 @@ def draw_bounded(sampler: Sampler, family: str, level: int) -> BoundedStatement:
 
 
 def _weaker(sampler: Sampler, family: str, layer: int, weight: int, total: int) -> str:
-    """Return what follows from the relation, and does not name it."""
+    """Return a goal that follows from the relation, and does not name it."""
     if family == "bounds":
         return f"{_sum(layer, weight)} > {total - sampler.between(2, 5)}"
     sign, by = sampler.one((("!=", -2), ("!=", -1), ("!=", 1), ("!=", 2), ("<", 2), ("<", 3), (">", -2), (">", -3)))

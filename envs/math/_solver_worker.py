@@ -7,7 +7,7 @@ whether it is unsatisfiable within so many of Z3's resource units, which do not 
 import json
 import sys
 
-from envgym.helper_process import limit_process, limit_request, take_output
+from envgym.runtime.processes.helper import limit_process, limit_request, take_output
 
 MEMORY_BYTES = 2 * 1024**3
 

@@ -1,15 +1,14 @@
 """Word problems: a plan of events with a fixed number of operations, told with one of many themes."""
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
+from envgym.envs.data_files import read_toml
 from envgym.envs.math._expressions import Expression, Operation, draw_divisor, draw_factor, draw_number
 
-_DATA = tomllib.loads((Path(__file__).with_name("data") / "stories.toml").read_text(encoding="utf-8"))
+_DATA = read_toml("math/data/stories.toml")
 NAMES: tuple[str, ...] = tuple(_DATA["names"])
 THEMES: tuple[Mapping[str, str], ...] = tuple(_DATA["themes"])
 """Sentences by kind; each theme has one for every kind."""

@@ -8,9 +8,9 @@ from envgym.authoring.sampler import Sampler
 from envgym.authoring.tables import Row
 from envgym.core.json_types import JsonValue
 from envgym.core.tasks import Split, split_of
+from envgym.envs.families import DrawnTask, FamilyTasks, choose_families
 from envgym.envs.math._coq_proofs import theorem_command
 from envgym.envs.math._coq_text import split_sentences
-from envgym.envs.math._families import DrawnTask, FamilyTasks, choose_families
 from envgym.envs.math._theorem import TheoremFamily
 from envgym.envs.math._theorems_induction import induction
 from envgym.envs.math._theorems_logic import propositional
@@ -45,7 +45,7 @@ def theorem_tasks(
 
     Raises: UnknownName, InvalidInput: as `choose_families`.
     """
-    return choose_families(families, levels, held_out, known=FAMILIES, draw=_draw, where=_WHERE)
+    return choose_families(families, levels, held_out, all_families=FAMILIES, draw=_draw, where=_WHERE)
 
 
 def _draw(sampler: Sampler, family: str, level: int) -> DrawnTask:
@@ -61,7 +61,7 @@ def _draw(sampler: Sampler, family: str, level: int) -> DrawnTask:
 
 
 def prompt_of(head: str, statement: str) -> str:
-    """Return what the agent reads: the commands before the theorem, and the theorem."""
+    """Return the agent's prompt: the commands before the theorem, and the theorem."""
     return "\n".join(["Prove this theorem.", "", *split_sentences(head), theorem_command(statement)])
 
 
@@ -69,7 +69,6 @@ class TheoremFiles(FileTasks):
     """Theorems of a file: name, statement, optional head, split and proof."""
 
     def _draft(self, row: Row, where: str) -> TaskDraft:
-        """Read a row. Raises: InvalidInput: a field is missing, or is no text."""
         name, statement = (_text(row, field, where) for field in ("name", "statement"))
         head = _text(row, "header", where, default="")
         proof = _text(row, "proof", where, default="")
@@ -78,7 +77,6 @@ class TheoremFiles(FileTasks):
         return TaskDraft(prompt=prompt_of(head, statement), payload=payload, metadata=metadata)
 
     def _split_of(self, row: Row, draft: TaskDraft, where: str) -> Split:
-        """Return the split that a row names, else that of its content."""
         name = _text(row, "split", where, default="")
         if not name:
             return split_of(draft.payload)

@@ -22,7 +22,6 @@ def induction(sampler: Sampler, level: int) -> Theorem:
 
 
 def _closed_form(sampler: Sampler, level: int) -> Theorem:
-    """State what a linear recursion computes."""
     step, base = sampler.between(1, 2 + level), sampler.between(0, 3 * level)
     is_after = sampler.between(0, 1) == 1
     body = f"F m + {step}" if is_after else f"{step} + F m"
@@ -50,7 +49,6 @@ _STEP = ("induction L as [|x L IH].", "reflexivity.", "simpl.", "rewrite IH.")
 
 
 def _elements(sampler: Sampler, level: int) -> list[str]:
-    """Draw what a function puts in place of one element `x`."""
     forms = (
         "x",
         "x",
@@ -69,7 +67,6 @@ def _list_function(elements: Sequence[str], base: Sequence[str] = ()) -> str:
 
 
 def _length(sampler: Sampler, level: int) -> Theorem:
-    """State how long a list becomes."""
     elements = _elements(sampler, level)
     base = [str(sampler.between(0, 9)) for _ in range(sampler.between(0, level))]
     more = f" + {len(base)}" if base else ""
@@ -92,7 +89,6 @@ def _append(sampler: Sampler, level: int) -> Theorem:
 
 
 def _sum(sampler: Sampler, level: int) -> Theorem:
-    """State that a weighted sum of a list is that of its parts."""
     weight = sampler.one(
         ("x", f"x * {sampler.between(2, 7)}", f"(x * {sampler.between(2, 7)} + {sampler.between(1, 9)})", "x * x")
     )
@@ -128,7 +124,6 @@ _TREE_STEP = ("induction T as [|a IHa v b IHb].", "reflexivity.", "simpl.", "rew
 
 
 def _tree_sum(sampler: Sampler, level: int) -> Theorem:
-    """State that a measure of trees is that of the mirrored tree."""
     weight = sampler.one(("v", f"v * {sampler.between(2, 7)}", f"{sampler.between(1, 4)}", "v * v"))
     base = sampler.between(0, 9)
     is_after = sampler.between(0, 1) == 1
@@ -142,7 +137,6 @@ def _tree_sum(sampler: Sampler, level: int) -> Theorem:
 
 
 def _tree_map(sampler: Sampler, level: int) -> Theorem:
-    """State that changing the numbers of a tree and mirroring it may be done in either order."""
     weight = sampler.one(("v", f"v * {sampler.between(2, 7)}", f"(v + {sampler.between(1, 9)})", "(v * v)"))
     definition = (
         f"Fixpoint F (t : tree) : tree := match t with leaf => leaf | node a v b => node (F a) ({weight}) (F b) end."

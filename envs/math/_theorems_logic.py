@@ -44,14 +44,12 @@ class _Derivation:
         return self.premises[-1][0]
 
     def formula(self, depth: int) -> _Formula:
-        """Draw a formula."""
         kind = self.sampler.one(("/\\", "\\/", "->", "~")) if depth else ""
         if not kind:
             return self.sampler.one(self.atoms)
         return _Formula(kind, tuple(self.formula(depth - 1) for _ in range(1 if kind == "~" else 2)))
 
     def prove(self, goal: _Formula, depth: int) -> list[str]:
-        """Return tactics that prove a goal."""
         match goal.kind:
             case "/\\":
                 return ["split.", *self.prove(goal.parts[0], depth), *self.prove(goal.parts[1], depth)]
@@ -65,10 +63,9 @@ class _Derivation:
         return self.prove_atom(goal, depth)
 
     def prove_atom(self, goal: _Formula, depth: int) -> list[str]:
-        """Return tactics that prove an atom from premises."""
         if depth == 0:
-            held = [name for name, formula in self.premises if formula == goal]
-            return [f"exact {held[0] if held else self.premise(goal)}."]
+            names = [name for name, formula in self.premises if formula == goal]
+            return [f"exact {names[0] if names else self.premise(goal)}."]
         step = self.sampler.one(_STEPS if goal.kind != "False" else ("absurd",))
         others = [atom for atom in self.atoms if atom != goal]
         one, two = self.sampler.some(others, 2)

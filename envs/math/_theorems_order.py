@@ -32,7 +32,6 @@ class _Chain:
         return _Term(self.sampler.one(self.variables))
 
     def prove(self, low: _Term, high: _Term, depth: int) -> list[str]:
-        """Return tactics that prove `low <= high`."""
         if low == high:
             return ["apply Nat.le_refl."]
         if depth and (not low.parts or self.sampler.between(0, 2) == 0):
@@ -53,7 +52,6 @@ class _Chain:
         return [*(["apply Nat.lt_le_incl."] if relation == "<" else []), f"exact {name}."]
 
     def _between(self, low: _Term, high: _Term) -> _Term:
-        """Draw a third term: of the form that both have, or a variable."""
         while True:
             is_alike = low.parts and low.text == high.text
             term = _Term(low.text, (self.variable(), self.variable())) if is_alike else self.variable()

@@ -33,7 +33,6 @@ class _Term:
             yield from part.all()
 
     def with_all(self, old: "_Term", new: "_Term") -> "_Term":
-        """Replace a term wherever it is."""
         if self == old:
             return new
         return _Term(self.name, tuple(part.with_all(old, new) for part in self.parts))
@@ -67,15 +66,15 @@ class _Lemma:
     sides: tuple[_Term, _Term]
 
     def use(self, term: _Term, direction: int) -> "_Use | None":
-        """Return what the lemma makes of a term, from left to right (0) or from right to left (1)."""
+        """Return the rewriting of a term by the lemma, from left to right (0) or from right to left (1)."""
         if direction and self.name in _ONE_WAY:
             return None
-        found: dict[str, _Term] = {}
+        values: dict[str, _Term] = {}
         pattern, result = self.sides[direction], self.sides[1 - direction]
-        if not _matches(pattern, term, self.variables, found) or set(found) != set(self.variables):
+        if not _matches(pattern, term, self.variables, values) or set(values) != set(self.variables):
             return None
-        new = _filled(result, found)
-        arguments = " ".join(_enclosed(found[name]) for name in self.variables)
+        new = _filled(result, values)
+        arguments = " ".join(_enclosed(values[name]) for name in self.variables)
         return _Use(f"rewrite {'<- ' * direction}({self.name} {arguments}).", term, new) if new != term else None
 
 
@@ -88,16 +87,16 @@ class _Use:
     new: _Term
 
 
-def _matches(pattern: _Term, term: _Term, variables: Sequence[str], found: dict[str, _Term]) -> bool:
+def _matches(pattern: _Term, term: _Term, variables: Sequence[str], values: dict[str, _Term]) -> bool:
     if pattern.name in variables:
-        return found.setdefault(pattern.name, term) == term
+        return values.setdefault(pattern.name, term) == term
     pairs = zip(pattern.parts, term.parts, strict=False)
     is_same = pattern.name == term.name and len(pattern.parts) == len(term.parts)
-    return is_same and all(_matches(one, two, variables, found) for one, two in pairs)
+    return is_same and all(_matches(one, two, variables, values) for one, two in pairs)
 
 
-def _filled(pattern: _Term, found: Mapping[str, _Term]) -> _Term:
-    return found.get(pattern.name) or _Term(pattern.name, tuple(_filled(part, found) for part in pattern.parts))
+def _filled(pattern: _Term, values: Mapping[str, _Term]) -> _Term:
+    return values.get(pattern.name) or _Term(pattern.name, tuple(_filled(part, values) for part in pattern.parts))
 
 
 def _lemma(name: str, variables: str, left: str, right: str) -> _Lemma:
@@ -175,15 +174,14 @@ class _Subject:
 
 
 def _equation(sampler: Sampler, subject: _Subject, count: int) -> Theorem:
-    """Draw an equation that `count` lemmas prove."""
     for _ in range(_MAX_DRAWS):
         start = subject.draw()
-        found = _rewritten(sampler, start, subject.lemmas, count)
-        if found is not None:
+        chain = _rewritten(sampler, start, subject.lemmas, count)
+        if chain is not None:
             break
     else:
         raise AssertionError("some term can be rewritten")
-    uses, end = found
+    uses, end = chain
     names = {term.name for side in (start, end) for term in side.all() if not term.parts}
     used = sorted(names - {"f"})
     functions = ["f"] if "f" in names else []

@@ -9,15 +9,16 @@ import numpy as np
 from envgym.authoring import GeneratedTasks, TaskDraft
 from envgym.core.messages import Action
 from envgym.core.tasks import Task
-from envgym.env import Env
+from envgym.env import Env, share_state
 from envgym.envs.math._calculator import calculate, show
 from envgym.envs.math._expressions import canonical, draw_expression, evaluate, num_operations, write
 from envgym.envs.math._stories import draw_story
-from envgym.errors import InvalidInput, check_known, sentence
+from envgym.errors import InvalidInput, check_known
 from envgym.parsing import tool_call_action
 from envgym.records import Reply
 from envgym.rubric import Rubric
 from envgym.tools import Tool, tool
+from envgym.verifiers.extract import Take
 from envgym.verifiers.numeric import Numeric
 from envgym.verifiers.pattern import Pattern
 
@@ -51,6 +52,7 @@ class Arithmetic(Env[ArithmeticState]):
         digits: int = 2,
         calculator: bool = True,
         format_weight: float = 0.0,
+        take: str = "only",
         max_turns: int | None = 6,
         **options: Any,  # parties and render_mode, as Env takes them
     ) -> None:
@@ -62,6 +64,7 @@ class Arithmetic(Env[ArithmeticState]):
             digits: Digits of the operands, 1 to 6; factors and divisors are 2 to 9.
             calculator: Whether the agent has the tool.
             format_weight: Share of the reward, in [0, 1), for a final message that is nothing but a number.
+            take: Which of several candidate answers counts: `only` (they must all be right) or `last`.
             max_turns: Turns until the episode is cut.
             **options: As in `Env`.
 
@@ -73,21 +76,21 @@ class Arithmetic(Env[ArithmeticState]):
         self.kinds = (kinds,) if isinstance(kinds, str) else tuple(kinds)
         for kind in self.kinds or ("",):
             check_known("kind", kind, KINDS, where="math/arithmetic-v0")
+        check_known("take", take, tuple(Take), where="math/arithmetic-v0")
         if not 0.0 <= format_weight < 1.0:
             do = "pass e.g. 0.1, or 0 for none"
-            raise InvalidInput(
-                sentence("format_weight", "lie in [0, 1)", format_weight, where="math/arithmetic-v0", do=do)
-            )
+            raise InvalidInput.of("format_weight", "lie in [0, 1)", format_weight, where="math/arithmetic-v0", do=do)
         self.level, self.digits, self.has_calculator = level, digits, calculator
         constant = CHANCE_ONE_DIGIT if digits == 1 else CHANCE
         self.chance_score = constant * (1 - format_weight) + format_weight
+        numeric = Numeric(take=Take(take))
         self.rubric = Rubric(
             [
-                (Numeric(), 1 - format_weight, "answer"),
+                (numeric, 1 - format_weight, "answer"),
                 (Pattern(pattern=NUMBER_ALONE, cpu_s=None), format_weight, "format"),
             ]
             if format_weight
-            else [(Numeric(), 1.0, "answer")]
+            else [(numeric, 1.0, "answer")]
         )
         self.tasks = GeneratedTasks(self._draw, name="math/arithmetic", seed=0)
 
@@ -111,7 +114,6 @@ class Arithmetic(Env[ArithmeticState]):
         )
 
     def begin(self, task: Task) -> str:
-        """Show the problem."""
         self.state = ArithmeticState()
         return task.prompt
 
@@ -131,7 +133,6 @@ class Arithmetic(Env[ArithmeticState]):
         return super().toolset() if self.has_calculator else {}
 
     def respond(self, action: Action) -> Reply:
-        """Take the message as the final answer."""
         return Reply(reward=self.rubric(action.content, self.task), terminated=True)
 
     def oracle(self) -> str:
@@ -141,12 +142,9 @@ class Arithmetic(Env[ArithmeticState]):
             return tool_call_action("calculator", expression=self.task.metadata["expression"])
         return Action(answer)
 
-    def fork_state(self) -> ArithmeticState:
-        """Share the state: it is immutable."""
-        return self.state
+    fork_state = share_state
 
 
 def _check_range(name: str, value: int, allowed: range) -> None:
-    if value not in allowed:
-        must, do = f"be {allowed[0]} to {allowed[-1]}", f"pass e.g. {name}={allowed[1]}"
-        raise InvalidInput(sentence(name, must, value, where="math/arithmetic-v0", do=do))
+    must, do = f"be {allowed[0]} to {allowed[-1]}", f"pass e.g. {name}={allowed[1]}"
+    InvalidInput.unless(value in allowed, name, must, value, where="math/arithmetic-v0", do=do)

@@ -1,25 +1,25 @@
 """Write a text that meets several constraints at once: `math/instructions-v0`."""
 
 import math
-import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from envgym.authoring import GeneratedTasks, TaskDraft, check_range
+from envgym.authoring.sources import SplitTasks
 from envgym.core.frozen import quick_init
 from envgym.core.json_types import JsonValue
 from envgym.core.messages import Action
-from envgym.core.tasks import Split, Task
+from envgym.core.tasks import Task
 from envgym.core.turns import Scored
-from envgym.env import Env
+from envgym.env import Env, share_state
+from envgym.envs.data_files import read_toml
 from envgym.envs.math._instructions.constraint import Constraint
 from envgym.envs.math._instructions.drawing import draw_constraints, has_held_out_pair, held, outline_of
-from envgym.envs.math._instructions.kinds import ALL_KINDS, BASE, KINDS
+from envgym.envs.math._instructions.kinds import ALL_KINDS, BASE, KINDS, tell
 from envgym.envs.math._instructions.writer import DATA, write_text
 from envgym.envs.math._instructions.written import DEFINITIONS, WrittenText, has_copied_run, split_words
 from envgym.errors import InvalidInput, check_known
@@ -30,9 +30,7 @@ REWARDS = ("all", "share")
 COPIED_WORDS = 8
 """So many words in a row, taken from the task, are a copy."""
 OWN_WORDS = f"Do not copy {COPIED_WORDS} words in a row from the task."
-CHANCE: Mapping[str, Mapping[str, Sequence[float]]] = tomllib.loads(
-    (Path(__file__).with_name("data") / "instructions_chance.toml").read_text(encoding="utf-8")
-)
+CHANCE: Mapping[str, Mapping[str, Sequence[float]]] = read_toml("math/data/instructions_chance.toml")
 """Reward -> number of constraints -> what 1 to 3 fixed texts earn at most; `base` counts for chosen kinds."""
 _WHERE = "math/instructions-v0"
 
@@ -64,7 +62,7 @@ class TextGrade:
 class InstructionState:
     """A task, and the best text so far."""
 
-    given: InstructionTask
+    instructions: InstructionTask
     left: int
     """Attempts left."""
     best: TextGrade | None = None
@@ -116,37 +114,39 @@ class Instructions(Env[InstructionState]):
         self.num_constraints, self.attempts, self.reward = constraints, attempts, reward
         row = str(constraints) if set(self.kinds) == set(KINDS) else "base"
         self.chance_score = CHANCE[reward][row][attempts - 1]
-        self.tasks = InstructionTasks(self._draw)
+        train, test = (
+            GeneratedTasks(partial(self._draw, is_test), name="math/instructions") for is_test in (False, True)
+        )
+        self.tasks = SplitTasks(train, test)
 
     def _draw(self, may_have_held_out: bool, rng: np.random.Generator) -> TaskDraft:
-        drawn = draw_constraints(rng, self.kinds, self.num_constraints, may_have_held_out=may_have_held_out)
-        topic = outline_of(drawn).topic
+        constraints = draw_constraints(rng, self.kinds, self.num_constraints, may_have_held_out=may_have_held_out)
+        topic = outline_of(constraints).topic
         request = str(DATA["requests"][rng.integers(len(DATA["requests"]))]).replace("{}", topic)
-        shown = [drawn[at] for at in rng.permutation(len(drawn))]
-        lines = [request, *(f"- {ALL_KINDS[item.kind].tell(item)}" for item in shown)]
+        shuffled = [constraints[at] for at in rng.permutation(len(constraints))]
+        lines = [request, *(f"- {tell(item)}" for item in shuffled)]
         lines += [f"Attempts left: {self.attempts}."] if self.attempts > 1 else []
         return TaskDraft(
             prompt="\n".join(lines),
-            payload={"constraints": [item.to_json() for item in sorted(drawn)]},
+            payload={"constraints": [item.to_json() for item in sorted(constraints)]},
             metadata={
-                "kinds": [item.kind for item in drawn if item.kind in KINDS],
-                "held_out_pair": has_held_out_pair([item.kind for item in drawn]),
+                "kinds": [item.kind for item in constraints if item.kind in KINDS],
+                "held_out_pair": has_held_out_pair([item.kind for item in constraints]),
             },
         )
 
     def begin(self, task: Task) -> str:
-        """Show the request and its constraints."""
         words = tuple(split_words(WrittenText(task.prompt).folded))
-        given = InstructionTask(_constraints_of(task), words, frozenset(words))
-        self.state = InstructionState(given=given, left=self.attempts)
+        instructions = InstructionTask(_constraints_of(task), words, frozenset(words))
+        self.state = InstructionState(instructions=instructions, left=self.attempts)
         return task.prompt
 
     def respond(self, action: Action) -> Reply:
         """Grade a text, and pay by how much it is better than those before."""
         before = self.state
-        grade = grade_text(action.content, before.given)
+        grade = grade_text(action.content, before.instructions)
         best = grade if before.best is None or _rank(grade) > _rank(before.best) else before.best
-        self.state = InstructionState(given=before.given, left=before.left - 1, best=best)
+        self.state = InstructionState(instructions=before.instructions, left=before.left - 1, best=best)
         reward = self._gained(before.best, best)
         if not grade.failed:
             return Reply(observation="All constraints hold.", reward=reward, terminated=True)
@@ -165,49 +165,29 @@ class Instructions(Env[InstructionState]):
 
     def oracle(self) -> str:
         """Write a text that meets all constraints; its prose is plain, and not about much."""
-        return write_text(outline_of(self.state.given.constraints))
+        return write_text(outline_of(self.state.instructions.constraints))
 
-    def fork_state(self) -> InstructionState:
-        """Share the state: it is immutable."""
-        return self.state
+    fork_state = share_state
 
 
-class InstructionTasks:
-    """Tasks without end; some pairs of kinds are in the test split alone."""
-
-    def __init__(self, draw: Callable[[bool, np.random.Generator], TaskDraft]) -> None:
-        """Draw with `draw(whether held-out pairs may occur, generator)`."""
-        self._sources = {
-            split: GeneratedTasks(partial(draw, split is Split.TEST), name="math/instructions") for split in Split
-        }
-
-    def size(self, split: Split) -> None:
-        """Return None: the supply does not end."""
-        return self._sources[split].size(split)
-
-    def task(self, split: Split, index: int) -> Task:
-        """Draw a task; the same constraints are never in both splits."""
-        return self._sources[split].task(split, index)
-
-
-def grade_text(text: str, given: InstructionTask) -> TextGrade:
+def grade_text(text: str, instructions: InstructionTask) -> TextGrade:
     """Check each constraint; nothing is worth anything without topic, length and words of one's own."""
-    constraints, written = given.constraints, WrittenText(text)
+    constraints, written = instructions.constraints, WrittenText(text)
     holds = held(written, constraints)
     parts = {item.kind: float(is_held) for item, is_held in zip(constraints, holds, strict=True)}
     has_own_words = bool(parts["length"]) and not has_copied_run(
-        written.words, given.words, given.vocabulary, COPIED_WORDS
+        written.words, instructions.words, instructions.vocabulary, COPIED_WORDS
     )
     failed = [item for item, is_held in zip(constraints, holds, strict=True) if not is_held]
     is_about = bool(parts["topic"] and has_own_words)
     extra = [kind for kind in parts if kind not in BASE]
     share = math.fsum(parts[kind] for kind in extra) / len(extra) if is_about and extra else float(is_about)
-    said = [ALL_KINDS[item.kind].tell(item) for item in failed]
+    failures = [tell(item) for item in failed]
     if parts["length"] and not has_own_words:
-        said.append(OWN_WORDS)
-    loose = float(not said or (has_own_words and _hold_loosely(written.text, failed)))
-    parts |= {"own_words": float(has_own_words), "all": float(not said), "share": share, "loose": loose}
-    return TextGrade(components=parts, failed=tuple(said))
+        failures.append(OWN_WORDS)
+    loose = float(not failures or (has_own_words and _hold_loosely(written.text, failed)))
+    parts |= {"own_words": float(has_own_words), "all": float(not failures), "share": share, "loose": loose}
+    return TextGrade(components=parts, failed=tuple(failures))
 
 
 def _hold_loosely(text: str, failed: Sequence[Constraint]) -> bool:
@@ -225,8 +205,8 @@ def _rank(grade: TextGrade) -> tuple[float, float]:
 def _constraints_of(task: Task) -> tuple[Constraint, ...]:
     rows = task.payload["constraints"]
     assert isinstance(rows, Sequence), "made by _draw"
-    found = {item.kind: item for item in map(_read_constraint, rows)}
-    return tuple(found[kind] for kind in ALL_KINDS if kind in found)
+    by_kind = {item.kind: item for item in map(_read_constraint, rows)}
+    return tuple(by_kind[kind] for kind in ALL_KINDS if kind in by_kind)
 
 
 def _read_constraint(row: JsonValue) -> Constraint:

@@ -8,8 +8,8 @@ from envgym.authoring.sources import check_range
 from envgym.core.messages import Action
 from envgym.core.tasks import Task, TaskSource
 from envgym.core.turns import Scored
-from envgym.env import Env, NoOracle
-from envgym.envs.math._families import LEVELS
+from envgym.env import Env, NoOracle, share_state
+from envgym.envs.families import LEVELS
 from envgym.envs.math._metamath.database import Assertion, Hypothesis
 from envgym.envs.math._metamath.statements import FAMILIES
 from envgym.envs.math._metamath.steps import (
@@ -107,8 +107,8 @@ class Metamath(Env[MetamathState]):
         self.is_whole, self.attempts = mode == "proof", attempts
         self.tasks: TaskSource
         if data is None:
-            drawn = statement_tasks(families, levels, held_out)
-            self.tasks, self.chance_score = drawn, drawn.chance("metamath_chance.toml")
+            statements = statement_tasks(families, levels, held_out)
+            self.tasks, self.chance_score = statements, statements.chance("math/data/metamath_chance.toml")
         else:
             self.tasks, self.chance_score = FileTheorems(data, verify_file=verify_file), 1.0
         self.system_prompt = f"{_PROMPTS[mode]}{_NOTATION}"
@@ -122,7 +122,6 @@ class Metamath(Env[MetamathState]):
         return self.tasks.theory() if isinstance(self.tasks, FileTheorems) else propositional()
 
     def begin(self, task: Task) -> str:
-        """State the theorem."""
         payload, theory = task.payload, self.theory
         if "label" in payload:
             statement = theory.theorem(str(payload["label"]))
@@ -137,7 +136,6 @@ class Metamath(Env[MetamathState]):
         return "\n".join([task.prompt, *([""] if listed else []), *listed])
 
     def respond(self, action: Action) -> Reply:
-        """Go on with the proof."""
         text = action.content.strip()
         if self.is_whole:
             return self._judge(text)
@@ -156,17 +154,16 @@ class Metamath(Env[MetamathState]):
             return Reply(observation=_failure(refusal), reward=_paid(0.0, failed=1.0))
 
     def _step(self, text: str) -> Reply:
-        """Apply a step. Raises: ProofRefused, TermRefused: it does not fit."""
         state, theory = self.state, self.theory
-        label, given = _read_step(text)
+        label, formulas = _read_step(text)
         goals, types = state.positions[-1].goals, state.statement.types
         terms: dict[str, Term] = {}
-        if given and label in state.statement.hypotheses:
+        if formulas and label in state.statement.hypotheses:
             raise ProofRefused(f"{label} is a hypothesis, so nothing follows it")
-        if given:
+        if formulas:
             rule = rule_named(theory, state.statement, label)
             floating = rule.source.scope.floating
-            for name, formula in given.items():
+            for name, formula in formulas.items():
                 if name not in rule.variables:
                     raise ProofRefused(f"{label} has no variable {name}; it has {' '.join(rule.variables) or 'none'}")
                 terms[name] = theory.formula(formula, floating[name].statement[0], types)
@@ -181,7 +178,6 @@ class Metamath(Env[MetamathState]):
         return Reply(observation="The statement is proved.", reward=_paid(1.0, steps=1.0), terminated=True)
 
     def _judge(self, text: str) -> Reply:
-        """Check a whole proof, which is an attempt."""
         state = self.state
         labels = text.removeprefix("$=").removesuffix("$.").split()
         count = state.num_attempts + 1
@@ -198,7 +194,6 @@ class Metamath(Env[MetamathState]):
         return Reply(observation="The statement is proved.", reward=_paid(1.0), terminated=True)
 
     def _read_proof(self, labels: Sequence[str]) -> Iterable[Assertion | Hypothesis | int]:
-        """Return a whole proof as the verifier follows it. Raises: ProofRefused: it uses what it may not."""
         theory, statement = self.theory, self.state.statement
         if not _has_syntax(theory, labels):
             return complete_proof(theory, statement, complete_steps(theory, statement, labels))
@@ -214,11 +209,10 @@ class Metamath(Env[MetamathState]):
         if label:
             return _shown_rule(theory, rule_named(theory, state.statement, label))
         goal = state.positions[-1].goals[0]
-        found = [rule for rule in theory.rules(state.statement) if match(rule.conclusion, goal, {})]
-        return "\n".join(_shown_rule(theory, rule) for rule in found[-_NUM_FOUND:]) or "No rule fits the first goal."
+        rules = [rule for rule in theory.rules(state.statement) if match(rule.conclusion, goal, {})]
+        return "\n".join(_shown_rule(theory, rule) for rule in rules[-_NUM_FOUND:]) or "No rule fits the first goal."
 
     def _shown_goals(self) -> str:
-        """Write the open goals."""
         goals = self.state.positions[-1].goals
         show = self.theory.grammar.show
         if len(goals) == 1:
@@ -235,8 +229,8 @@ class Metamath(Env[MetamathState]):
         steps = self._known_steps()
         if self.is_whole:
             return " ".join(_postorder(theory, state.statement, steps))
-        said = [_shown(theory, state.statement, one.step) for one in state.positions if one.step is not None]
-        return steps[len(said)] if steps[: len(said)] == said else RESTART
+        done_steps = [_shown(theory, state.statement, one.step) for one in state.positions if one.step is not None]
+        return steps[len(done_steps)] if steps[: len(done_steps)] == done_steps else RESTART
 
     def _known_steps(self) -> list[str]:
         proof = self.task.metadata.get("proof")
@@ -249,9 +243,7 @@ class Metamath(Env[MetamathState]):
             do = "give the task a proof"
             raise NoOracle(sentence("oracle", "know a proof", str(refusal), where=self.task.id, do=do)) from None
 
-    def fork_state(self) -> MetamathState:
-        """Share the state: it is immutable."""
-        return self.state
+    fork_state = share_state
 
 
 def _paid(value: float, *, steps: float = 0.0, failed: float = 0.0) -> Scored:
@@ -277,12 +269,12 @@ def _read_step(text: str) -> tuple[str, dict[str, str]]:
     places = [at for at, symbol in enumerate(symbols) if symbol == ":="]
     if places[:1] != [1]:
         raise ProofRefused("after `with`, write VARIABLE := FORMULA")
-    given: dict[str, str] = {}
+    formulas: dict[str, str] = {}
     for at, following in zip(places, [*places[1:], len(symbols) + 1], strict=True):
         if following - at > MAX_FORMULA + 2:
             raise ProofRefused(f"a formula has at most {MAX_FORMULA} symbols")
-        given[symbols[at - 1]] = " ".join(symbols[at + 1 : following - 1]).removesuffix(",")
-    return words[0], given
+        formulas[symbols[at - 1]] = " ".join(symbols[at + 1 : following - 1]).removesuffix(",")
+    return words[0], formulas
 
 
 def _shown_rule(theory: Theory, rule: Rule) -> str:
@@ -294,7 +286,6 @@ def _shown_rule(theory: Theory, rule: Rule) -> str:
 
 
 def _shown(theory: Theory, statement: Statement, step: RuleStep) -> str:
-    """Write a step as an agent says it."""
     return step.label if step.label in statement.hypotheses else shown_step(theory, step.label, step.values)
 
 

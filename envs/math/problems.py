@@ -6,19 +6,22 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
+from envgym.authoring import ListTasks
+from envgym.authoring.checked_tasks import CheckedTasks, checked_tasks
 from envgym.authoring.sources import names_of
 from envgym.core.messages import Action
-from envgym.core.tasks import Split, TaskSource
+from envgym.core.tasks import Split
 from envgym.core.turns import Scored
 from envgym.envs.attempts import MAX_ATTEMPTS, WALL_FACTOR, AttemptsEnv
 from envgym.envs.math._judging import WorkedOut, bare_expression
 from envgym.envs.math._problem import FAMILIES, PREAMBLE
 from envgym.envs.math._problem_sets import LEVELS, MAX_COUNT, PRESETS, ProblemSelection, ProblemTasks, shipped
-from envgym.errors import InvalidInput, check_known, sentence, unknown_name
+from envgym.errors import InvalidInput, check_known, unknown_name
 from envgym.parsing import tool_call_action
 from envgym.records import Reply
 from envgym.sandbox import MIB, Limits
 from envgym.verifiers.base import text_keys_of
+from envgym.verifiers.extract import Take
 from envgym.verifiers.math import Math
 
 TOOLS = ("none", "python")
@@ -44,6 +47,7 @@ class Problems(AttemptsEnv):
         tools: str = "none",
         attempts: int = 1,
         cpu_s: float = 5.0,
+        take: str = "only",
         max_turns: int | None = 8,
         **options: Any,  # parties and render_mode, as Env takes them
     ) -> None:
@@ -64,6 +68,7 @@ class Problems(AttemptsEnv):
             tools: `none`, or `python`: a Python session in a sandbox.
             attempts: 1 to 10. A wrong answer that is not the last is answered with no more than that it is wrong.
             cpu_s: CPU seconds for a call of Python, and for grading.
+            take: Which of several candidate answers counts: `only` (they must all be right) or `last`.
             max_turns: Turns until the episode is cut.
             **options: As in `Env`.
 
@@ -73,23 +78,25 @@ class Problems(AttemptsEnv):
         for name, value, most in (("attempts", attempts, MAX_ATTEMPTS), ("count", count, MAX_COUNT)):
             if type(value) is not int or not 1 <= value <= most:
                 do = f"pass e.g. {name}=3"
-                raise InvalidInput(sentence(name, f"be 1 to {most}", value, where=_WHERE, do=do))
+                raise InvalidInput.of(name, f"be 1 to {most}", value, where=_WHERE, do=do)
         check_known("tools", tools, TOOLS, where=_WHERE)
+        check_known("take", take, tuple(Take), where=_WHERE)
         if preset is not None and preset not in PRESETS:
             raise unknown_name("preset", preset, PRESETS, where=_WHERE)
         self.has_python, self.attempts = tools == "python", attempts
         hint = " You may compute with Python first." if self.has_python else ""
         self.system_prompt = f"Solve the problem.{hint} {_FORM}"
-        self.grade = WorkedOut(math=Math(cpu_s=max(1, round(cpu_s)), worked_out=True))
+        self.grade = WorkedOut(math=Math(cpu_s=max(1, round(cpu_s)), worked_out=True), take=Take(take))
         self.limits = Limits(wall_s=WALL_FACTOR * cpu_s, cpu_s=cpu_s, output=16384, disk=16 * MIB)
+        self.tasks: ListTasks | CheckedTasks
         if data is None and preset is None:
-            self.tasks: TaskSource = shipped(_select_problems(families, levels, held_out, count))
+            self.tasks = shipped(_select_problems(families, levels, held_out, count))
         else:
-            self.tasks = _load(_DataSet(_items(data), preset or "plain", config, revision, _items(splits)))
+            source = _load(_DataSet(_items(data), preset or "plain", config, revision, _items(splits)))
+            self.tasks = _checked(source, self.grade)
         self.chance_score = min(1.0, attempts * _chance(self.tasks))
 
     def respond(self, action: Action) -> Reply:
-        """Grade an answer."""
         self.state = replace(self.state, num_attempts=self.state.num_attempts + 1)
         score = self.grade(action.content, self.task).score
         left = self.attempts - self.state.num_attempts
@@ -108,25 +115,22 @@ class Problems(AttemptsEnv):
 def _select_problems(
     families: str | Sequence[str] | None, levels: int | Sequence[int], held_out: str | Sequence[str], count: int
 ) -> ProblemSelection:
-    """Check which shipped problems are asked for."""
-    chosen = tuple(FAMILIES) if families is None else names_of(families)
+    names = tuple(FAMILIES) if families is None else names_of(families)
     apart = names_of(held_out)
-    for name in (*chosen, *apart):
+    for name in (*names, *apart):
         check_known("family", name, FAMILIES, where=_WHERE)
-    wanted = (levels,) if isinstance(levels, int) else tuple(levels)
-    if not wanted or not set(wanted) <= set(LEVELS):
-        raise InvalidInput(sentence("levels", "be 1, 2 or 3", levels, where=_WHERE, do="pass e.g. levels=2"))
-    if not chosen or (apart and not set(chosen) - set(apart)):
+    task_levels = (levels,) if isinstance(levels, int) else tuple(levels)
+    if not task_levels or not set(task_levels) <= set(LEVELS):
+        raise InvalidInput.of("levels", "be 1, 2 or 3", levels, where=_WHERE, do="pass e.g. levels=2")
+    if not names or (apart and not set(names) - set(apart)):
         do = "name more families, or none for all"
-        raise InvalidInput(sentence("families", "leave some to train on", chosen, where=_WHERE, do=do))
-    every = tuple(dict.fromkeys((*chosen, *apart)))
-    return ProblemSelection(every, tuple(dict.fromkeys(wanted)), apart, count)
+        raise InvalidInput.of("families", "leave some to train on", names, where=_WHERE, do=do)
+    every = tuple(dict.fromkeys((*names, *apart)))
+    return ProblemSelection(every, tuple(dict.fromkeys(task_levels)), apart, count)
 
 
 @dataclass(frozen=True, slots=True)
 class _DataSet:
-    """A data set and how it is read."""
-
     place: str | tuple[tuple[str, str], ...] | None
     preset: str
     config: str | None
@@ -143,17 +147,23 @@ def _load(data: _DataSet) -> ProblemTasks:
     """Return the problems of a data set; nobody changes them, so envs share them."""
     preset = PRESETS[data.preset]
     place = data.place or preset.hub
-    if not place:
-        do = "pass data=problems.jsonl, or a preset with a place on the hub"
-        raise InvalidInput(sentence("data", "be given", None, where=_WHERE, do=do))
+    do = "pass data=problems.jsonl, or a preset with a place on the hub"
+    InvalidInput.unless(place, "data", "be given", None, where=_WHERE, do=do)
     splits = dict(data.splits) if isinstance(data.splits, tuple) else None
     source = dict(place) if isinstance(place, tuple) else place
     return ProblemTasks(source, preset, config=data.config, revision=data.revision, splits=splits)
 
 
+@lru_cache(maxsize=8)
+def _checked(source: ProblemTasks, grade: WorkedOut) -> CheckedTasks:
+    """Return the problems whose keys can be judged; the same object for equal arguments."""
+    tasks = checked_tasks(source, [grade])
+    assert isinstance(tasks, CheckedTasks), "the grade checks keys"
+    return tasks
+
+
 @lru_cache(maxsize=16)
-def _chance(tasks: TaskSource) -> float:
-    """Return the share of all problems that the most frequent answer is right on."""
+def _chance(tasks: ListTasks | CheckedTasks) -> float:
     every = [tasks.task(split, index) for split in Split for index in range(tasks.size(split) or 0)]
     counts = Counter(bare_expression(text_keys_of(task, "answer")[0]) for task in every)
     return max(counts.values()) / counts.total() if counts else 0.0

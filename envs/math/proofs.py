@@ -10,11 +10,11 @@ from envgym.authoring.sources import check_range
 from envgym.core.messages import Action
 from envgym.core.tasks import Task, TaskSource
 from envgym.core.turns import Scored
-from envgym.env import Env, NoOracle
+from envgym.env import Env, NoOracle, share_state
+from envgym.envs.families import LEVELS
 from envgym.envs.math._coq_checker import ProofStep, check_installed
-from envgym.envs.math._coq_proofs import ProofAttempt, TheoremRefused, continue_proof, open_theorem
-from envgym.envs.math._coq_text import TacticRefused, read_proof, read_tactic, shown
-from envgym.envs.math._families import LEVELS
+from envgym.envs.math._coq_proofs import ProofAttempt, ProofLimits, TheoremRefused, continue_proof, open_theorem
+from envgym.envs.math._coq_text import TacticRefused, check_braces, read_proof, read_tactic, shown
 from envgym.envs.math._theorem_tasks import AUTOMATION, FAMILIES, LIBRARIES, TheoremFiles, theorem_tasks
 from envgym.errors import InvalidInput, check_known, sentence
 from envgym.records import Reply
@@ -65,6 +65,7 @@ class Proofs(Env[ProofState]):
         data: str | Mapping[str, str] | None = None,
         axioms: Sequence[str] = (),
         tactic_s: float = 10.0,
+        proof_s: float = 30.0,
         attempts: int = 1,
         max_turns: int | None = 60,
         **options: Any,  # parties and render_mode, as Env takes them
@@ -80,7 +81,9 @@ class Proofs(Env[ProofState]):
             data: Instead of drawn theorems: a `.jsonl` file with the fields name and statement, and optionally header,
                 split and proof; or a mapping from split to file.
             axioms: Names of axioms that a proof may rest on, as `Print Assumptions` writes them.
-            tactic_s: Seconds of processor time after which a tactic is stopped, and has failed.
+            tactic_s: Seconds of processor time after which a tactic, with the bullets before it, is stopped, and has
+                failed.
+            proof_s: The same for all tactics of a whole proof together.
             attempts: 1 to 10: how many whole proofs may be handed in.
             max_turns: Turns until the episode is cut, which pays nothing.
             **options: As in `Env`.
@@ -91,9 +94,11 @@ class Proofs(Env[ProofState]):
         super().__init__(max_turns=max_turns, **options)
         check_known("mode", mode, MODES, where=_WHERE)
         check_range("attempts", attempts, 1, MAX_ATTEMPTS, where=_WHERE)
-        is_time = 0 < tactic_s < math.inf
-        InvalidInput.unless(is_time, "tactic_s", "be seconds above 0", tactic_s, where=_WHERE, do="pass e.g. 10")
-        self.is_whole, self.automation, self.tactic_s, self.attempts = mode == "proof", automation, tactic_s, attempts
+        for name, seconds in (("tactic_s", tactic_s), ("proof_s", proof_s)):
+            is_time = 0 < seconds < math.inf
+            InvalidInput.unless(is_time, name, "be seconds above 0", seconds, where=_WHERE, do="pass e.g. 10")
+        self.is_whole, self.automation, self.attempts = mode == "proof", automation, attempts
+        self.limits = ProofLimits(tactic_s, proof_s if self.is_whole else tactic_s)
         self.axioms = frozenset([axioms] if isinstance(axioms, str) else axioms)
         self.system_prompt = f"{_PROMPTS[mode]}{_RULES}{'' if automation else _NO_AUTOMATION}"
         self.tasks, self.chance_score = _theorems(families, levels, held_out, automation, data)
@@ -114,17 +119,17 @@ class Proofs(Env[ProofState]):
         return task.prompt if self.is_whole else f"{task.prompt}\n\n{shown(steps[-1].printed)}"
 
     def respond(self, action: Action) -> Reply:
-        """Go on with the proof."""
         text = action.content.strip()
         if not self.is_whole and f"{text.rstrip('.')}." in (UNDO, RESTART):
             return self._take_back(all_of_it=text.startswith(RESTART.rstrip(".")))
         try:
             read = read_proof if self.is_whole else read_tactic
             sentences = read(text, automation=self.automation)
+            start = self.state.steps[: self.state.ends[0]] if self.is_whole else self.state.steps
+            check_braces([*(step.sentence for step in start), *sentences])
         except TacticRefused as refusal:
             return self._failed(str(refusal))
-        start = self.state.steps[: self.state.ends[0]] if self.is_whole else self.state.steps
-        done = continue_proof(start, sentences, self.tactic_s, self.axioms)
+        done = continue_proof(start, sentences, self.limits, self.axioms)
         if done.is_proved:
             return Reply(observation="The theorem is proved.", reward=_reward(done, 1.0), terminated=True)
         if self.is_whole:
@@ -135,7 +140,6 @@ class Proofs(Env[ProofState]):
         return Reply(observation=shown(done.steps[-1].printed), reward=_reward(done, 0.0))
 
     def _failed(self, message: str, done: ProofAttempt | None = None) -> Reply:
-        """Say why; a whole proof was an attempt."""
         self.state = replace(self.state, num_attempts=self.state.num_attempts + 1)
         left = self.attempts - self.state.num_attempts
         text, reward = f"Failed: {shown(message)}", _reward(done, 0.0, failed=1.0)
@@ -145,7 +149,6 @@ class Proofs(Env[ProofState]):
         return Reply(observation=f"{text}{more}", reward=reward, terminated=not left)
 
     def _take_back(self, *, all_of_it: bool) -> Reply:
-        """Go back to an earlier state."""
         ends = self.state.ends[:1] if all_of_it else self.state.ends[:-1] or self.state.ends
         self.state = replace(self.state, steps=self.state.steps[: ends[-1]], ends=ends)
         return Reply(observation=shown(self.state.steps[-1].printed))
@@ -162,16 +165,14 @@ class Proofs(Env[ProofState]):
         if self.is_whole:
             return "\n".join(tactics)
         state = self.state
-        said = [step.sentence for step in state.steps[state.ends[0] :]]
+        sentences = [step.sentence for step in state.steps[state.ends[0] :]]
         for number in range(len(tactics) + 1):
-            known = [part for tactic in tactics[:number] for part in read_tactic(tactic, automation=True)]
-            if known == said and number < len(tactics):
+            prefix = [part for tactic in tactics[:number] for part in read_tactic(tactic, automation=True)]
+            if prefix == sentences and number < len(tactics):
                 return tactics[number]
         return RESTART
 
-    def fork_state(self) -> ProofState:
-        """Share the state, which is immutable: Coq goes to it by itself."""
-        return self.state
+    fork_state = share_state
 
 
 def _reward(done: ProofAttempt | None, value: float, failed: float = 0.0) -> Scored:
@@ -180,7 +181,6 @@ def _reward(done: ProofAttempt | None, value: float, failed: float = 0.0) -> Sco
 
 
 def _why(done: ProofAttempt, sentences: Sequence[str]) -> str:
-    """Say why a whole proof is none."""
     if not done.failure:
         return f"the proof ends before its goals.\n{done.steps[-1].printed}"
     at = min(done.num_accepted, len(sentences) - 1)
@@ -194,11 +194,11 @@ def _theorems(
     automation: bool,
     data: str | Mapping[str, str] | None,
 ) -> tuple[TaskSource, float]:
-    """Return the theorems that are asked for, and what chance proves of them. Raises: InvalidInput."""
     if data is not None:
         return _files(data if isinstance(data, str) else tuple(data.items())), 1.0
-    drawn = theorem_tasks(families, levels, held_out)
-    return drawn, 1.0 if automation else drawn.chance("proofs_chance.toml")  # one search proves most of them
+    theorems = theorem_tasks(families, levels, held_out)
+    # With automation one search proves most of them.
+    return theorems, 1.0 if automation else theorems.chance("math/data/proofs_chance.toml")
 
 
 @lru_cache(maxsize=8)

@@ -15,8 +15,8 @@ from envgym.core.json_types import JsonValue
 from envgym.core.messages import Action
 from envgym.core.tasks import Task
 from envgym.core.turns import Scored
-from envgym.env import Env, NoOracle
-from envgym.envs.math._families import LEVELS, DrawnTask, choose_families
+from envgym.env import Env, NoOracle, share_state
+from envgym.envs.families import LEVELS, DrawnTask, choose_families
 from envgym.envs.math._solver_formulas import Formula, FormulaRefused, read_formula, write_smt
 from envgym.envs.math._solver_statements import FAMILIES, draw_bounded
 from envgym.errors import EnvFailure, InvalidInput, sentence
@@ -81,10 +81,9 @@ class SolverFacts(Env[FactState]):
         super().__init__(max_turns=max_turns, **options)
         check_range("limit", limit, 15_000, 40_000, where=_WHERE)
         self.limit = limit
-        self.tasks = choose_families(families, levels, held_out, known=FAMILIES, draw=_draw, where=_WHERE)
+        self.tasks = choose_families(families, levels, held_out, all_families=FAMILIES, draw=_draw, where=_WHERE)
 
     def begin(self, task: Task) -> str:
-        """State premises and goal."""
         premises, names = task.payload["premises"], task.metadata["variables"]
         assert isinstance(premises, Sequence), "made by _draw"
         assert isinstance(names, Sequence), "made by _draw"
@@ -94,7 +93,6 @@ class SolverFacts(Env[FactState]):
         return task.prompt
 
     def respond(self, action: Action) -> Reply:
-        """Check a fact."""
         state = self.state
         try:
             fact = read_formula(action.content.replace("`", " "), state.variables)
@@ -117,9 +115,7 @@ class SolverFacts(Env[FactState]):
             str(fact) for fact in facts if read_formula(str(fact), self.state.variables) not in self.state.facts
         )
 
-    def fork_state(self) -> FactState:
-        """Share the state, which is immutable: Z3 keeps nothing between two facts."""
-        return self.state
+    fork_state = share_state
 
 
 def _paid(value: float, *, facts: float = 0.0, failed: float = 0.0) -> Scored:
@@ -130,7 +126,7 @@ def _paid(value: float, *, facts: float = 0.0, failed: float = 0.0) -> Scored:
 def _check(state: FactState, fact: Formula, limit: int) -> str:  # the same for equal arguments, so it is kept
     """Return why a fact is not accepted, or nothing. Raises: EnvFailure: Z3 died, and by no limit."""
     lines = [f"(declare-const {name} Int)" for name in state.variables]
-    lines += [f"(assert {write_smt(known)})" for known in (*state.premises, *state.facts)]
+    lines += [f"(assert {write_smt(formula)})" for formula in (*state.premises, *state.facts)]
     names: list[JsonValue] = [name for name in state.variables if name in _variables(fact)]
     request: dict[str, JsonValue] = {
         "smt": "\n".join([*lines, f"(assert (not {write_smt(fact)}))"]),
@@ -171,14 +167,13 @@ def _variables(formula: Formula) -> set[str]:
 
 
 def _draw(sampler: Sampler, family: str, level: int) -> DrawnTask:
-    """Draw a statement; the same numbers are never in both splits."""
-    drawn = draw_bounded(sampler, family, level)
-    premises: list[JsonValue] = [*drawn.premises]
-    variables: list[JsonValue] = [*drawn.variables]
-    facts: list[JsonValue] = [*drawn.facts]
+    statement = draw_bounded(sampler, family, level)
+    premises: list[JsonValue] = [*statement.premises]
+    variables: list[JsonValue] = [*statement.variables]
+    facts: list[JsonValue] = [*statement.facts]
     draft = TaskDraft(
-        prompt="\n".join(["Premises:", *drawn.premises, f"Goal: {drawn.goal}"]),
-        payload={"premises": premises, "goal": drawn.goal},
+        prompt="\n".join(["Premises:", *statement.premises, f"Goal: {statement.goal}"]),
+        payload={"premises": premises, "goal": statement.goal},
         metadata={"family": family, "level": level, "variables": variables, "facts": facts},
     )
     return DrawnTask(draft, draft.payload)

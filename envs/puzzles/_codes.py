@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from envgym.core.messages import Action
 from envgym.core.tasks import Task
-from envgym.core.turns import Scored
-from envgym.env import Env
+from envgym.env import Env, share_state
+from envgym.envs.puzzles._rewards import TURN_SHARE, earned_so_far, end_game
 from envgym.records import Reply
 
 Codes = NDArray[np.uint8]
@@ -19,9 +19,6 @@ Codes = NDArray[np.uint8]
 
 GUESSES_WEIGHED, CODES_WEIGHED = 40, 400
 """How many of the possible codes are considered as a guess, and how many as the code."""
-
-TURN_SHARE = 0.5
-"""What places that are right are worth, with `turn_reward`, where the code is not found."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +35,7 @@ class GuessingState:
     def after(self, guess: str, num_right: int, *, turn_reward: bool) -> "GuessingState":
         """Return the state after a guess: the code earns 1, another guess earns a share with `turn_reward`."""
         best = max(num_right, self.best)
-        earned = float(guess == self.code) or turn_reward * TURN_SHARE * best / len(self.code)
+        earned = earned_so_far(guess == self.code, best / len(self.code), turn_reward=turn_reward)
         return GuessingState(self.code, (*self.guesses, guess), best, earned)
 
 
@@ -92,12 +89,10 @@ class GuessingEnv(Env[GuessingState]):
         """Return for each code the hint that `guess` would get, as one number."""
 
     def begin(self, task: Task) -> str:
-        """Hide the code."""
         self.state = GuessingState(self.code_of(task))
         return task.prompt
 
     def respond(self, action: Action) -> Reply:
-        """Answer a guess with a hint, and pay."""
         guess = self.read_guess(action)
         if isinstance(guess, Reply):
             return guess
@@ -109,8 +104,7 @@ class GuessingEnv(Env[GuessingState]):
         if left and not is_found:
             return Reply(observation=f"{hint.text}Guesses left: {left}.", reward=reward)
         text = "Correct." if is_found else self.reveal(before.code)
-        scored = Scored(value=reward, components={"found": float(is_found)})
-        return Reply(observation=text, reward=scored, terminated=True)
+        return end_game(text, reward, found=is_found)
 
     def oracle(self) -> str:
         """Guess a code that agrees with all hints and leaves few others at worst; the last guess is the code itself."""
@@ -122,13 +116,11 @@ class GuessingEnv(Env[GuessingState]):
             possible = possible[self.number_hints(possible, guess) == self.number_hints(code[np.newaxis], guess)]
         return self.decode(pick_narrowing_guess(possible, self.number_hints))
 
-    def fork_state(self) -> GuessingState:
-        """Share the state: it is immutable."""
-        return self.state
+    fork_state = share_state
 
 
 def chance_score(hit: float, length: int, *, turn_reward: bool) -> float:
-    """Return what blind guesses score at most: a share `hit` of the codes, else all places but one."""
+    """Return the highest score of blind guesses: a share `hit` of the codes, else all places but one."""
     return hit + turn_reward * TURN_SHARE * (1 - hit) * (length - 1) / length
 
 

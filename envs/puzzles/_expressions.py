@@ -70,14 +70,13 @@ def _search(terms: list[Term], target: int, operators: str) -> str | None:
     for first, second in combinations(range(len(terms)), 2):
         rest = [term for place, term in enumerate(terms) if place not in (first, second)]
         for joined in _joined(terms[first], terms[second], operators):
-            found = _search([*rest, joined], target, operators)
-            if found is not None:
-                return found
+            solution = _search([*rest, joined], target, operators)
+            if solution is not None:
+                return solution
     return None
 
 
 def _joined(one: Term, other: Term, operators: str) -> Iterator[Term]:
-    """Yield what two terms make; each sum and product once."""
     (a, b, left), (c, d, right) = one, other
     if "+" in operators:
         yield a * d + b * c, b * d, f"({left} + {right})"

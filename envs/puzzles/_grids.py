@@ -27,10 +27,10 @@ def _moved(place: int, step: tuple[int, int], size: int) -> int:
 
 def turned(rows: Sequence[str], symmetry: int) -> Rows:
     """Return the rows under symmetry number 0 to 7: 1 flips up and down, 2 left and right, 4 the diagonal (last)."""
-    shown = [row[::-1] for row in rows] if symmetry & 2 else list(rows)
+    flipped = [row[::-1] for row in rows] if symmetry & 2 else list(rows)
     if symmetry & 1:
-        shown.reverse()
-    return tuple(map("".join, zip(*shown, strict=True))) if symmetry & 4 else tuple(shown)
+        flipped.reverse()
+    return tuple(map("".join, zip(*flipped, strict=True))) if symmetry & 4 else tuple(flipped)
 
 
 def canonical_rows(rows: Sequence[str]) -> tuple[Rows, int]:

@@ -44,7 +44,6 @@ class HouseholdState(NamedTuple):
 
     @property
     def held(self) -> int | None:
-        """Return the thing that the agent carries."""
         return self.places.index(HELD) if HELD in self.places else None
 
     def is_closed(self, place: int) -> bool:
@@ -52,13 +51,11 @@ class HouseholdState(NamedTuple):
         return self.layout.furniture[place].kind.opens and not self.opened >> place & 1
 
     def contents(self, place: int) -> list[int]:
-        """Return the things in or on a piece of furniture."""
         if place not in self.places:
             return []
         return [thing for thing, where in enumerate(self.places) if where == place]
 
     def treated(self, verb: str) -> int:
-        """Return the things that were cleaned, heated or cooled."""
         return self.cleaned if verb == "clean" else self.heated if verb == "heat" else self.cooled
 
 
@@ -87,23 +84,22 @@ def admissible_commands(state: HouseholdState) -> Iterator[HouseholdCommand]:
 def milestones(state: HouseholdState) -> int:
     """Return which of the goal's milestones hold in a state."""
     layout = state.layout
-    goal, wanted = layout.goal.kind, layout.wanted
-    where = [state.places[thing] for thing in wanted]
+    goal, things = layout.goal.kind, layout.goal_things
+    where = [state.places[thing] for thing in things]
     is_held = HELD in where
-    marks = bool(state.seen & layout.wanted_mask) | is_held << 1
+    marks = bool(state.seen & layout.goal_mask) | is_held << 1
     if goal == "light":
         return marks | (is_held and state.lit != 0 and _is_lit(state)) << 2
     if goal in STATES:
-        treated = state.treated(goal) & layout.wanted_mask
+        treated = state.treated(goal) & layout.goal_mask
         if not treated:
             return marks
-        return marks | 4 | any(treated >> thing & 1 and state.places[thing] in layout.targets for thing in wanted) << 3
+        return marks | 4 | any(treated >> thing & 1 and state.places[thing] in layout.targets for thing in things) << 3
     there = [place for place in where if place in layout.targets]
     return marks | bool(there) << 2 | (goal == "two" and len(set(there)) < len(there)) << 3
 
 
 def _is_lit(state: HouseholdState) -> bool:
-    """Return whether a lamp of the goal's kind is on where the agent is."""
     things = state.layout.things
     return any(
         state.lit >> lamp & 1 and things[lamp].kind.name == state.layout.goal.place for lamp in state.contents(state.at)
@@ -162,7 +158,6 @@ def _absent(state: HouseholdState, name: str) -> str:
 
 
 def _why_not_at(state: HouseholdState, name: str) -> str | None:
-    """Return why the agent cannot reach a piece of furniture, if so."""
     place = state.layout.places_by_name.get(name)
     if place is None or state.layout.furniture[place].room != state.room:
         return _absent(state, name)
@@ -199,14 +194,14 @@ def _take(state: HouseholdState, command: HouseholdCommand) -> CommandOutcome:
         why = f"{place.capitalize()} is closed; open it first."
     if why is not None:
         return CommandOutcome(state, why, False)
-    thing, held = layout.things_by_name.get(name), state.held
+    thing, carried = layout.things_by_name.get(name), state.held
     relation = layout.furniture[state.at].kind.relation
     if thing is None or state.places[thing] != state.at:
         return CommandOutcome(state, f"There is no {name} {relation} {place}.", False)
     if layout.things[thing].kind.lamp:
         return CommandOutcome(state, f"{name.capitalize()} stays where it is.", False)
-    if held is not None:
-        text = f"You hold {layout.things[held].name}, and can carry one thing at a time; put it somewhere first."
+    if carried is not None:
+        text = f"You hold {layout.things[carried].name}, and can carry one thing at a time; put it somewhere first."
         return CommandOutcome(state, text, False)
     return CommandOutcome(_moved(state, thing, HELD), f"You take {name} from {place}.", True)
 
@@ -266,7 +261,6 @@ def _turn_on(state: HouseholdState, command: HouseholdCommand) -> CommandOutcome
 
 
 def _visible(state: HouseholdState, name: str) -> int | None:
-    """Return the thing of that name if the agent holds it or sees it where it is."""
     thing = state.layout.things_by_name.get(name)
     if thing is None:
         return None
@@ -288,7 +282,6 @@ def _examine(state: HouseholdState, command: HouseholdCommand) -> CommandOutcome
 
 
 def _condition(state: HouseholdState, thing: int) -> str:
-    """Return what has been done to a thing, in words."""
     return " and ".join(word for verb, word in STATES.items() if state.treated(verb) >> thing & 1)
 
 
@@ -297,11 +290,11 @@ def _look(state: HouseholdState, command: HouseholdCommand) -> CommandOutcome:
 
 
 def _inventory(state: HouseholdState, command: HouseholdCommand) -> CommandOutcome:
-    held = state.held
-    if held is None:
+    carried = state.held
+    if carried is None:
         return CommandOutcome(state, "You hold nothing.", True)
-    condition = _condition(state, held)
-    text = f"You hold {state.layout.things[held].name}"
+    condition = _condition(state, carried)
+    text = f"You hold {state.layout.things[carried].name}"
     return CommandOutcome(state, f"{text}, which is {condition}." if condition else f"{text}.", True)
 
 
@@ -328,14 +321,14 @@ def _near_commands(state: HouseholdState) -> Iterator[HouseholdCommand]:
     yield from (HouseholdCommand("go", place=room) for room in layout.rooms_by_name)
     here = layout.furniture[state.at].name if state.at >= 0 else ""
     near = [layout.things[thing].name for thing in state.contents(state.at)] if here else []
-    held = [layout.things[state.held].name] if state.held is not None else []
+    carried = [layout.things[state.held].name] if state.held is not None else []
     if here:
         yield HouseholdCommand("open", place=here)
         yield HouseholdCommand("close", place=here)
         yield HouseholdCommand("examine", here)
         yield from (HouseholdCommand("take", name, here) for name in near)
-        yield from (HouseholdCommand(verb, name, here) for name in held for verb in ("put", *STATES))
+        yield from (HouseholdCommand(verb, name, here) for name in carried for verb in ("put", *STATES))
         yield from (HouseholdCommand("turn on", name) for name in near)
-    yield from (HouseholdCommand("examine", name) for name in (*held, *near))
+    yield from (HouseholdCommand("examine", name) for name in (*carried, *near))
     yield HouseholdCommand("look")
     yield HouseholdCommand("inventory")

@@ -1,13 +1,12 @@
 """What a household has: the kinds of furniture, things and rooms of `data/household`, and the layout of one."""
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-_FOLDER = Path(__file__).with_name("data") / "household"
+from envgym.envs.data_files import read_toml
+
 STATES: Mapping[str, str] = MappingProxyType({"clean": "clean", "heat": "hot", "cool": "cold"})
 """What is done to a thing -> what it is after that."""
 
@@ -37,8 +36,7 @@ class ThingKind:
 
 
 def _rows(name: str) -> Mapping[str, Mapping[str, Any]]:  # TOML
-    """Read a file of the catalogue, its lists as tuples."""
-    table = tomllib.loads((_FOLDER / f"{name}.toml").read_text(encoding="utf-8"))
+    table = read_toml(f"puzzles/data/household/{name}.toml")
     return {
         kind: {field: tuple(value) if isinstance(value, list) else value for field, value in row.items()}
         for kind, row in table.items()
@@ -85,7 +83,6 @@ class HouseholdGoal:
 
     @property
     def text(self) -> str:
-        """Tell the task."""
         if self.kind == "light":
             return f"hold {_one(self.thing)} where {_one(self.place)} is on"
         relation = FURNITURE[self.place].relation
@@ -109,14 +106,13 @@ class HouseholdLayout:
     places_by_name: Mapping[str, int]
     rooms_by_name: Mapping[str, int]
     things_by_name: Mapping[str, int]
-    wanted: tuple[int, ...]
+    goal_things: tuple[int, ...]
     """The things of the goal's kind."""
-    wanted_mask: int
+    goal_mask: int
     """The same as a set."""
     targets: tuple[int, ...]
     """The furniture of the goal's kind."""
 
 
 def _one(noun: str) -> str:
-    """Return a noun with its article."""
     return f"{'an' if noun[0] in 'aeiou' else 'a'} {noun}"

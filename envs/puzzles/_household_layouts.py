@@ -88,8 +88,8 @@ def read_household(payload: JsonObject) -> HouseholdState:
         places_by_name=places_by_name,
         rooms_by_name={room.replace(" ", ""): number for number, (room, _) in enumerate(rooms)},
         things_by_name={thing.name: number for number, thing in enumerate(things)},
-        wanted=tuple(number for number, kind in enumerate(kinds) if kind == goal.thing),
-        wanted_mask=sum(1 << number for number, kind in enumerate(kinds) if kind == goal.thing),
+        goal_things=tuple(number for number, kind in enumerate(kinds) if kind == goal.thing),
+        goal_mask=sum(1 << number for number, kind in enumerate(kinds) if kind == goal.thing),
         targets=tuple(place for place, piece in enumerate(furniture) if piece.kind.name == goal.place),
     )
     return HouseholdState(layout=layout, places=tuple(place for _, place in rows))
@@ -110,7 +110,6 @@ def _without_zeros(counts: Iterable[tuple[str, int]]) -> RoomPlan:
 
 
 def _number_furniture(rooms: Sequence[tuple[str, RoomPlan]]) -> tuple[Furniture, ...]:
-    """Return all pieces, numbered over all rooms."""
     kinds = [(kind, room) for room, (_, plan) in enumerate(rooms) for kind in sorted(plan) for _ in range(plan[kind])]
     names = [kind for kind, _ in kinds]
     return tuple(
@@ -123,9 +122,9 @@ def _draw_rooms(rng: np.random.Generator, kind: str, num_rooms: int) -> list[str
     """Draw different kinds of rooms, one of which has what the goal needs."""
     needed = LAMP_PLACES if kind == "light" else STATIONS.get(kind, FURNITURE)
     able = [room for room, plan in ROOMS.items() if any(low and name in needed for name, (low, _) in plan.items())]
-    chosen = [able[rng.integers(len(able))]]
-    rest = rng.permutation([room for room in ROOMS if room not in chosen]).tolist()
-    return [str(room) for room in rng.permutation([*chosen, *rest[: num_rooms - 1]])]
+    rooms = [able[rng.integers(len(able))]]
+    rest = rng.permutation([room for room in ROOMS if room not in rooms]).tolist()
+    return [str(room) for room in rng.permutation([*rooms, *rest[: num_rooms - 1]])]
 
 
 def _draw_plan(rng: np.random.Generator, room: str, held_out: bool) -> RoomPlan:
@@ -137,7 +136,6 @@ def _draw_plan(rng: np.random.Generator, room: str, held_out: bool) -> RoomPlan:
 
 
 def _draw_goal(rng: np.random.Generator, kind: str, present: set[str]) -> HouseholdGoal | None:
-    """Draw a goal that can be reached with the furniture that is present; None where there is none."""
     goals: dict[str, list[str]] = {}
     excluded = set(STATIONS.get(kind, ())) | {
         name for name, piece in FURNITURE.items() if kind == "two" and piece.holds < 2
@@ -167,10 +165,10 @@ def _draw_things(
     taboo = (goal.thing, goal.place)
     # A target keeps room for what is to be brought there.
     room = [piece.kind.holds - 2 * (piece.kind.name == goal.place) for piece in furniture]
-    found: list[tuple[str, int]] = []
-    while len(found) < num_wanted + distractors + (goal.kind == "light"):
-        is_other = len(found) >= len(kinds)
-        name = others[rng.integers(len(others))] if is_other else kinds[len(found)]
+    placed: list[tuple[str, int]] = []
+    while len(placed) < num_wanted + distractors + (goal.kind == "light"):
+        is_other = len(placed) >= len(kinds)
+        name = others[rng.integers(len(others))] if is_other else kinds[len(placed)]
         free = [
             place
             for place, piece in enumerate(furniture)
@@ -179,9 +177,9 @@ def _draw_things(
         if free:
             place = free[rng.integers(len(free))]
             room[place] -= 1
-            found.append((name, place))
+            placed.append((name, place))
         elif is_other and len(others) > 1:
             others.remove(name)  # its places are full, and stay so
         else:
             return None
-    return sorted(found)
+    return sorted(placed)

@@ -75,29 +75,29 @@ def _shortest(state: HouseholdState, ways: Iterator[Sequence[Errand]]) -> list[H
 
 def _ways(state: HouseholdState) -> Iterator[Sequence[Errand]]:
     """Yield the errands that reach the goal; what is held in the way is put down first."""
-    held = state.held
+    carried = state.held
     for way in _errands(state):
-        if held is None:
+        if carried is None:
             yield way
-        elif way[0][1] == held:
+        elif way[0][1] == carried:
             yield way[1:]
         else:
-            yield from ([("put", held, place), *way] for place in range(len(state.layout.furniture)))
+            yield from ([("put", carried, place), *way] for place in range(len(state.layout.furniture)))
 
 
 def _ways_that_clear(state: HouseholdState) -> Iterator[Sequence[Errand]]:
     """Yield the errands that make room at the target before they reach the goal."""
-    layout, held = state.layout, state.held
+    layout, carried = state.layout, state.held
     for way in _errands(state):
-        target, carried = way[-1][2], {thing for _, thing, _ in way}
+        target, moved = way[-1][2], {thing for _, thing, _ in way}
         others = [
             thing
             for thing in state.contents(target)
-            if thing not in carried and not layout.things[thing].kind.lamp and (thing not in layout.wanted)
+            if thing not in moved and not layout.things[thing].kind.lamp and (thing not in layout.goal_things)
         ]
         for place, count in product(range(len(layout.furniture)), (1, 2)):
             if place != target:
-                down = [("put", held, place)] if held is not None else []
+                down = [("put", carried, place)] if carried is not None else []
                 cleared = [errand for thing in others[:count] for errand in _carry(thing, place)]
                 yield [*down, *cleared, *way]
 
@@ -108,18 +108,18 @@ def _errands(state: HouseholdState) -> Iterator[list[Errand]]:
     goal = layout.goal
     if goal.kind == "light":
         lamps = [number for number, thing in enumerate(layout.things) if thing.kind.name == goal.place]
-        for thing, lamp in product(layout.wanted, lamps):
+        for thing, lamp in product(layout.goal_things, lamps):
             yield [("take", thing, ANYWHERE), ("turn on", lamp, ANYWHERE)]
         return
     if goal.kind == "two":
         for target in layout.targets:
-            rest = [thing for thing in layout.wanted if places[thing] != target]
-            missing = 2 - (len(layout.wanted) - len(rest))
-            for chosen in permutations(rest, missing):
-                yield [errand for thing in chosen for errand in _carry(thing, target)]
+            rest = [thing for thing in layout.goal_things if places[thing] != target]
+            missing = 2 - (len(layout.goal_things) - len(rest))
+            for things in permutations(rest, missing):
+                yield [errand for thing in things for errand in _carry(thing, target)]
         return
     stations = [place for place, piece in enumerate(layout.furniture) if goal.kind in piece.kind.operations]
-    for thing, target in product(layout.wanted, layout.targets):
+    for thing, target in product(layout.goal_things, layout.targets):
         take, put = _carry(thing, target)
         if goal.kind not in STATES or state.treated(goal.kind) >> thing & 1:
             yield [take, put]

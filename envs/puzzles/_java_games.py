@@ -116,7 +116,6 @@ class JavaMachine:
             self._gateway.detach(item)
 
     def close(self) -> None:
-        """End it; may be called twice."""
         self.is_lost = True
         _running.discard(self)
         with suppress(OSError):
@@ -161,14 +160,10 @@ class GameStep(Protocol):
     """An action and what followed; equal where the same followed."""
 
     @property
-    def action(self) -> str:
-        """What was done."""
-        ...
+    def action(self) -> str: ...
 
     @property
-    def is_over(self) -> bool:
-        """Whether the game has ended."""
-        ...
+    def is_over(self) -> bool: ...
 
 
 StartT = TypeVar("StartT", bound=Hashable)
@@ -198,7 +193,6 @@ class JavaGame(ABC, Generic[MachineT, StepT]):
         """Return the proxies that the machine may let go of with the game."""
 
     def close(self) -> None:
-        """End the game."""
         if not self.machine.is_lost:
             with self.machine.asked():
                 self.machine.num_games -= 1
@@ -215,7 +209,6 @@ class GamePool(ABC, Generic[StartT, StepT, MachineT, GameT]):
     """Games that are kept in all machines together; one that is needed again is played again from the start."""
 
     def __init__(self, num_machines: int | None = None) -> None:
-        """Run up to so many machines, each started when it is needed."""
         self._num_machines = num_machines or min(MAX_MACHINES, os.cpu_count() or 1)
         self._machines: list[MachineT] = []
         self._games: OrderedDict[tuple[StartT, tuple[str, ...]], GameT] = OrderedDict()
@@ -282,7 +275,6 @@ class GamePool(ABC, Generic[StartT, StepT, MachineT, GameT]):
             other.close()
 
     def _drop(self, start: StartT, actions: Sequence[str]) -> None:
-        """End a game that nobody goes on with."""
         with self._lock:
             game = self._games.pop((start, tuple(actions)), None)
         if game is not None:
@@ -297,7 +289,6 @@ class GamePool(ABC, Generic[StartT, StepT, MachineT, GameT]):
             return min(self._machines, key=lambda machine: machine.num_games)
 
     def close(self) -> None:
-        """End all machines."""
         with self._lock:
             machines, self._machines = self._machines, []
             self._games.clear()

@@ -92,9 +92,9 @@ def draw_puzzle(rng: np.random.Generator, size: int, blanks: int) -> tuple[Grid,
 
 def _is_forced(cells: list[int], size: int, place: int, digit: int) -> bool:
     """Tell whether a place emptied last can take no other digit than its own, the rest being as it is."""
-    taken = {cells[other] for other in peers(size)[place]}
+    peer_digits = {cells[other] for other in peers(size)[place]}
     for other in range(1, size + 1):
-        if other != digit and other not in taken:
+        if other != digit and other not in peer_digits:
             cells[place] = other
             is_possible = next(solutions(cells, size), None) is not None
             cells[place] = 0
@@ -150,9 +150,8 @@ def canonical_symmetry(grid: Grid, size: int) -> GridSymmetry:
 
 
 def _digits(grid: Grid, places: Sequence[int], size: int) -> Grid:
-    """Return the digits in the order in which they come first."""
-    found = dict.fromkeys(grid[place] for place in places if grid[place])
-    return (*found, *(digit for digit in range(1, size + 1) if digit not in found))
+    digits = dict.fromkeys(grid[place] for place in places if grid[place])
+    return (*digits, *(digit for digit in range(1, size + 1) if digit not in digits))
 
 
 @cache
@@ -160,12 +159,12 @@ def symmetries(size: int) -> tuple[tuple[int, ...], ...]:
     """Return orders of the places that keep rows, columns and boxes."""
     straight = list(range(size))
     orders = _band_orders() if size == 4 else [straight, straight[::-1]]
-    found = [
+    images = [
         tuple(row * size + column for row in rows for column in columns) for rows, columns in product(orders, orders)
     ]
     if BOXES[size][0] == BOXES[size][1]:
-        found += [tuple(place % size * size + place // size for place in places) for places in found]
-    return tuple(found)
+        images += [tuple(place % size * size + place // size for place in places) for places in images]
+    return tuple(images)
 
 
 def _band_orders() -> list[list[int]]:

@@ -10,7 +10,7 @@ from functools import cache
 from typing import Any
 
 from envgym.core.json_types import JsonObject
-from envgym.errors import EnvFailure, InvalidInput, sentence
+from envgym.errors import EnvFailure, InvalidInput
 from envgym.verifiers.base import Verdict, wrong
 from envgym.verifiers.processes import Worker, WorkerDied, WorkerHung, WorkerPool
 
@@ -36,6 +36,8 @@ class GeneratedItem:
     """As the generator gives it; None where only the scorer knows what is right."""
     solution: str | None
     """An answer that scores 1, None where there is none: no answer is given, or it is wrong."""
+    ends_with_answer: bool
+    """Whether the last part of the question scores 1 as an answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +54,7 @@ class ItemGenerator:
             _ask("check", dataset=self.dataset, config=self.config)
         except GeneratorFailed as error:
             got, do = f"{self.config}: {error}", "correct the value"
-            raise InvalidInput(sentence("config", f"suit {self.dataset}", got, where="reasoning_gym", do=do)) from error
+            raise InvalidInput.of("config", f"suit {self.dataset}", got, where="reasoning_gym", do=do) from error
 
     def item(self, index: int) -> GeneratedItem:
         """Make item number `index`. Raises: EnvFailure: the generator failed."""
@@ -64,7 +66,7 @@ class ItemGenerator:
         Raises: EnvFailure: the scorer failed, and not because of this answer.
         """
         try:
-            found = _use(
+            reply = _use(
                 MAKE_SECONDS + SCORE_CPU_SECONDS * _WALL_FACTOR,
                 {
                     "op": "score",
@@ -79,9 +81,9 @@ class ItemGenerator:
             if death.returncode == -signal.SIGXCPU:
                 return wrong(f"the scorer needed more than {SCORE_CPU_SECONDS} s for this answer")
             raise EnvFailure(f"reasoning-gym: {death}") from None
-        if "unreadable" in found:
-            return wrong(f"the scorer cannot read this answer: {found['unreadable']}")
-        score = float(found["score"])
+        if "unreadable" in reply:
+            return wrong(f"the scorer cannot read this answer: {reply['unreadable']}")
+        score = float(reply["score"])
         if math.isnan(score):
             return wrong("the scorer gave NaN")
         return Verdict(score=min(max(score, 0.0), 1.0), reason=f"the scorer of {self.dataset} gave {score:g}")
@@ -91,7 +93,7 @@ def dataset_names() -> Sequence[str]:
     """Return the names of the generators. Raises: InvalidInput: reasoning-gym is not installed."""
     if importlib.util.find_spec("reasoning_gym") is None:
         got, where, do = "no such package", "puzzles/reasoning_gym-v0", "pip install 'envgym[puzzles]'"
-        raise InvalidInput(sentence("reasoning-gym", "be installed", got, where=where, do=do))
+        raise InvalidInput.of("reasoning-gym", "be installed", got, where=where, do=do)
     return _names()
 
 
@@ -107,7 +109,6 @@ def config_keys(dataset: str) -> Sequence[str]:
 
 
 def _ask(op: str, **arguments: str | int) -> Any:  # Any: decoded JSON
-    """Ask a worker process. Raises: EnvFailure: it failed, was lost or did not answer."""
     try:
         return _use(MAKE_SECONDS, {"op": op, **arguments})
     except WorkerDied as death:

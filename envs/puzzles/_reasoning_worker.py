@@ -25,11 +25,15 @@ from functools import cache, lru_cache
 from types import ModuleType
 from typing import Any
 
-from envgym.helper_process import limit_process, limit_request, limit_softly, take_output
+from envgym.runtime.processes.helper import limit_process, limit_request, limit_softly, take_output
 
 MEMORY_BYTES = 4 * 1024**3
 EVALUATING = ("string_insertion", "spiral_matrix", "binary_matrix", "n_queens")
 """Data sets whose scorer calls `eval` on the answer; five others call sympy's `parse_expr`, which evaluates too."""
+TRUTH_VALUES = ("game_of_life_halting",)
+"""Data sets whose scorer takes any text for the right truth value; here the answer must be it."""
+PART_STARTS = ("\n\n", ":\n", "\n", ": ")
+"""What the last part of a question stands after."""
 SOLUTION_KEYS = ("example_answer", "possible_answer", "example_correct_answer")
 """Where items without an answer keep a solution, in their metadata."""
 FUNCTIONS = frozenset(
@@ -143,13 +147,34 @@ def check(dataset: str, config: str) -> None:
     _dataset(dataset, config)
 
 
-def item(dataset: str, config: str, index: int) -> dict[str, str | None]:
-    """Return question, answer and solution (an answer that scores 1, None where no one knows any)."""
-    made = _item(dataset, config, index)
-    found = (made["answer"], *(made["metadata"].get(key) for key in SOLUTION_KEYS))
-    texts = (one if isinstance(one, str) else json.dumps(one) for one in found if one is not None)
+def item(dataset: str, config: str, index: int) -> dict[str, str | bool | None]:
+    """Return question, answer, solution (an answer that scores 1, None where no one knows any), and whether the
+    question ends with an answer."""
+    entry = _item(dataset, config, index)
+    candidates = (entry["answer"], *(entry["metadata"].get(key) for key in SOLUTION_KEYS))
+    texts = (one if isinstance(one, str) else json.dumps(one) for one in candidates if one is not None)
     solution = next((text for text in texts if _score(dataset, config, index, text) >= 1), None)
-    return {"question": made["question"], "answer": made["answer"], "solution": solution}
+    parts = last_parts(entry["question"])
+    is_echoed = solution in parts or any(_is_solution(dataset, config, index, part) for part in parts)
+    return {
+        "question": entry["question"],
+        "answer": entry["answer"],
+        "solution": solution,
+        "ends_with_answer": is_echoed,
+    }
+
+
+def last_parts(question: str) -> set[str]:
+    """Return the parts at the end of a question, after a blank line, a line or a colon."""
+    text = question.strip()
+    return {text.rpartition(start)[2].strip() for start in PART_STARTS} - {text}
+
+
+def _is_solution(dataset: str, config: str, index: int, text: str) -> bool:
+    try:
+        return _score(dataset, config, index, text) >= 1
+    except Exception:  # noqa: BLE001  # whatever the scorer raises
+        return False
 
 
 def score(dataset: str, config: str, index: int, answer: str, cpu_s: int) -> dict[str, float | str]:
@@ -165,13 +190,15 @@ def score(dataset: str, config: str, index: int, answer: str, cpu_s: int) -> dic
         return {"score": _score(dataset, config, index, answer)}
     except Exception as error:  # noqa: BLE001  # whatever the scorer raises
         limit_softly(resource.RLIMIT_CPU, None)
-        _score(dataset, config, index, item(dataset, config, index)["solution"] or "unknown")
+        _score(dataset, config, index, str(item(dataset, config, index)["solution"] or "unknown"))
         return {"unreadable": f"{type(error).__name__}: {error}"}
     finally:
         limit_softly(resource.RLIMIT_CPU, None)
 
 
 def _score(dataset: str, config: str, index: int, answer: str) -> float:
+    if dataset in TRUTH_VALUES:
+        return float(answer.strip().rstrip(".").lower() == str(_item(dataset, config, index)["answer"]).lower())
     entry = copy.deepcopy(_item(dataset, config, index))
     return float(_dataset(dataset, config).score_answer(answer, entry))
 

@@ -44,7 +44,6 @@ class ScienceMachine(JavaMachine):
     """A running Java machine with the simulator."""
 
     def __init__(self) -> None:
-        """Start it. Raises: EnvFailure."""
         from scienceworld.constants import JAR_PATH
 
         super().__init__("ScienceWorld", JAR_PATH)
@@ -102,7 +101,6 @@ class ScienceGame(JavaGame[ScienceMachine, ScienceStep]):
             return ScienceStep(action, observation, score, score < 0 or bool(self._simulator.getCompleted()))
 
     def description(self) -> str:
-        """Say what the task is."""
         with self.machine.asked():
             self.machine.turn_to(self)
             return str(self._simulator.getTaskDescription()).strip()
@@ -114,12 +112,10 @@ class ScienceGame(JavaGame[ScienceMachine, ScienceStep]):
             return sorted(set(map(str, self._simulator.getValidActionObjectCombinations())))
 
     def gold(self) -> tuple[str, ...]:
-        """Return the actions that solve the task, of a game that was started with them."""
         with self.machine.asked():
             return tuple(map(str, self._simulator.getGoldActionSequence()))
 
     def objects(self) -> Sequence[Any]:  # proxies of Java objects
-        """Return the simulator and the generator."""
         self.machine.turn_from(self)
         return self._simulator, self.generator
 
@@ -128,11 +124,9 @@ class SciencePool(GamePool[ScienceVariation, ScienceStep, ScienceMachine, Scienc
     """The machines of a process, and the games in them."""
 
     def start_machine(self) -> ScienceMachine:
-        """Start a machine. Raises: EnvFailure."""
         return ScienceMachine()
 
     def start_game(self, machine: ScienceMachine, start: ScienceVariation) -> ScienceGame:
-        """Start a game. Raises: EnvFailure."""
         return ScienceGame(machine, start)
 
 

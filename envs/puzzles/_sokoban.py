@@ -83,7 +83,7 @@ def reach(free: int, start: int, width: int) -> int:
 
 
 def key_of(room: SokobanBoard, player: int, boxes: int) -> Key:
-    """Return what a state has in common with all from which the same pushes are possible."""
+    """Return a key that a state shares with all from which the same pushes are possible."""
     region = reach(room.floor & ~boxes, player, room.width)
     return boxes, region & -region
 
@@ -93,17 +93,17 @@ def pulls(room: SokobanBoard, limit: int | None = None) -> dict[Key, Push]:
 
     A breadth-first search, so the number of pushes is exact; it stops at `limit` states.
     """
-    found: dict[Key, Push] = {}
+    best_pushes: dict[Key, Push] = {}
     queue: deque[Key] = deque()
     rest = room.floor & ~room.goals
     while rest:
         region = reach(room.floor & ~room.goals, rest & -rest, room.width)
         rest &= ~region
-        found[room.goals, region & -region] = (0, 0, 0)
+        best_pushes[room.goals, region & -region] = (0, 0, 0)
         queue.append((room.goals, region & -region))
-    while queue and (limit is None or len(found) < limit):
+    while queue and (limit is None or len(best_pushes) < limit):
         boxes, corner = queue.popleft()
-        region, pushes = reach(room.floor & ~boxes, corner, room.width), found[boxes, corner][0]
+        region, pushes = reach(room.floor & ~boxes, corner, room.width), best_pushes[boxes, corner][0]
         left = boxes
         while left:
             box = left & -left
@@ -112,10 +112,10 @@ def pulls(room: SokobanBoard, limit: int | None = None) -> dict[Key, Push]:
                 stand, back = shift(box, -step), shift(box, -2 * step)
                 if stand & region and back & room.floor & ~boxes:
                     key = key_of(room, back, boxes ^ box ^ stand)
-                    if key not in found:
-                        found[key] = (pushes + 1, stand, move)
+                    if key not in best_pushes:
+                        best_pushes[key] = (pushes + 1, stand, move)
                         queue.append(key)
-    return found
+    return best_pushes
 
 
 @lru_cache(maxsize=64)
@@ -140,8 +140,8 @@ def shortest_path(room: SokobanBoard, player: int, boxes: int, goal: int) -> lis
 
 def next_push(room: SokobanBoard, player: int, boxes: int, pushes: Mapping[Key, Push]) -> list[int] | None:
     """Return the moves up to and with the next push of a shortest solution, or None where there is none."""
-    found = pushes.get(key_of(room, player, boxes))
-    if found is None or found[0] == 0:
+    push = pushes.get(key_of(room, player, boxes))
+    if push is None or push[0] == 0:
         return None
-    _, box, move = found
+    _, box, move = push
     return [*shortest_path(room, player, boxes, shift(box, -room.steps[move])), move]

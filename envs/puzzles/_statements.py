@@ -73,7 +73,7 @@ def words(statement: Statement, names: Sequence[str]) -> str:
 
 def canonical_statements(statements: Sequence[Statement]) -> tuple[list[JsonValue], tuple[int, ...]]:
     """Return the statements with the persons in the order that comes first as text, and the person at each place."""
-    return min(_orders(statements), key=lambda found: canonical(found[0]))
+    return min(_orders(statements), key=lambda order: canonical(order[0]))
 
 
 def _orders(statements: Sequence[Statement]) -> Iterator[tuple[list[JsonValue], tuple[int, ...]]]:

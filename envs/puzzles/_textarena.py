@@ -19,7 +19,7 @@ from functools import cache
 from importlib.util import find_spec
 from typing import Any
 
-from envgym.errors import InvalidInput, sentence
+from envgym.errors import InvalidInput
 
 MAX_MOVE_CHARS = 100
 _MOVE = re.compile(r"\[([^\[\]]*)\]")
@@ -43,7 +43,6 @@ class _Dice:
         return self._generator
 
     def copy(self) -> "_Dice":
-        """Return dice that fall alike."""
         self._is_shared = True
         return _Dice(self._generator, is_shared=True)
 
@@ -79,7 +78,6 @@ class TextArenaGame:
     """A running game of one player."""
 
     def __init__(self, inner: Any, dice: _Dice) -> None:  # Any: an untyped package
-        """Hold a game and its dice."""
         self.inner = inner
         self._dice = dice
 
@@ -95,7 +93,6 @@ class TextArenaGame:
 
     @property
     def is_over(self) -> bool:
-        """True once there is an outcome."""
         return bool(self.inner.state.done)
 
     def play(self, move: str) -> None:
@@ -105,7 +102,7 @@ class TextArenaGame:
         self.inner.state.logs.clear()
 
     def shown(self) -> str:
-        """Return what the game has said since it was last asked, and at the end why it ended."""
+        """Return the game's messages since the last call, and at the end why it ended."""
         _, messages = self.inner.get_observation()
         texts = [text for _, text, kind in messages if kind.name != "PLAYER_ACTION"]
         if self.is_over:
@@ -113,7 +110,7 @@ class TextArenaGame:
         return "\n".join(text.strip("\n") for text in texts)
 
     def earned(self, full: float) -> float:
-        """Return what the game pays, as a share of its `full` reward; losses are 0, as is what is no number."""
+        """Return the game's reward, as a share of its `full` reward; losses are 0, as is what is no number."""
         paid = (self.inner.state.rewards or {}).get(0)
         return min(max(paid / full, 0.0), 1.0) if isinstance(paid, int | float) else 0.0
 
@@ -133,8 +130,8 @@ def move_of(text: str) -> str | None:
 
     One move is played for a turn: several at once would let an agent name all candidates. None for a text that is none.
     """
-    found = _MOVE.findall(text)
-    move = " ".join((found[-1] if found else text).split())
+    moves = _MOVE.findall(text)
+    move = " ".join((moves[-1] if moves else text).split())
     return f"[{move}]" if move and len(move) <= MAX_MOVE_CHARS else None
 
 
@@ -142,7 +139,7 @@ def check_installed(where: str) -> None:
     """See that textarena is there. Raises: InvalidInput: it is not."""
     if find_spec(_PACKAGE) is None:
         do = "pip install 'envgym[textarena]'"
-        raise InvalidInput(sentence(_PACKAGE, "be installed", "no such package", where=where, do=do))
+        raise InvalidInput.of(_PACKAGE, "be installed", "no such package", where=where, do=do)
 
 
 @cache

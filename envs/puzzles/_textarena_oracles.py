@@ -17,7 +17,6 @@ def _crosswords(game: Any) -> str:  # Any: see the module
 
 
 def _frozen_lake(game: Any) -> str:  # Any: see the module
-    """Go the shortest way."""
     state = game.state.game_state
     start, goal, holes = tuple(state["player_pos"]), tuple(state["goal_pos"]), set(_places(state["grid"], "H"))
     queue, ways = deque([start]), {start: ""}
@@ -32,7 +31,6 @@ def _frozen_lake(game: Any) -> str:  # Any: see the module
 
 
 def _guess_the_number(game: Any) -> str:  # Any: see the module
-    """Halve what is left by the answers so far."""
     low, high = game.min_number, game.max_number
     for guess, hint in game.state.game_state["guess_history"]:
         low, high = (max(low, guess + 1), high) if hint == "higher" else (low, min(high, guess - 1))
@@ -40,7 +38,6 @@ def _guess_the_number(game: Any) -> str:  # Any: see the module
 
 
 def _lights_out(game: Any) -> str:  # Any: see the module
-    """Press one of the fewest places that put out all lights."""
     grid = game.state.game_state["grid"]
     tries = (_chased(grid, first) for first in itertools.product((False, True), repeat=game.size))
     row, column = min((presses for presses in tries if presses is not None), key=len)[0]
@@ -50,15 +47,15 @@ def _lights_out(game: Any) -> str:  # Any: see the module
 def _chased(grid: list[list[bool]], first: tuple[bool, ...]) -> list[tuple[int, int]] | None:
     """Return the presses that begin with `first` in the top row and put out row after row; None if lights are left."""
     size = len(grid)
-    lit, presses, wanted = [row[:] for row in grid], [], list(first)
+    lit, presses, pressed = [row[:] for row in grid], [], list(first)
     for row in range(size):
         for column in range(size):
-            if wanted[column]:
+            if pressed[column]:
                 presses.append((row, column))
                 for down, right in ((0, 0), (-1, 0), (1, 0), (0, -1), (0, 1)):
                     if 0 <= row + down < size and 0 <= column + right < size:
                         lit[row + down][column + right] ^= True
-        wanted = lit[row][:]
+        pressed = lit[row][:]
     return None if any(lit[-1]) else presses
 
 
@@ -88,7 +85,6 @@ def _pegs(code: tuple[int, ...], guess: list[int], pegs: tuple[int, int]) -> boo
 
 
 def _minesweeper(game: Any) -> str:  # Any: see the module
-    """Begin in the middle, then open what is no mine."""
     if game.first_move:
         return f"{game.rows // 2} {game.cols // 2}"
     return next(f"{row} {column}" for row, column in _places(game.revealed, False) if game.grid[row][column] != -1)

@@ -52,7 +52,6 @@ class TextWorldStep:
 
     @property
     def is_over(self) -> bool:
-        """Whether the game has ended."""
         return self.is_solved or self.is_failed
 
 
@@ -60,7 +59,6 @@ class TextWorldMachine(JavaMachine):
     """A running Java machine with the simulator."""
 
     def __init__(self) -> None:
-        """Start it. Raises: EnvFailure."""
         from textworld_express.constants import JAR_PATH
 
         super().__init__("TextWorldExpress", JAR_PATH)
@@ -101,9 +99,9 @@ class TextWorldMachine(JavaMachine):
         agent = getattr(self.packages.textworldexpress.goldagent, _AGENTS[variation.game])
         random = self.packages.scala.util.Random(variation.seed)
         for _ in range(_ATTEMPTS):
-            found = agent(generator.mkGame(variation.seed, variation.fold)).mkGoldPath(random)
-            if found.productElement(0):
-                return tuple(map(str, found.productElement(1)))
+            path = agent(generator.mkGame(variation.seed, variation.fold)).mkGoldPath(random)
+            if path.productElement(0):
+                return tuple(map(str, path.productElement(1)))
         raise EnvFailure(f"TextWorldExpress: no solution of {variation} in {_ATTEMPTS} attempts")
 
 
@@ -130,16 +128,13 @@ class TextWorldGame(JavaGame[TextWorldMachine, TextWorldStep]):
         return TextWorldStep(action, reply["observation"], reply["score"], is_solved, reply["taskfailure"])
 
     def description(self) -> str:
-        """Say what the task is."""
         with self.machine.asked():
             return str(self._simulator.getTaskDescription()).strip()
 
     def admissible(self) -> list[str]:
-        """Return the actions that can be done now, in order."""
         return sorted(set(self.reply["validActions"]))
 
     def gold(self) -> tuple[str, ...]:
-        """Return the actions that solve the task, of a game that was started with them."""
         with self.machine.asked():
             if self._variation.game in _AGENTS:
                 return self.machine.solution(self._variation)
@@ -149,14 +144,14 @@ class TextWorldGame(JavaGame[TextWorldMachine, TextWorldStep]):
         """Hash what a game that has not moved is, without its seed: task, rooms with what lies in them, solution."""
         with self.machine.asked():
             properties = json.loads(self._simulator.getGenerationPropertiesJSON())
-            kept = {name: value for name, value in properties.items() if name not in _SEED_PROPERTIES}
+            unseeded = {name: value for name, value in properties.items() if name not in _SEED_PROPERTIES}
             rooms = self._simulator.game().locations() if self._variation.game in _WITH_ROOMS else ()
             seen = sorted(str(room.getDescription()) for room in rooms)
             gold = list(map(str, self._simulator.getGoldActionSequence()))
         parts = [
             self.description(),
             self.reply["observation"],
-            kept,
+            unseeded,
             seen,
             gold,
             self.step("read cookbook").observation,
@@ -164,7 +159,6 @@ class TextWorldGame(JavaGame[TextWorldMachine, TextWorldStep]):
         return sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
     def objects(self) -> Sequence[Any]:  # proxies of Java objects
-        """Return the simulator."""
         return (self._simulator,)
 
 
@@ -174,7 +168,6 @@ class TextWorldPool(GamePool[TextWorldVariation, TextWorldStep, TextWorldMachine
     max_games = 512
 
     def start_machine(self) -> TextWorldMachine:
-        """Start a machine. Raises: EnvFailure."""
         return TextWorldMachine()
 
     def start_game(self, machine: TextWorldMachine, start: TextWorldVariation) -> TextWorldGame:
@@ -182,7 +175,7 @@ class TextWorldPool(GamePool[TextWorldVariation, TextWorldStep, TextWorldMachine
         return TextWorldGame(machine, start)
 
     def first_observation(self, start: TextWorldVariation) -> str:
-        """Return what is seen before the first turn. Raises: as `step`."""
+        """Return the observation before the first turn. Raises: as `step`."""
         with self._game(start, ()) as (game, _):
             return str(game.reply["observation"])
 
@@ -203,7 +196,7 @@ def task_description(variation: TextWorldVariation) -> str:
 @lru_cache(maxsize=10_000)
 def gold_actions(variation: TextWorldVariation) -> tuple[str, ...]:
     """Return the package's solution, without walks that come back to where they began. Raises: EnvFailure."""
-    kept: list[str] = []
+    actions: list[str] = []
     with closing(TextWorldGame(shared_games().machine(), variation, with_gold=True)) as game:
         walk = [game.reply["look"]]  # what is seen at each place since something else than a move was done
         for action in game.gold():
@@ -211,16 +204,16 @@ def gold_actions(variation: TextWorldVariation) -> tuple[str, ...]:
                 continue
             is_solved, place = game.step(action).is_solved, game.reply["look"]
             if not action.startswith("move "):
-                kept, walk = [*kept, action], [place]
+                actions, walk = [*actions, action], [place]
             elif place in walk:
                 start = walk.index(place)
-                del kept[len(kept) - (len(walk) - 1 - start) :]
+                del actions[len(actions) - (len(walk) - 1 - start) :]
                 del walk[start + 1 :]
             else:
-                kept, walk = [*kept, action], [*walk, place]
+                actions, walk = [*actions, action], [*walk, place]
             if is_solved:
                 break
-    return tuple(kept)
+    return tuple(actions)
 
 
 def content_hash(variation: TextWorldVariation) -> str:

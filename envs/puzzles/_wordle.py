@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envgym.envs.puzzles._codes import Codes
-from envgym.errors import InvalidInput, sentence
+from envgym.errors import InvalidInput
 
 LENGTH = 5
 
@@ -30,7 +30,7 @@ def load_words() -> Words:
     spec = find_spec("reasoning_gym")
     if spec is None or not spec.submodule_search_locations:
         do = "pip install 'envgym[puzzles]'"
-        raise InvalidInput(sentence("word list", "be installed", "no reasoning_gym", where="puzzles/wordle-v0", do=do))
+        raise InvalidInput.of("word list", "be installed", "no reasoning_gym", where="puzzles/wordle-v0", do=do)
     folder = Path(spec.submodule_search_locations[0]) / "data"
     hidden = set(re.findall(r'"([a-z]{5})"', (folder / "wordle_words.py").read_text(encoding="utf-8")))
     others = (folder / name for name in ("words3to10.txt", "words.csv"))

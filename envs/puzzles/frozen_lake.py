@@ -9,16 +9,14 @@ import numpy as np
 from envgym.authoring import GeneratedTasks, TaskDraft, check_range
 from envgym.core.messages import Action
 from envgym.core.tasks import Task
-from envgym.core.turns import Scored
-from envgym.env import Env
+from envgym.env import Env, share_state
 from envgym.envs.puzzles._grids import MOVES, board_of, canonical_rows, neighbors, rows_of
-from envgym.errors import InvalidInput, sentence
+from envgym.envs.puzzles._rewards import TURN_SHARE, earned_so_far, end_game
+from envgym.errors import InvalidInput
 from envgym.records import Reply
 from envgym.verifiers.extract import plain_answer
 
 ICE, HOLE, GOAL, AGENT = ".OGA"
-TURN_SHARE = 0.5
-"""What coming nearer to the goal is worth at most, with `turn_reward`, where it is never reached."""
 SLIP = 3
 """On slippery ice one move in so many goes to a side, while slips are left."""
 MAX_MOVES = 30
@@ -126,16 +124,14 @@ class FrozenLake(Env[FrozenLakeState]):
             if moves.max() <= MAX_MOVES:
                 return start, tuple(special), int(moves[0])
         got, do = (self.size, self.holes, self.slips), "lower holes or slips, or raise size"
-        raise InvalidInput(sentence("(size, holes, slips)", "leave lakes to cross", got, where=_WHERE, do=do))
+        raise InvalidInput.of("(size, holes, slips)", "leave lakes to cross", got, where=_WHERE, do=do)
 
     def begin(self, task: Task) -> str:
-        """Put the agent on its start."""
         lake = LakeMap.of(board_of(task), self.slips)
         self.state = FrozenLakeState(lake, lake.start, self.slips, lake.moves[0][lake.start])
         return self._show()
 
     def respond(self, action: Action) -> Reply:
-        """Move, and pay."""
         word = plain_answer(action.content)
         if word not in MOVES:
             return Reply(observation=f"{_HINT}\n{self._show()}")
@@ -143,13 +139,12 @@ class FrozenLake(Env[FrozenLakeState]):
         place = neighbors(lake.size)[(MOVES.index(word) + slip) % 4][state.place]
         nearest = min(state.nearest, lake.moves[0][place])
         first, is_goal = lake.moves[0][lake.start], lake.cells[place] == GOAL
-        earned = float(is_goal) or self.turn_reward * TURN_SHARE * (first - nearest) / first
+        earned = earned_so_far(is_goal, (first - nearest) / first, turn_reward=self.turn_reward)
         self.state = FrozenLakeState(lake, place, state.slips - abs(slip), nearest, earned)
         if lake.cells[place] == ICE:
             return Reply(observation=self._show(), reward=earned - state.paid)
-        reward = Scored(value=earned - state.paid, components={"goal": float(is_goal)})
         end = "You reached the goal." if is_goal else "You fell into a hole."
-        return Reply(observation=end, reward=reward, terminated=True)
+        return end_game(end, earned - state.paid, goal=is_goal)
 
     def _slip(self) -> int:
         """Return -1 or 1 where the ice carries the agent to that side of its move, else 0."""
@@ -174,9 +169,7 @@ class FrozenLake(Env[FrozenLakeState]):
 
         return MOVES[min(range(4), key=needed)]
 
-    def fork_state(self) -> FrozenLakeState:
-        """Share the state: it is immutable."""
-        return self.state
+    fork_state = share_state
 
 
 def survey(size: int, special: Sequence[int], slips: int) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:

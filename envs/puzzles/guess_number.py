@@ -10,12 +10,11 @@ import numpy as np
 from envgym.authoring import GeneratedTasks, TaskDraft, ToolObjectEnv
 from envgym.core.messages import Action, Observation
 from envgym.core.turns import Scored
-from envgym.errors import InvalidInput, ToolError, sentence
+from envgym.envs.puzzles._rewards import TURN_SHARE
+from envgym.errors import InvalidInput, ToolError
 from envgym.parsing import tool_call_action
 from envgym.records import Reply
 
-TURN_SHARE = 0.5
-"""What perfect narrowing down is worth, with `turn_reward`, where the number is never said."""
 LOWEST = range(1, 901)
 """Where the range of a task may begin."""
 
@@ -30,7 +29,7 @@ class GuessNumberState:
     secret: int = 0
     left: int = 0
     """Guesses left."""
-    found: bool = False
+    is_guessed: bool = False
     halvings: int = 0
     """Guesses so far that left at most half of the range."""
     paid: float = 0.0
@@ -53,8 +52,8 @@ class GuessNumberState:
         if self.is_over:
             raise ToolError("The game is over.")
         self.left -= 1
-        self.found = number == self.secret
-        if self.found:
+        self.is_guessed = number == self.secret
+        if self.is_guessed:
             return "Correct."
         before = self.high - self.low + 1
         if number < self.secret:
@@ -68,7 +67,7 @@ class GuessNumberState:
     @property
     def is_over(self) -> bool:
         """Found, or out of guesses."""
-        return self.found or self.left == 0
+        return self.is_guessed or self.left == 0
 
     @property
     def progress(self) -> float:
@@ -77,7 +76,7 @@ class GuessNumberState:
 
     def score(self) -> float:
         """Return 1 where the number was found, else 0."""
-        return float(self.found)
+        return float(self.is_guessed)
 
     def oracle(self) -> str:
         """Guess the middle."""
@@ -112,9 +111,9 @@ class GuessNumber(ToolObjectEnv[GuessNumberState]):
         """
         where = "puzzles/guess_number-v0"
         if not 2 <= size <= 1_000_000:
-            raise InvalidInput(sentence("size", "be 2 to 1,000,000", size, where=where, do="pass e.g. size=100"))
+            raise InvalidInput.of("size", "be 2 to 1,000,000", size, where=where, do="pass e.g. size=100")
         if slack < 0:
-            raise InvalidInput(sentence("slack", "be at least 0", slack, where=where, do="pass e.g. slack=3"))
+            raise InvalidInput.of("slack", "be at least 0", slack, where=where, do="pass e.g. slack=3")
         super().__init__(max_turns=max_turns, **options)
         self.size, self.turn_reward = size, turn_reward
         self.guesses = size.bit_length() + slack
@@ -135,7 +134,6 @@ class GuessNumber(ToolObjectEnv[GuessNumberState]):
         return self._pay("", is_over=True)
 
     def after_tools(self, observation: Observation) -> Reply:
-        """Pay for the guesses of this turn."""
         return self._pay(observation, is_over=self.state.is_over)
 
     def _pay(self, observation: str, *, is_over: bool) -> Reply:

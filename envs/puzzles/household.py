@@ -1,20 +1,20 @@
 """Do chores in a household of text: `puzzles/household-v0`."""
 
 import math
-import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from envgym.authoring import GeneratedTasks, TaskDraft, check_range
+from envgym.authoring.sources import SplitTasks
 from envgym.core.messages import Action
-from envgym.core.tasks import Split, Task
+from envgym.core.tasks import Task
 from envgym.core.turns import Scored
-from envgym.env import Env
+from envgym.env import Env, share_state
+from envgym.envs.data_files import read_toml
 from envgym.envs.puzzles._household import (
     MILESTONES,
     HouseholdState,
@@ -25,17 +25,16 @@ from envgym.envs.puzzles._household import (
 from envgym.envs.puzzles._household_commands import HouseholdCommand, read_command
 from envgym.envs.puzzles._household_layouts import draw_household, opening, read_household
 from envgym.envs.puzzles._household_oracle import plan_commands
-from envgym.errors import InvalidInput, check_known, sentence
+from envgym.errors import InvalidInput, check_known
 from envgym.records import Reply
 
 KINDS = tuple(MILESTONES)
 MAX_ROOMS, MAX_DISTRACTORS = 3, 12
 MEASURED_TURNS = 50
 """Turns in which `CHANCE` was measured."""
-CHANCE: Mapping[str, Mapping[str, Mapping[str, float]]] = tomllib.loads(
-    Path(__file__).with_name("data").joinpath("household", "chance.toml").read_text(encoding="utf-8")
-)
+CHANCE: Mapping[str, Mapping[str, Mapping[str, float]]] = read_toml("puzzles/data/household/chance.toml")
 """Without or with rewards for subgoals -> number of rooms -> kind of task -> what random commands earn at most."""
+_IDLE_VERBS = ("look", "inventory", "examine", "close")
 _WHERE = "puzzles/household-v0"
 HINT = "Say one command, such as go to desk 1, open drawer 1, take pen 1 from drawer 1 or put pen 1 on desk 1."
 
@@ -85,19 +84,20 @@ class Household(Env[HouseholdState]):
         self.rooms, self.kinds, self.distractors = rooms, _kind_names(kinds), distractors
         self.admissible, self.subgoals = admissible, subgoals
         self.chance_score = _chance(rooms, self.kinds, subgoals, max_turns)
-        self.tasks = HouseholdTasks(self._draw, is_test_unseen=test_layouts == "unseen")
+        self.tasks = SplitTasks(
+            train=GeneratedTasks(partial(self._draw, False), name=_WHERE),
+            test=GeneratedTasks(partial(self._draw, test_layouts == "unseen"), name=_WHERE),
+        )
 
     def _draw(self, is_held_out: bool, rng: np.random.Generator) -> TaskDraft:
         kind = self.kinds[rng.integers(len(self.kinds))]
         return draw_household(rng, kind, self.rooms, self.distractors, is_held_out)
 
     def begin(self, task: Task) -> str:
-        """Enter the first room."""
         self.state = read_household(task.payload)
         return self._with_commands(opening(self.state))
 
     def respond(self, action: Action) -> Reply:
-        """Do the command, and pay."""
         command = read_command(action.content)
         if command is None:
             return Reply(observation=self._with_commands(HINT))
@@ -130,33 +130,28 @@ class Household(Env[HouseholdState]):
         place = layout.places_by_name.get(command.place)
         return command.text("" if place is None else layout.furniture[place].kind.relation)
 
+    def chance_agents(self, rng: np.random.Generator) -> Mapping[str, Callable[[int, str], str]]:
+        """Return agents that draw among the commands that can be done: of all alike, or of a drawn verb."""
+
+        def draw_command(turn: int, observation: str) -> str:
+            commands = list(admissible_commands(self.state))
+            return self.write(commands[rng.integers(len(commands))])
+
+        def draw_verb(turn: int, observation: str) -> str:
+            commands = list(admissible_commands(self.state))
+            verbs = sorted({command.verb for command in commands} - set(_IDLE_VERBS))
+            verb = verbs[rng.integers(len(verbs))]
+            commands = [command for command in commands if command.verb == verb]
+            return self.write(commands[rng.integers(len(commands))])
+
+        return {"any command": draw_command, "any verb": draw_verb}
+
     def oracle(self) -> str:
         """Say the first command of a short way to the goal; it knows where everything is."""
         commands = plan_commands(self.state)
         return self.write(commands[0]) if commands else "look"
 
-    def fork_state(self) -> HouseholdState:
-        """Share the state: it is immutable."""
-        return self.state
-
-
-class HouseholdTasks:
-    """Tasks without end; those of the test split have rooms that never occur in the train split, if told so."""
-
-    def __init__(self, draw: Callable[[bool, np.random.Generator], TaskDraft], *, is_test_unseen: bool) -> None:
-        """Draw with `draw(whether rooms are held out, generator)`."""
-        self._sources = {
-            Split.TRAIN: GeneratedTasks(partial(draw, False), name=_WHERE),
-            Split.TEST: GeneratedTasks(partial(draw, is_test_unseen), name=_WHERE),
-        }
-
-    def size(self, split: Split) -> None:
-        """Return None: the supply does not end."""
-        return self._sources[split].size(split)
-
-    def task(self, split: Split, index: int) -> Task:
-        """Draw a task; the same content is never in both splits, whatever its rooms."""
-        return self._sources[split].task(split, index)
+    fork_state = share_state
 
 
 def _share(names: Sequence[str], reached: int) -> Scored:
@@ -176,10 +171,8 @@ def _chance(rooms: int, kinds: Sequence[str], subgoals: bool, max_turns: int | N
 
 
 def _kind_names(kinds: str | Sequence[str]) -> tuple[str, ...]:
-    """Return the names. Raises: UnknownName: one is none. InvalidInput: there are none."""
     names = (kinds,) if isinstance(kinds, str) else tuple(kinds)
     for name in names:
         check_known("kind", str(name), KINDS, where=_WHERE)
-    if not names:
-        raise InvalidInput(sentence("kinds", "name at least one", kinds, where=_WHERE, do="pass e.g. place"))
+    InvalidInput.unless(names, "kinds", "name at least one", kinds, where=_WHERE, do="pass e.g. place")
     return names

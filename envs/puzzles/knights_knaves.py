@@ -11,8 +11,8 @@ from envgym.authoring import GeneratedTasks, TaskDraft, check_range
 from envgym.core.json_types import JsonValue
 from envgym.core.messages import Action
 from envgym.core.tasks import Task
-from envgym.core.turns import Scored
-from envgym.env import Env
+from envgym.env import Env, share_state
+from envgym.envs.puzzles._rewards import TURN_SHARE, earned_so_far, end_game
 from envgym.envs.puzzles._statements import (
     KINDS,
     Statement,
@@ -43,8 +43,6 @@ NAMES = (
     "Pia",
     "Rob",
 )
-TURN_SHARE = 0.5
-"""What right claims are worth, with `turn_reward`, where one is wrong or missing."""
 _WHERE = "puzzles/knights_knaves-v0"
 _SPLIT = re.compile(r"[\s,;:.=]+")
 _FILLERS = frozenset(("is", "a", "and"))
@@ -111,7 +109,6 @@ class KnightsKnaves(Env[KnightsKnavesState]):
         )
 
     def begin(self, task: Task) -> str:
-        """Start with nobody named."""
         names, kinds = _texts(task.metadata["names"]), _texts(task.payload["kinds"])
         self.state = KnightsKnavesState(tuple((name.lower(), kind) for name, kind in zip(names, kinds, strict=True)))
         return task.prompt
@@ -130,14 +127,13 @@ class KnightsKnaves(Env[KnightsKnavesState]):
                 break
             named.add(name)
         is_solved = not is_wrong and len(named) == len(kinds)
-        earned = float(is_solved) or self.turn_reward * TURN_SHARE * len(named) / len(kinds)
+        earned = earned_so_far(is_solved, len(named) / len(kinds), turn_reward=self.turn_reward)
         self.state = KnightsKnavesState(before.kinds, frozenset(named), earned)
         if not is_wrong and not is_solved:
             left = ", ".join(name.capitalize() for name in self._left())
             return Reply(observation=f"Right so far. Left: {left}.", reward=earned - before.paid)
-        reward = Scored(value=earned - before.paid, components={"solved": float(is_solved)})
         text = "Correct." if is_solved else f"Wrong: {name.capitalize()} is not a {kind}."
-        return Reply(observation=text, reward=reward, terminated=True)
+        return end_game(text, earned - before.paid, solved=is_solved)
 
     def _left(self) -> list[str]:
         return sorted(name for name, _ in self.state.kinds if name not in self.state.named)
@@ -147,9 +143,7 @@ class KnightsKnaves(Env[KnightsKnavesState]):
         kinds = dict(self.state.kinds)
         return ", ".join(f"{name.capitalize()} is a {kinds[name]}" for name in self._left())
 
-    def fork_state(self) -> KnightsKnavesState:
-        """Share the state: it is immutable."""
-        return self.state
+    fork_state = share_state
 
 
 def _draw_true_statement(rng: np.random.Generator, assignment: tuple[int, ...], speaker: int) -> Statement:

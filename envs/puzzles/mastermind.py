@@ -12,7 +12,7 @@ from envgym.authoring import GeneratedTasks, TaskDraft, check_range
 from envgym.core.messages import Action
 from envgym.core.tasks import Task
 from envgym.envs.puzzles._codes import Codes, GuessingEnv, Hint, chance_score
-from envgym.errors import InvalidInput, sentence
+from envgym.errors import InvalidInput
 from envgym.records import Reply
 from envgym.verifiers.extract import plain_answer
 
@@ -55,7 +55,7 @@ class Mastermind(GuessingEnv):
         num_codes = colors**length if repeats else math.perm(colors, length)
         if num_codes > MAX_CODES:
             do = "choose fewer colors or places"
-            raise InvalidInput(sentence("codes", "be at most 100,000", num_codes, where=_WHERE, do=do))
+            raise InvalidInput.of("codes", "be at most 100,000", num_codes, where=_WHERE, do=do)
         super().__init__(max_turns=max_turns, **options)
         self.length, self.colors, self.guesses = length, colors, guesses
         self.repeats, self.turn_reward = repeats, turn_reward
@@ -68,21 +68,19 @@ class Mastermind(GuessingEnv):
 
     def _draw(self, rng: np.random.Generator) -> TaskDraft:
         if self.repeats:
-            drawn = rng.integers(self.colors, size=self.length)
+            code = rng.integers(self.colors, size=self.length)
         else:
-            drawn = rng.permutation(self.colors)[: self.length]
+            code = rng.permutation(self.colors)[: self.length]
         return TaskDraft(
             prompt=f"{self.hint} Guesses left: {self.guesses}.",
-            payload={"code": "".join(LETTERS[color] for color in drawn), "colors": self.colors},
+            payload={"code": "".join(LETTERS[color] for color in code), "colors": self.colors},
             metadata={"length": self.length, "repeats": self.repeats},
         )
 
     def code_of(self, task: Task) -> str:
-        """Return the hidden code of a task."""
         return str(task.payload["code"])
 
     def read_guess(self, action: Action) -> str | Reply:
-        """Return the colors of a message, or the reply to a message that is no guess."""
         guess = "".join(plain_answer(action.content).upper().replace(",", " ").split())
         if len(guess) != self.length or not set(guess) <= set(LETTERS[: self.colors]):
             return Reply(observation=self.hint)
@@ -91,28 +89,22 @@ class Mastermind(GuessingEnv):
         return guess
 
     def give_hint(self, code: str, guess: str) -> Hint:
-        """Count the colors in their right places and those elsewhere in the code."""
         right, near = judge(code, guess)
         return Hint(right, f"Right place: {right}. Right color, wrong place: {near}. ")
 
     def reveal(self, code: str) -> str:
-        """Return the sentence that tells the code."""
         return f"The code was {' '.join(code)}."
 
     def possible_codes(self) -> Codes:
-        """Return every code."""
         return all_codes(self.length, self.colors, self.repeats)
 
     def encode(self, code: str) -> Codes:
-        """Return the colors of a code as numbers."""
         return np.array([LETTERS.index(letter) for letter in code], dtype=np.uint8)
 
     def decode(self, row: Codes) -> str:
-        """Write colors as letters."""
         return " ".join(LETTERS[color] for color in row)
 
     def number_hints(self, codes: Codes, guess: Codes) -> NDArray[np.int64]:
-        """Return for each code the hint that `guess` would get, as one number."""
         return number_hints(codes, guess, self.colors)
 
 
@@ -142,5 +134,4 @@ def number_hints(codes: Codes, guess: Codes, colors: int) -> NDArray[np.int64]:
 
 
 def _example(env: Mastermind) -> list[int]:
-    """Return the first colors in order, over again where there are too few."""
     return [place % env.colors for place in range(env.length)]

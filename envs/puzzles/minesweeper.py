@@ -9,17 +9,15 @@ import numpy as np
 from envgym.authoring import GeneratedTasks, TaskDraft, check_range
 from envgym.core.messages import Action
 from envgym.core.tasks import Task
-from envgym.core.turns import Scored
-from envgym.env import Env
+from envgym.env import Env, share_state
 from envgym.envs.puzzles._grids import board_of, canonical_rows, rows_of
 from envgym.envs.puzzles._minesweeper import UNKNOWN, View, conclusions, draw_mines, open_cells
-from envgym.errors import InvalidInput, sentence
+from envgym.envs.puzzles._rewards import earned_so_far, end_game
+from envgym.errors import InvalidInput
 from envgym.records import Reply
 from envgym.verifiers.extract import plain_answer
 
 MINE, START, SAFE = "*s."
-TURN_SHARE = 0.5
-"""What opened places are worth, with `turn_reward`, where not all of them are opened."""
 MAX_DRAWS = 5_000
 CHANCE, TURN_CHANCE = 0.06, 0.2
 """What places that are named without looking earn at most, and besides with `turn_reward`; measured, see the card."""
@@ -88,13 +86,13 @@ class Minesweeper(Env[MinesweeperState]):
 
     def _draw(self, rng: np.random.Generator) -> TaskDraft:
         for _ in range(MAX_DRAWS):
-            drawn = draw_mines(rng, self.size, self.mines)
-            if drawn is not None:
+            layout = draw_mines(rng, self.size, self.mines)
+            if layout is not None:
                 break
         else:
             got, do = (self.size, self.mines), "lower mines"
-            raise InvalidInput(sentence("(size, mines)", "leave boards without a guess", got, where=_WHERE, do=do))
-        start, mines = drawn
+            raise InvalidInput.of("(size, mines)", "leave boards without a guess", got, where=_WHERE, do=do)
+        start, mines = layout
         cells = "".join(START if at == start else MINE if at in mines else SAFE for at in range(self.size**2))
         rows = rows_of(cells, self.size)
         board, symmetry = canonical_rows(rows)
@@ -105,27 +103,24 @@ class Minesweeper(Env[MinesweeperState]):
         )
 
     def begin(self, task: Task) -> str:
-        """Open the start."""
         rows = board_of(task)
         self.state = _initial_state("".join(rows), len(rows))
         return _show_board(self.state)
 
     def respond(self, action: Action) -> Reply:
-        """Open or flag a place, and pay."""
-        found = _MOVE.fullmatch(plain_answer(action.content).replace(",", " ").replace("  ", " "))
-        row, column = (int(number) - 1 for number in found.groups()[1:]) if found else (-1, -1)
+        match = _MOVE.fullmatch(plain_answer(action.content).replace(",", " ").replace("  ", " "))
+        row, column = (int(number) - 1 for number in match.groups()[1:]) if match else (-1, -1)
         state = self.state
-        if found is None or not (0 <= row < state.size and 0 <= column < state.size):
+        if match is None or not (0 <= row < state.size and 0 <= column < state.size):
             return Reply(observation=f"{self.hint}\n{_show_board(state)}")
         place = row * state.size + column
         if state.view[place] != UNKNOWN:
             return Reply(observation=f"That place is open.\n{_show_board(state)}")
-        if found.group(1) == "flag":
+        if match.group(1) == "flag":
             self.state = _next_state(state, state.view, state.flags ^ {place}, state.paid)
             return Reply(observation=_show_board(self.state))
         if place in state.mines:
-            reward = Scored(value=0.0, components={"cleared": 0.0})
-            return Reply(observation="You opened a mine.", reward=reward, terminated=True)
+            return end_game("You opened a mine.", 0.0, cleared=False)
         return self._open(place)
 
     def _open(self, place: int) -> Reply:
@@ -133,12 +128,11 @@ class Minesweeper(Env[MinesweeperState]):
         after = _next_state(state, open_cells(state.view, state.mines, place, state.size), state.flags, state.paid)
         is_cleared = after.num_open == after.num_safe
         progress = (after.num_open - after.at_start) / (after.num_safe - after.at_start)
-        earned = float(is_cleared) or self.turn_reward * TURN_SHARE * progress
+        earned = earned_so_far(is_cleared, progress, turn_reward=self.turn_reward)
         self.state = _next_state(after, after.view, after.flags, earned)
         if not is_cleared:
             return Reply(observation=_show_board(after), reward=earned - state.paid)
-        reward = Scored(value=earned - state.paid, components={"cleared": 1.0})
-        return Reply(observation="Cleared: every safe place is open.", reward=reward, terminated=True)
+        return end_game("Cleared: every safe place is open.", earned - state.paid, cleared=True)
 
     def oracle(self) -> str:
         """Open a place that is safe by what is seen; where nothing can be concluded, one that is safe."""
@@ -148,9 +142,7 @@ class Minesweeper(Env[MinesweeperState]):
         place = min(safe) if safe else next(unknown)
         return f"open {place // state.size + 1} {place % state.size + 1}"
 
-    def fork_state(self) -> MinesweeperState:
-        """Share the state: it is immutable."""
-        return self.state
+    fork_state = share_state
 
 
 def _initial_state(cells: str, size: int) -> MinesweeperState:

@@ -1,10 +1,8 @@
 """Hard problems of optimization, judged against the exact optimum: `puzzles/np-v0`."""
 
 import re
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,16 +13,15 @@ from envgym.core.json_types import JsonValue
 from envgym.core.messages import Action
 from envgym.core.tasks import Task
 from envgym.core.turns import Scored
-from envgym.env import Env
+from envgym.env import Env, share_state
+from envgym.envs.data_files import read_toml
 from envgym.envs.puzzles._np.problem import Answer, HardProblem, Instance, quality_of
 from envgym.envs.puzzles._np.problems import MAX_ATTEMPTS, PROBLEMS, SIZES
 from envgym.errors import check_known
 from envgym.records import Reply
 from envgym.verifiers.extract import plain_answer
 
-CHANCE: Mapping[str, Mapping[str, Sequence[float]]] = tomllib.loads(
-    (Path(__file__).with_name("data") / "np.toml").read_text(encoding="utf-8")
-)
+CHANCE: Mapping[str, Mapping[str, Sequence[float]]] = read_toml("puzzles/data/np.toml")
 """Kind -> size -> what 1 to 5 answers earn at most that do not look at the instance; see the card."""
 NOTHING = Scored(value=0.0, components={"feasible": 0.0, "optimal": 0.0, "ratio": 0.0})
 """For a turn that reaches nothing new."""
@@ -52,7 +49,7 @@ class HardInstance:
 class HardProblemState:
     """An instance, and the best answer so far."""
 
-    given: HardInstance
+    instance: HardInstance
     left: int
     """Attempts left."""
     best: int | None = None
@@ -100,7 +97,6 @@ class HardProblems(Env[HardProblemState]):
         self.tasks = GeneratedTasks(self._draw, name="puzzles/np")
 
     def _draw(self, rng: np.random.Generator) -> TaskDraft:
-        """Draw an instance whose optimum is better than the baseline."""
         kind = self.kinds[rng.integers(len(self.kinds))]
         problem = PROBLEMS[kind]
         instance = problem.draw_improvable(rng, problem.sizes[SIZES.index(self.size)])
@@ -115,52 +111,47 @@ class HardProblems(Env[HardProblemState]):
         )
 
     def begin(self, task: Task) -> str:
-        """Show the instance."""
         kind, optimum = str(task.payload["kind"]), task.payload["optimum"]
         rows = _instance(task.metadata.get("shown", task.payload["instance"]))
         assert isinstance(optimum, int), "made by _draw"
-        given = HardInstance(kind, rows, optimum, PROBLEMS[kind].baseline(rows))
-        self.state = HardProblemState(given=given, left=self.attempts)
+        instance = HardInstance(kind, rows, optimum, PROBLEMS[kind].baseline(rows))
+        self.state = HardProblemState(instance=instance, left=self.attempts)
         return task.prompt
 
     def respond(self, action: Action) -> Reply:
-        """Judge an answer, and pay by how much it is better."""
-        before, given = self.state, self.state.given
-        problem, best, quality = given.problem, before.best, before.quality
+        before, instance = self.state, self.state.instance
+        problem, best, quality = instance.problem, before.best, before.quality
         match = _NUMBERS.fullmatch(action.content) or _NUMBERS.fullmatch(plain_answer(action.content))
         answer: Answer = tuple(map(int, match[1].replace(",", " ").split())) if match else ()
-        if not answer or not problem.is_well_formed(given.rows, answer):
-            return Reply(observation=problem.hint(given.rows), reward=NOTHING)
-        value = problem.evaluate(given.rows, answer)
+        if not answer or not problem.is_well_formed(instance.rows, answer):
+            return Reply(observation=problem.hint(instance.rows), reward=NOTHING)
+        value = problem.evaluate(instance.rows, answer)
         if isinstance(value, int) and (best is None or problem.is_better(value, best)):
-            best, quality = value, quality_of(value, given.optimum, given.baseline)
-        self.state = after = HardProblemState(given=given, left=before.left - 1, best=best, quality=quality)
+            best, quality = value, quality_of(value, instance.optimum, instance.baseline)
+        self.state = after = HardProblemState(instance=instance, left=before.left - 1, best=best, quality=quality)
         reward = NOTHING if best == before.best else _gained(before, after)
-        said = f"Value {value}." if isinstance(value, int) else f"Not feasible: {value}"
-        if best == given.optimum:
-            return Reply(observation=f"{said} It is optimal.", reward=reward, terminated=True)
+        verdict = f"Value {value}." if isinstance(value, int) else f"Not feasible: {value}"
+        if best == instance.optimum:
+            return Reply(observation=f"{verdict} It is optimal.", reward=reward, terminated=True)
         if not after.left:
-            return Reply(observation=f"{said} The optimum is {given.optimum}.", reward=reward, terminated=True)
+            return Reply(observation=f"{verdict} The optimum is {instance.optimum}.", reward=reward, terminated=True)
         so_far = "" if best is None else f" Best {best}."
-        return Reply(observation=f"{said}{so_far} Attempts left: {after.left}.", reward=reward)
+        return Reply(observation=f"{verdict}{so_far} Attempts left: {after.left}.", reward=reward)
 
     def oracle(self) -> str:
-        """Say an optimal answer."""
-        return " ".join(map(str, self.state.given.problem.solve(self.state.given.rows)))
+        return " ".join(map(str, self.state.instance.problem.solve(self.state.instance.rows)))
 
-    def fork_state(self) -> HardProblemState:
-        """Share the state: it is immutable."""
-        return self.state
+    fork_state = share_state
 
 
 def _gained(before: HardProblemState, after: HardProblemState) -> Scored:
     """Return by how much reward and components have grown: so turns add up to what the best answer is worth."""
-    given, best = after.given, after.best
+    instance, best = after.instance, after.best
     assert best is not None, "it has grown"
-    ratio, feasible = given.problem.ratio(best, given.optimum), 1.0
+    ratio, feasible = instance.problem.ratio(best, instance.optimum), 1.0
     if before.best is not None:
-        ratio, feasible = ratio - given.problem.ratio(before.best, given.optimum), 0.0
-    components = {"feasible": feasible, "optimal": float(best == given.optimum), "ratio": ratio}
+        ratio, feasible = ratio - instance.problem.ratio(before.best, instance.optimum), 0.0
+    components = {"feasible": feasible, "optimal": float(best == instance.optimum), "ratio": ratio}
     return Scored(value=after.quality - before.quality, components=components)
 
 

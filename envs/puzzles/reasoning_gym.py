@@ -2,10 +2,8 @@
 
 import json
 import re
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -16,6 +14,7 @@ from envgym.core.messages import Action
 from envgym.core.tasks import Task
 from envgym.core.turns import Scored
 from envgym.env import NoOracle
+from envgym.envs.data_files import read_toml
 from envgym.envs.puzzles._reasoning_client import ItemGenerator, config_keys, dataset_names
 from envgym.errors import EnvFailure, InvalidInput, check_known, sentence
 from envgym.records import Reply
@@ -23,7 +22,7 @@ from envgym.verifiers import Verdict, right, wrong
 
 NUM_ITEMS = 20_000
 """Items of a data set that tasks are drawn from, unless `config` names another `size`."""
-MEASURED = tomllib.loads((Path(__file__).with_name("data") / "reasoning_gym.toml").read_text(encoding="utf-8"))
+MEASURED = read_toml("puzzles/data/reasoning_gym.toml")
 WITHOUT_SOLUTION: Sequence[str] = tuple(MEASURED["without_solution"])
 CHANCE: Mapping[str, float] = {name: row["mean"] or row["high"] for name, row in MEASURED["full"].items()}
 """Data set -> share of the items that one answer solves; where it solved none, the upper end of the interval."""
@@ -32,14 +31,15 @@ CHANCE_PARTIAL: Mapping[str, float] = {
     **{name: row["mean"] or row["high"] for name, row in MEASURED["partial"].items()},
 }
 """The same with partial credit."""
-MAX_ITEMS_WITHOUT_SOLUTION = 100
+MAX_PASSED_OVER = 1000
+"""Items in a row that are no problem, before the settings are taken to make none."""
 _NAN = re.compile(r"(?<![a-z])nan(?![a-ik-z])", re.IGNORECASE)
 """NaN, alone or in a complex number: some scorers take it for any number."""
 _WHERE = "puzzles/reasoning_gym-v0"
 
 
 def extract(text: str) -> str | None:
-    """Return what stands between `<answer>` and `</answer>`, else the whole text; None for different answers."""
+    """Return the text between `<answer>` and `</answer>`, else the whole text; None for different answers."""
     pieces = text.split("</answer>")
     marked = {piece.rpartition("<answer>")[2].strip() for piece in pieces[:-1] if "<answer>" in piece}
     if len(marked) > 1:
@@ -56,17 +56,17 @@ class ReasoningGymScore:
 
     def __call__(self, answer: str, task: Task) -> Verdict:
         """Score `answer`. Raises: EnvFailure: the scorer failed, and not because of this answer."""
-        said = extract(answer)
-        if said is None:
+        final_answer = extract(answer)
+        if final_answer is None:
             return wrong("there are different answers between tags")
-        if _NAN.search(said) and not _NAN.search(str(task.payload["answer"])):
+        if _NAN.search(final_answer) and not _NAN.search(str(task.payload["answer"])):
             return wrong("NaN is no answer")
-        if said == task.payload["answer"]:
+        if final_answer == task.payload["answer"]:
             return right("the scorer accepted this answer when the item was made")
         origin = task.metadata
         index = origin["index"]
         assert isinstance(index, int), "put there by ReasoningGym"
-        verdict = ItemGenerator(dataset=str(origin["dataset"]), config=str(origin["config"])).score(index, said)
+        verdict = ItemGenerator(dataset=str(origin["dataset"]), config=str(origin["config"])).score(index, final_answer)
         return verdict if self.partial_credit or verdict.score == 1.0 else wrong(verdict.reason)
 
 
@@ -101,9 +101,9 @@ class ReasoningGym(RubricEnv):
             UnknownName: no such data set or setting; near names are listed.
         """
         if attempts < 1:
-            raise InvalidInput(sentence("attempts", "be at least 1", attempts, where=_WHERE, do="pass e.g. 3"))
+            raise InvalidInput.of("attempts", "be at least 1", attempts, where=_WHERE, do="pass e.g. 3")
         if not 0.0 <= discount <= 1.0:
-            raise InvalidInput(sentence("discount", "lie in [0, 1]", discount, where=_WHERE, do="pass e.g. 0.5"))
+            raise InvalidInput.of("discount", "lie in [0, 1]", discount, where=_WHERE, do="pass e.g. 0.5")
         super().__init__(
             rubric=ReasoningGymScore(partial_credit=partial_credit),
             max_turns=attempts if max_turns is None else min(attempts, max_turns),
@@ -116,24 +116,29 @@ class ReasoningGym(RubricEnv):
         self.tasks = GeneratedTasks(self._draw, name=f"{_WHERE} {dataset} {self.source.config}")
 
     def _draw(self, rng: np.random.Generator) -> TaskDraft:
-        """Draw an item; one whose own answer its scorer does not accept is passed over."""
+        """Draw an item; passed over are those whose answer its scorer does not accept, or its question ends with."""
         size = json.loads(self.source.config)["size"]
-        for _ in range(MAX_ITEMS_WITHOUT_SOLUTION):
+        for _ in range(MAX_PASSED_OVER):
             index = int(rng.integers(size))
             item = self.source.item(index)
+            if item.ends_with_answer:
+                continue
             if item.solution is not None or self.source.dataset in WITHOUT_SOLUTION:
                 return TaskDraft(
                     prompt=item.question.strip(),
                     payload={"dataset": self.source.dataset, "question": item.question, "answer": item.solution},
                     metadata={"dataset": self.source.dataset, "config": self.source.config, "index": index},
                 )
-        raise EnvFailure(f"{self.source.dataset}: the scorer accepts the answer of no item, with {self.source.config}")
+        must, got = "make an item with an answer that its scorer accepts and its question does not end with", "none"
+        do = "choose other settings"
+        where = f"{self.source.dataset}, {self.source.config}"
+        raise EnvFailure.of("settings", must, got, where=where, do=do)
 
     def begin(self, task: Task) -> str:
         """Ask the question. Raises: InvalidInput: the task is of another environment."""
         if not {"dataset", "config", "index"} <= set(task.metadata):
             got, do = sorted(task.metadata), "take the task from this environment"
-            raise InvalidInput(sentence("metadata", "say dataset, config and index", got, where=task.id, do=do))
+            raise InvalidInput.of("metadata", "say dataset, config and index", got, where=task.id, do=do)
         return super().begin(task)
 
     def respond(self, action: Action) -> Reply:
@@ -156,17 +161,16 @@ class ReasoningGym(RubricEnv):
 
 
 def _source(dataset: str, config: JsonObject) -> ItemGenerator:
-    """Check the names and values. Raises: UnknownName, InvalidInput."""
     names = dataset_names()
     check_known("dataset", dataset, names, where=_WHERE)
     for key in config:
-        known = config_keys(dataset)
-        check_known("setting", key, known, where=f"config of {dataset}")
+        keys = config_keys(dataset)
+        check_known("setting", key, keys, where=f"config of {dataset}")
     try:
         text = canonical({"seed": 0, "size": NUM_ITEMS, **config})
     except (TypeError, ValueError) as error:
         do = "pass numbers, texts and lists"
-        raise InvalidInput(sentence("config", "be JSON", str(error), where=_WHERE, do=do)) from None
+        raise InvalidInput.of("config", "be JSON", str(error), where=_WHERE, do=do) from None
     source = ItemGenerator(dataset=dataset, config=text)
     source.check()
     return source

@@ -1,17 +1,16 @@
 """Elementary science in a world of text, by the simulator ScienceWorld: `puzzles/science-v0`."""
 
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 from envgym.authoring.sources import check_index, names_of
 from envgym.core.messages import Action
 from envgym.core.tasks import Split, Task
 from envgym.core.turns import Scored
-from envgym.env import Env
+from envgym.env import Env, share_state
+from envgym.envs.data_files import read_toml
 from envgym.envs.puzzles._java_games import action_in, check_installed, next_action
 from envgym.envs.puzzles._science_simulator import (
     FIRST,
@@ -24,8 +23,7 @@ from envgym.envs.puzzles._science_simulator import (
 from envgym.errors import InvalidInput, check_known
 from envgym.records import Reply
 
-DATA = Path(__file__).with_name("data")
-VARIATIONS: Mapping[str, Sequence[int]] = tomllib.loads((DATA / "science.toml").read_text(encoding="utf-8"))
+VARIATIONS: Mapping[str, Sequence[int]] = read_toml("puzzles/data/science.toml")
 """Type of task -> how many of its variations are train, dev and test."""
 KINDS = tuple(VARIATIONS)
 SIMPLIFICATIONS = ("teleportAction", "selfWateringFlowerPots", "openContainers", "openDoors", "noElectricalAction")
@@ -44,13 +42,12 @@ class ScienceTasks:
     """What makes up the test split: `test` or `dev`."""
 
     def size(self, split: Split) -> int:
-        """Return the number of variations."""
         return len(_variations(self.kinds, self._part(split)))
 
     def task(self, split: Split, index: int) -> Task:
         """Return a variation. Raises: InvalidInput: beyond the end. EnvFailure: the simulator does not work."""
-        chosen = _variations(self.kinds, self._part(split))
-        kind, number = chosen[check_index(index, len(chosen), f"{split} of {_WHERE}")]
+        variations = _variations(self.kinds, self._part(split))
+        kind, number = variations[check_index(index, len(variations), f"{split} of {_WHERE}")]
         return Task(
             id=f"{kind}/{number}",
             prompt=task_description(ScienceVariation(kind, number, self.simplifications)),
@@ -119,23 +116,22 @@ class Science(Env[ScienceState]):
         """
         check_installed("scienceworld", "science", _WHERE)
         super().__init__(max_turns=max_turns, **options)
-        chosen, simpler = names_of(kinds), names_of(simplifications)
-        for kind in chosen or ("",):
+        task_kinds, simpler = names_of(kinds), names_of(simplifications)
+        for kind in task_kinds or ("",):
             check_known("kind", kind, KINDS, where=_WHERE)
         for name in simpler:
             check_known("simplification", name, SIMPLIFICATIONS, where=_WHERE)
         check_known("reward", reward, REWARDS, where=_WHERE)
         check_known("test_split", test_split, ("test", "dev"), where=_WHERE)
-        electric = [kind for kind in chosen if "power-component" in kind or "conductivity" in kind]
+        electric = [kind for kind in task_kinds if "power-component" in kind or "conductivity" in kind]
         is_possible = not electric or "noElectricalAction" not in simpler
         do = "leave one of the two out"
         InvalidInput.unless(is_possible, "noElectricalAction", "be left out", electric[:1], where=_WHERE, do=do)
         self.reward, self.admissible = reward, admissible
-        self.tasks = ScienceTasks(chosen, ",".join(name for name in SIMPLIFICATIONS if name in simpler), test_split)
-        self.chance_score = _chance_of(chosen, reward)
+        self.tasks = ScienceTasks(task_kinds, ",".join(name for name in SIMPLIFICATIONS if name in simpler), test_split)
+        self.chance_score = _chance_of(task_kinds, reward)
 
     def begin(self, task: Task) -> str:
-        """Look around in the first room."""
         payload = task.payload
         number = payload["variation"]
         assert isinstance(number, int), "written by ScienceTasks"
@@ -171,15 +167,13 @@ class Science(Env[ScienceState]):
         """Say the next action of the simulator's own solution, after those of it that were done in order."""
         return next_action(gold_actions(self.state.variation), self.state.steps[1:], otherwise=FIRST)
 
-    def fork_state(self) -> ScienceState:
-        """Share the state, which is immutable: a simulator plays it again, and what differs is a failure."""
-        return self.state
+    fork_state = share_state
 
 
 @cache
 def _chance_of(kinds: tuple[str, ...], reward: str) -> float:
-    """Return what random actions earn at most: the mean over types, or over variations where that is more."""
-    table = tomllib.loads((DATA / "science_chance.toml").read_text(encoding="utf-8"))
+    """Return the chance score of random actions: the mean over types, or over variations if that is more."""
+    table = read_toml("puzzles/data/science_chance.toml")
     if reward == "solved":
         return float(table["solved"])
     scores, sizes = [table["score"][kind] for kind in kinds], [sum(VARIATIONS[kind]) for kind in kinds]

@@ -8,9 +8,9 @@ import numpy as np
 from envgym.authoring import GeneratedTasks, TaskDraft, check_range
 from envgym.core.messages import Action
 from envgym.core.tasks import Task
-from envgym.core.turns import Scored
-from envgym.env import Env
+from envgym.env import Env, share_state
 from envgym.envs.puzzles._grids import MOVES, board_of, canonical_rows
+from envgym.envs.puzzles._rewards import earned_so_far, end_game
 from envgym.envs.puzzles._sokoban import (
     SokobanBoard,
     all_pulls,
@@ -24,8 +24,6 @@ from envgym.envs.puzzles._sokoban import (
 from envgym.records import Reply
 from envgym.verifiers.extract import plain_answer
 
-TURN_SHARE = 0.5
-"""What boxes on goals are worth, with `turn_reward`, where not all of them are."""
 MOVES_AT_ONCE = 10
 MAX_PLAN, MAX_MOVES = 40, 60
 """Moves of the solution of a room at most, and moves that the agent has."""
@@ -102,10 +100,10 @@ class Sokoban(Env[SokobanState]):
 
     def _draw(self, rng: np.random.Generator) -> TaskDraft:
         """Draw a room, play backwards from its end, and begin at one of the states found."""
-        drawn = None
-        while drawn is None:
-            drawn = _draw_start(rng, _draw_room(rng, self.size, self.boxes))
-        room, player, boxes, pushes, moves = drawn
+        start = None
+        while start is None:
+            start = _draw_start(rng, _draw_room(rng, self.size, self.boxes))
+        room, player, boxes, pushes, moves = start
         rows = write_board(room, player, boxes)
         board, symmetry = canonical_rows(rows)
         return TaskDraft(
@@ -115,14 +113,12 @@ class Sokoban(Env[SokobanState]):
         )
 
     def begin(self, task: Task) -> str:
-        """Enter the room."""
         room, player, boxes = read_board(board_of(task))
         on_goals = (boxes & room.goals).bit_count()
         self.state = SokobanState(room, player, boxes, MAX_MOVES, on_goals, on_goals)
         return self._show()
 
     def respond(self, action: Action) -> Reply:
-        """Move, and pay."""
         words = plain_answer(action.content).replace(",", " ").split()
         if not 1 <= len(words) <= MOVES_AT_ONCE or not set(words) <= set(MOVES):
             return Reply(observation=f"{_HINT}\n{self._show()}")
@@ -132,13 +128,12 @@ class Sokoban(Env[SokobanState]):
                 now = _next_state(now, now.room.steps[MOVES.index(word)])
         is_solved = now.boxes == now.room.goals
         progress = (now.best - now.at_start) / max(1, self._num_boxes - now.at_start)
-        earned = float(is_solved) or self.turn_reward * TURN_SHARE * progress
+        earned = earned_so_far(is_solved, progress, turn_reward=self.turn_reward)
         self.state = SokobanState(now.room, now.player, now.boxes, now.left, now.at_start, now.best, earned)
         if now.left and not is_solved:
             return Reply(observation=self._show(), reward=earned - before.paid)
-        reward = Scored(value=earned - before.paid, components={"solved": float(is_solved)})
         end = "Solved: every box is on a goal." if is_solved else "No moves left."
-        return Reply(observation=end, reward=reward, terminated=True)
+        return end_game(end, earned - before.paid, solved=is_solved)
 
     @property
     def _num_boxes(self) -> int:
@@ -154,9 +149,7 @@ class Sokoban(Env[SokobanState]):
         moves = next_push(now.room, now.player, now.boxes, all_pulls(now.room)) or [0]
         return " ".join(MOVES[move] for move in moves[:MOVES_AT_ONCE])
 
-    def fork_state(self) -> SokobanState:
-        """Share the state: it is immutable."""
-        return self.state
+    fork_state = share_state
 
 
 def _next_state(now: SokobanState, step: int) -> SokobanState:
@@ -166,7 +159,6 @@ def _next_state(now: SokobanState, step: int) -> SokobanState:
 
 
 def _draw_room(rng: np.random.Generator, size: int, num_goals: int) -> SokobanBoard:
-    """Draw inner walls and goals, until all the floor hangs together."""
     inside = [row * size + column for row in range(1, size - 1) for column in range(1, size - 1)]
     while True:
         places = rng.permutation(inside).tolist()
@@ -178,9 +170,9 @@ def _draw_room(rng: np.random.Generator, size: int, num_goals: int) -> SokobanBo
 
 def _draw_start(rng: np.random.Generator, room: SokobanBoard) -> tuple[SokobanBoard, int, int, int, int] | None:
     """Draw room, player, boxes, number of pushes and moves; None where the room has no start that is far enough."""
-    found = pulls(room, SEARCHED)
+    best_pushes = pulls(room, SEARCHED)
     num_boxes = room.goals.bit_count()
-    far = [key for key, (pushes, _, _) in found.items() if pushes >= num_boxes + 1 and key[0] & room.goals == 0]
+    far = [key for key, (pushes, _, _) in best_pushes.items() if pushes >= num_boxes + 1 and key[0] & room.goals == 0]
     if not far:
         return None
     boxes, corner = far[rng.integers(len(far))]
@@ -188,8 +180,8 @@ def _draw_start(rng: np.random.Generator, room: SokobanBoard) -> tuple[SokobanBo
     places = [1 << place for place in range(region.bit_length()) if region >> place & 1]
     player = places[rng.integers(len(places))]
     moves, at, now = 0, player, boxes
-    while (plan := next_push(room, at, now, found)) is not None:
+    while (plan := next_push(room, at, now, best_pushes)) is not None:
         moves += len(plan)
         for move in plan:
             at, now = apply_move(room, at, now, room.steps[move])
-    return (room, player, boxes, found[boxes, corner][0], moves) if moves <= MAX_PLAN else None
+    return (room, player, boxes, best_pushes[boxes, corner][0], moves) if moves <= MAX_PLAN else None

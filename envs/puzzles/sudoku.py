@@ -10,15 +10,13 @@ from envgym.authoring import GeneratedTasks, TaskDraft, check_range
 from envgym.core.json_types import JsonValue
 from envgym.core.messages import Action
 from envgym.core.tasks import Task
-from envgym.core.turns import Scored
-from envgym.env import Env
+from envgym.env import Env, share_state
 from envgym.envs.puzzles._latin import BOXES, Grid, GridSymmetry, canonical_symmetry, draw_puzzle
-from envgym.errors import InvalidInput, sentence
+from envgym.envs.puzzles._rewards import earned_so_far, end_game
+from envgym.errors import InvalidInput
 from envgym.records import Reply
 from envgym.verifiers.extract import plain_answer
 
-TURN_SHARE = 0.5
-"""What filled places are worth, with `turn_reward`, where not all of them are filled."""
 BLANKS = {4: (6, 10), 6: (10, 22), 9: (10, 50)}
 """Size -> how many places may be empty."""
 CHANCE = {4: 0.05, 6: 0.01, 9: 0.01}
@@ -63,8 +61,7 @@ class Sudoku(Env[SudokuState]):
 
         Raises: InvalidInput: a value outside its range.
         """
-        if size not in BOXES:
-            raise InvalidInput(sentence("size", "be 4, 6 or 9", size, where=_WHERE, do="pass one of them"))
+        InvalidInput.unless(size in BOXES, "size", "be 4, 6 or 9", size, where=_WHERE, do="pass one of them")
         blanks = {4: 8, 6: 14, 9: 30}[size] if blanks is None else blanks
         check_range("blanks", blanks, *BLANKS[size], where=_WHERE)
         super().__init__(max_turns=max_turns, **options)
@@ -90,7 +87,6 @@ class Sudoku(Env[SudokuState]):
         )
 
     def begin(self, task: Task) -> str:
-        """Show the grid."""
         symmetry = task.metadata.get("symmetry", 0)
         assert isinstance(symmetry, int), "made by _draw"
         orientation = GridSymmetry(_size_of(task), symmetry, _grid(task.metadata.get("digits", "")))
@@ -115,14 +111,13 @@ class Sudoku(Env[SudokuState]):
                 break
             cells[place] = digit
         is_solved = 0 not in cells
-        filled = TURN_SHARE * (before.blanks - cells.count(0)) / before.blanks
-        earned = float(is_solved) or self.turn_reward * filled
+        progress = (before.blanks - cells.count(0)) / before.blanks
+        earned = earned_so_far(is_solved, progress, turn_reward=self.turn_reward)
         self.state = SudokuState(tuple(cells), before.solution, before.blanks, earned)
         if not is_solved and not is_wrong:
             return Reply(observation=problem + _show_grid(cells, size), reward=earned - before.paid)
-        reward = Scored(value=earned - before.paid, components={"solved": float(is_solved)})
         end = "Solved." if is_solved else f"Wrong: {problem.strip()}"
-        return Reply(observation=end, reward=reward, terminated=True)
+        return end_game(end, earned - before.paid, solved=is_solved)
 
     def oracle(self) -> str:
         """Fill the first row that is not full."""
@@ -131,9 +126,7 @@ class Sudoku(Env[SudokuState]):
         places = [place for place in range(row * size, (row + 1) * size) if not cells[place]]
         return "; ".join(f"{row + 1} {place % size + 1} {self.state.solution[place]}" for place in places)
 
-    def fork_state(self) -> SudokuState:
-        """Share the state: it is immutable."""
-        return self.state
+    fork_state = share_state
 
 
 def _size_of(task: Task) -> int:

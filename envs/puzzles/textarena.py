@@ -57,7 +57,6 @@ class TextArena(Env[TextArenaGame]):
         self.tasks = GeneratedTasks(self._draw, name=f"{_WHERE} {game}")
 
     def _draw(self, rng: np.random.Generator) -> TaskDraft:
-        """Draw a start that can be won."""
         for _ in range(MAX_STARTS):
             seed = int(rng.integers(2**31))
             start = TextArenaGame.start(self.game, seed)
@@ -68,7 +67,6 @@ class TextArena(Env[TextArenaGame]):
         raise EnvFailure(f"{self.game}: the oracle wins none of {MAX_STARTS} starts")
 
     def _is_won_by_oracle(self, start: TextArenaGame) -> bool:
-        """Play a start to its end."""
         for _ in range(min(MAX_ORACLE_MOVES, self.max_turns or MAX_ORACLE_MOVES)):
             start.play(self._best(start))
             if start.is_over:
@@ -81,7 +79,7 @@ class TextArena(Env[TextArenaGame]):
         self.state = TextArenaGame.start(self.game, seed if isinstance(seed, int) else 0)
         if not isinstance(seed, int) or _payload(self.game, self.state, seed) != task.payload:
             do = "take it from an env of the same game and version of textarena"
-            raise InvalidInput(sentence("task", f"be a start of {self.game}", task.id, where=_WHERE, do=do))
+            raise InvalidInput.of("task", f"be a start of {self.game}", task.id, where=_WHERE, do=do)
         return self.state.shown()
 
     def respond(self, action: Action) -> Reply:
@@ -112,12 +110,11 @@ class TextArena(Env[TextArenaGame]):
         return f"[{ORACLES[_family(self.game)](state.inner)}]"
 
     def fork_state(self) -> TextArenaGame:
-        """Copy the game with its dice."""
         return self.state.copy()
 
 
 def _payload(game: str, start: TextArenaGame, seed: int) -> JsonObject:
-    """Return what a start is: its content, and the seed only where the game throws dice later on."""
+    """Return the identity of a start: its content, and the seed only where the game throws dice later on."""
     content = GAMES[game].content
     return {"game": game, "seed": seed} if content is None else {"game": game, "start": content(start.inner)}
 

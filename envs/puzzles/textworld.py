@@ -1,17 +1,18 @@
 """Games in a house of text, by the simulator TextWorldExpress: `puzzles/textworld-v0`."""
 
-import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
-from pathlib import Path
+from functools import cache, partial
 from typing import Any
+
+import numpy as np
 
 from envgym.authoring.sources import check_index
 from envgym.core.messages import Action
 from envgym.core.tasks import Split, Task
 from envgym.core.turns import Scored
-from envgym.env import Env
+from envgym.env import Env, share_state
+from envgym.envs.data_files import read_toml
 from envgym.envs.puzzles._java_games import action_in, check_installed, next_action
 from envgym.envs.puzzles._textworld_simulator import (
     TextWorldStep,
@@ -24,8 +25,7 @@ from envgym.envs.puzzles._textworld_simulator import (
 from envgym.errors import InvalidInput, check_known
 from envgym.records import Reply
 
-DATA = Path(__file__).with_name("data")
-_TABLE: Mapping[str, Mapping[str, Any]] = tomllib.loads((DATA / "textworld.toml").read_text(encoding="utf-8"))
+_TABLE: Mapping[str, Mapping[str, Any]] = read_toml("puzzles/data/textworld.toml")
 GAMES = tuple(_TABLE)
 PARAMETERS: Mapping[str, Mapping[str, Sequence[int]]] = {
     game: {name: limits for name, limits in row.items() if name != "game"} for game, row in _TABLE.items()
@@ -35,6 +35,7 @@ FIRST_SEED: Mapping[str, int] = {"train": 0, "dev": 10_000, "test": 20_000}
 NUM_SEEDS = 1000
 """Seeds of a game in each of the package's sets."""
 REWARDS = ("score", "solved")
+_CAREFUL_VERBS = ("look", "move", "read", "open", "take")
 _WHERE = "puzzles/textworld-v0"
 _HINT = "Say one action, such as look around, inventory, move north, open fridge or take coin."
 
@@ -55,8 +56,8 @@ class TextWorldTasks:
 
     def task(self, split: Split, index: int) -> Task:
         """Return a game. Raises: InvalidInput: beyond the end, or the package refuses the parameters. EnvFailure."""
-        chosen = self._variations(split)
-        kind, variation = chosen[check_index(index, len(chosen), f"{split} of {_WHERE}")]
+        variations = self._variations(split)
+        kind, variation = variations[check_index(index, len(variations), f"{split} of {_WHERE}")]
         return Task(
             id=f"{kind}/{variation.seed}",
             prompt=task_description(variation),
@@ -72,31 +73,30 @@ class TextWorldTasks:
 @cache
 def _variations(tasks: TextWorldTasks, fold: str) -> tuple[tuple[str, TextWorldVariation], ...]:
     """Return the games of a set; in train without those of the test split."""
-    chosen = [
+    rows = [
         (game, variation_of(game, fold, FIRST_SEED[fold] + number, tasks.parameters))
         for number in range(NUM_SEEDS)
         for game in tasks.games
     ]
     if fold != "train":
-        return tuple(chosen)
+        return tuple(rows)
     smaller = [game for game in tasks.games if any(name in PARAMETERS[game] for name, _ in tasks.parameters)]
     held_out = {game: _hashes(game, tasks.test_split, tasks.parameters) for game in smaller}
-    kept = tuple(row for row in chosen if row[0] not in held_out or content_hash(row[1]) not in held_out[row[0]])
-    missing = [game for game in tasks.games if all(kind != game for kind, _ in kept)]
+    train_rows = tuple(row for row in rows if row[0] not in held_out or content_hash(row[1]) not in held_out[row[0]])
+    missing = [game for game in tasks.games if all(kind != game for kind, _ in train_rows)]
     must, do = "leave games that are not in the test split", "choose parameters with more games"
     InvalidInput.unless(not missing, f"parameters of {missing[:1]}", must, tasks.parameters, where=_WHERE, do=do)
-    return kept
+    return train_rows
 
 
 @cache
 def _hashes(game: str, fold: str, parameters: tuple[tuple[str, int], ...]) -> frozenset[str]:
-    """Return what the games of a set are, by hash."""
     seeds = range(FIRST_SEED[fold], FIRST_SEED[fold] + NUM_SEEDS)
     return frozenset(content_hash(variation_of(game, fold, seed, parameters)) for seed in seeds)
 
 
 def variation_of(game: str, fold: str, seed: int, parameters: Sequence[tuple[str, int]] = ()) -> TextWorldVariation:
-    """Return what the package starts a game with: a name, all of its parameters, a set and a seed."""
+    """Return the arguments with which the package starts a game: a name, all of its parameters, a set and a seed."""
     values = {name: default for name, (_, _, default) in PARAMETERS[game].items()}
     values |= {name: value for name, value in parameters if name in values}
     text = ",".join(f"{name}={value}" for name, value in values.items())
@@ -149,17 +149,16 @@ class TextWorld(Env[TextWorldState]):
         """
         check_installed("textworld_express", "textworld", _WHERE)
         super().__init__(max_turns=max_turns, **options)
-        chosen = (games,) if isinstance(games, str) else tuple(dict.fromkeys(games))
-        for game in chosen or ("",):
+        names = (games,) if isinstance(games, str) else tuple(dict.fromkeys(games))
+        for game in names or ("",):
             check_known("game", game, GAMES, where=_WHERE)
         check_known("reward", reward, REWARDS, where=_WHERE)
         check_known("test_split", test_split, ("test", "dev"), where=_WHERE)
         self.reward, self.admissible = reward, admissible
-        self.tasks = TextWorldTasks(chosen, _changed(chosen, parameters or {}), test_split)
-        self.chance_score = _chance_of(chosen, reward) if not self.tasks.parameters else 1.0
+        self.tasks = TextWorldTasks(names, _changed(names, parameters or {}), test_split)
+        self.chance_score = _chance_of(names, reward) if not self.tasks.parameters else 1.0
 
     def begin(self, task: Task) -> str:
-        """Look around in the first room."""
         seed = task.payload["seed"]
         assert isinstance(seed, int), "written by TextWorldTasks"
         fold = max((name for name, first in FIRST_SEED.items() if first <= seed), key=FIRST_SEED.__getitem__)
@@ -192,30 +191,38 @@ class TextWorld(Env[TextWorldState]):
             return text
         return f"{text}\nYou can: {', '.join(shared_games().admissible(self.state.variation, self.state.steps))}."
 
+    def chance_agents(self, rng: np.random.Generator) -> Mapping[str, Callable[[int, str], str]]:
+        """Return agents that draw among the actions that can be done: of all, or of those that lose nothing."""
+
+        def draw_action(turn: int, observation: str, *, is_careful: bool = False) -> str:
+            actions = shared_games().admissible(self.state.variation, self.state.steps)
+            careful = [action for action in actions if action.startswith(_CAREFUL_VERBS)] if is_careful else []
+            actions = careful or actions
+            return actions[rng.integers(len(actions))]
+
+        return {"any action": draw_action, "any careful action": partial(draw_action, is_careful=True)}
+
     def oracle(self) -> str:
         """Say the next action of the package's solution, after those of it that were done in order."""
         return next_action(gold_actions(self.state.variation), self.state.steps, otherwise="look around")
 
-    def fork_state(self) -> TextWorldState:
-        """Share the state, which is immutable: a simulator plays it again, and what differs is a failure."""
-        return self.state
+    fork_state = share_state
 
 
 def _changed(games: Sequence[str], parameters: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
     """Return the parameters that are no defaults. Raises: InvalidInput, UnknownName."""
-    known = {name: limits for game in games for name, limits in PARAMETERS[game].items()}
+    ranges = {name: limits for game in games for name, limits in PARAMETERS[game].items()}
     for name, value in parameters.items():
-        check_known("parameter", name, known, where=_WHERE)
-        low, high, _ = known[name]
+        check_known("parameter", name, ranges, where=_WHERE)
+        low, high, _ = ranges[name]
         is_fine = type(value) is int and low <= value <= high
         must = f"be a whole number from {low} to {high}"
         InvalidInput.unless(is_fine, name, must, value, where=_WHERE, do="choose another value")
-    defaults = {name: {PARAMETERS[game][name][2] for game in games if name in PARAMETERS[game]} for name in known}
+    defaults = {name: {PARAMETERS[game][name][2] for game in games if name in PARAMETERS[game]} for name in ranges}
     return tuple(sorted((name, value) for name, value in parameters.items() if defaults[name] != {value}))
 
 
 @cache
 def _chance_of(games: tuple[str, ...], reward: str) -> float:
-    """Return what random actions earn at most, as the mean over games."""
-    table = tomllib.loads((DATA / "textworld_chance.toml").read_text(encoding="utf-8"))
+    table = read_toml("puzzles/data/textworld_chance.toml")
     return sum(float(table[reward][game]) for game in games) / len(games)

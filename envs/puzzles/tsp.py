@@ -11,8 +11,8 @@ from envgym.authoring import GeneratedTasks, TaskDraft, check_range
 from envgym.core.json_types import JsonValue
 from envgym.core.messages import Action
 from envgym.core.tasks import Task
-from envgym.core.turns import Scored
-from envgym.env import Env
+from envgym.env import Env, share_state
+from envgym.envs.puzzles._rewards import end_game
 from envgym.envs.puzzles._tours import SIDE, Cities, canonical_cities, length, mean_length, shortest
 from envgym.records import Reply
 from envgym.verifiers.extract import plain_answer
@@ -85,7 +85,6 @@ class TravelingSalesman(Env[TourState]):
         )
 
     def begin(self, task: Task) -> str:
-        """Unfold the map."""
         self.state = TourState(_cities(task.metadata.get("shown", task.payload["cities"])), self.tours)
         return task.prompt
 
@@ -105,17 +104,13 @@ class TravelingSalesman(Env[TourState]):
         if self.state.left and best > fewest:
             text = f"Length {tour_length}. Best {best}. Tours left: {self.state.left}."
             return Reply(observation=text, reward=quality - state.paid)
-        reward = Scored(value=quality - state.paid, components={"shortest": float(best == fewest)})
         end = f"Length {tour_length}. " + ("It is the shortest." if best == fewest else f"The shortest has {fewest}.")
-        return Reply(observation=end, reward=reward, terminated=True)
+        return end_game(end, quality - state.paid, shortest=best == fewest)
 
     def oracle(self) -> str:
-        """Say a shortest tour."""
         return " ".join(str(city + 1) for city in shortest(self.state.cities)[1])
 
-    def fork_state(self) -> TourState:
-        """Share the map: it is immutable."""
-        return self.state
+    fork_state = share_state
 
 
 def quality_of(cities: Cities, tour_length: int) -> float:

@@ -1,6 +1,6 @@
 """Make 24 of four cards, under rules that can be changed: `puzzles/twenty_four-v0`."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 
 from envgym.authoring import GeneratedTasks, TaskDraft, check_range
+from envgym.authoring.sources import SplitTasks
 from envgym.core.messages import Action
-from envgym.core.tasks import Split, Task
-from envgym.core.turns import Scored
-from envgym.env import Env
+from envgym.core.tasks import Task
+from envgym.env import Env, share_state
 from envgym.envs.puzzles._expressions import OPERATORS, UnreadableExpression, find_solution, read_expression
-from envgym.errors import InvalidInput, check_known, sentence
+from envgym.envs.puzzles._rewards import end_game
+from envgym.errors import InvalidInput, check_known
 from envgym.records import Reply
 from envgym.verifiers.extract import plain_answer
 
@@ -38,12 +39,11 @@ class CardRule:
     operators: str = OPERATORS
 
     def value(self, rank: int) -> int:
-        """Return what a card counts; its rank is 1, the ace, to 13, the king."""
+        """Return the value of a card; its rank is 1, the ace, to 13, the king."""
         return self.ace if rank == 1 else rank if rank <= 10 else self.faces[rank - 11]
 
     @property
     def text(self) -> str:
-        """Tell the rule."""
         jack, queen, king = self.faces
         faces = "J, Q and K count 10" if jack == king else f"J counts {jack}, Q {queen}, K {king}"
         signs = " ".join(self.operators)
@@ -109,7 +109,11 @@ class TwentyFour(Env[TwentyFourState]):
         self.attempts, self.turn_reward = attempts, turn_reward
         self.chance_score = CHANCE * attempts
         names = _rule_names(rules)
-        self.tasks = RuleTasks(self._draw, names, names if test_rules is None else _rule_names(test_rules))
+        test_names = names if test_rules is None else _rule_names(test_rules)
+        self.tasks = SplitTasks(self._source(names), self._source(test_names))
+
+    def _source(self, names: tuple[str, ...]) -> GeneratedTasks:
+        return GeneratedTasks(partial(self._draw, names), name="puzzles/twenty_four " + " ".join(names))
 
     def _draw(self, names: Sequence[str], rng: np.random.Generator) -> TaskDraft:
         name = names[int(rng.integers(len(names)))]
@@ -127,7 +131,6 @@ class TwentyFour(Env[TwentyFourState]):
         )
 
     def begin(self, task: Task) -> str:
-        """Lay the cards out."""
         numbers, target = task.payload["numbers"], task.payload["target"]
         assert isinstance(numbers, Sequence), "made by _draw"
         assert isinstance(target, int), "made by _draw"
@@ -136,7 +139,6 @@ class TwentyFour(Env[TwentyFourState]):
         return task.prompt
 
     def respond(self, action: Action) -> Reply:
-        """Compute the expression, and pay."""
         state = self.state
         try:
             value, numbers, signs = read_expression(plain_answer(action.content))
@@ -148,11 +150,9 @@ class TwentyFour(Env[TwentyFourState]):
         self.state = TwentyFourState(state.numbers, state.target, state.operators, state.left - 1, earned)
         if self.state.left and not is_right:
             return Reply(observation=self._judged(str(value), numbers, signs), reward=earned - state.paid)
-        reward = Scored(value=earned - state.paid, components={"solved": float(is_right)})
-        return Reply(observation="Correct." if is_right else "No attempts left.", reward=reward, terminated=True)
+        return end_game("Correct." if is_right else "No attempts left.", earned - state.paid, solved=is_right)
 
     def _judged(self, value: str, numbers: Sequence[int], signs: set[str]) -> str:
-        """Say what is wrong with an expression."""
         state = self.state
         if tuple(numbers) != state.numbers:
             text = f"Use {' '.join(map(str, state.numbers))}, each once."
@@ -163,42 +163,15 @@ class TwentyFour(Env[TwentyFourState]):
         return f"{text} Attempts left: {state.left}."
 
     def oracle(self) -> str:
-        """Say an expression that is right."""
         state = self.state
         return str(find_solution(state.numbers, state.target, state.operators))
 
-    def fork_state(self) -> TwentyFourState:
-        """Share the state: it is immutable."""
-        return self.state
-
-
-DrawHand = Callable[[Sequence[str], np.random.Generator], TaskDraft]
-
-
-class RuleTasks:
-    """Tasks without end, of some rules in the train split and of some in the test split."""
-
-    def __init__(self, draw: DrawHand, train: Sequence[str], test: Sequence[str]) -> None:
-        """Draw with `draw(names of rules, generator)`."""
-        self._sources = {
-            split: GeneratedTasks(partial(draw, tuple(names)), name="puzzles/twenty_four " + " ".join(names))
-            for split, names in ((Split.TRAIN, train), (Split.TEST, test))
-        }
-
-    def size(self, split: Split) -> None:
-        """Return None: the supply does not end."""
-        return self._sources[split].size(split)
-
-    def task(self, split: Split, index: int) -> Task:
-        """Draw a task; the same content is never in both splits, whatever the rules."""
-        return self._sources[split].task(split, index)
+    fork_state = share_state
 
 
 def _rule_names(rules: str | Sequence[str]) -> tuple[str, ...]:
-    """Return the names. Raises: UnknownName: one is none. InvalidInput: there are none."""
     names = (rules,) if isinstance(rules, str) else tuple(rules)
     for name in names:
         check_known("rule", str(name), RULES, where=_WHERE)
-    if not names:
-        raise InvalidInput(sentence("rules", "name at least one", rules, where=_WHERE, do="pass e.g. standard"))
+    InvalidInput.unless(names, "rules", "name at least one", rules, where=_WHERE, do="pass e.g. standard")
     return names

@@ -56,11 +56,9 @@ class Wordle(GuessingEnv):
         self.chance_score = chance_score(hit, LENGTH, turn_reward=turn_reward)
 
     def code_of(self, task: Task) -> str:
-        """Return the hidden word of a task."""
         return str(task.payload["word"])
 
     def read_guess(self, action: Action) -> str | Reply:
-        """Return the word of a message, or the reply to a message that is no guess."""
         guess = plain_answer(action.content).replace(" ", "")
         if len(guess) != LENGTH or not guess.isascii() or not guess.isalpha():
             return Reply(observation=_HINT)
@@ -69,28 +67,22 @@ class Wordle(GuessingEnv):
         return guess
 
     def give_hint(self, code: str, guess: str) -> Hint:
-        """Mark each letter of a guess."""
         marks = mark_letters(code, guess)
         return Hint(marks.count("G"), f"{' '.join(guess.upper())}\n{' '.join(marks)}\n")
 
     def reveal(self, code: str) -> str:
-        """Return the sentence that tells the word."""
         return f"The word was {code.upper()}."
 
     def possible_codes(self) -> Codes:
-        """Return every word that may be hidden."""
         return hidden_codes()
 
     def encode(self, code: str) -> Codes:
-        """Return the letters of a word as numbers."""
         return encode_words((code,)).reshape(-1)
 
     def decode(self, row: Codes) -> str:
-        """Write letters as a word."""
         return bytes(row).decode("ascii")
 
     def number_hints(self, codes: Codes, guess: Codes) -> NDArray[np.int64]:
-        """Return for each word the marks that `guess` would get, as one number."""
         return number_marks(codes, guess)
 
 

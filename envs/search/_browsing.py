@@ -5,11 +5,11 @@ from dataclasses import dataclass, field, replace
 from math import log
 from typing import NamedTuple
 
-from envgym.cache import cached_within
-from envgym.env import Env
-from envgym.errors import InvalidInput, ToolError, sentence
+from envgym.env import Env, share_state
+from envgym.errors import InvalidInput, ToolError
 from envgym.retrieval import BadQuery, Document, Retriever
 from envgym.retrieval.bm25 import words_of
+from envgym.runtime.cache import cached_within
 from envgym.tools import tool
 
 MAX_RESULTS = 20
@@ -51,7 +51,7 @@ class BrowsingLimits:
             value = getattr(self, name)
             if type(value) is not int or not 1 <= value <= limit:
                 do = "pass a whole number in this range"
-                raise InvalidInput(sentence(name, f"be 1 to {limit}", value, where="search environment", do=do))
+                raise InvalidInput.of(name, f"be 1 to {limit}", value, where="search environment", do=do)
 
 
 class BrowsingEnv(Env[BrowsingState]):
@@ -83,9 +83,9 @@ class BrowsingEnv(Env[BrowsingState]):
         self.state = replace(
             state, known_pages={**state.known_pages, **{hit.document.id: hit.document for hit in hits}}
         )
-        wanted_words = frozenset(words_of(query))
-        shown = [self._result(rank, hit.document, wanted_words) for rank, hit in enumerate(hits, start=1)]
-        return "\n".join(shown) or "No page holds any of these words."
+        query_words = frozenset(words_of(query))
+        results = [self._result(rank, hit.document, query_words) for rank, hit in enumerate(hits, start=1)]
+        return "\n".join(results) or "No page holds any of these words."
 
     @tool
     def open(self, page: str, line: int = 1) -> str:
@@ -114,26 +114,24 @@ class BrowsingEnv(Env[BrowsingState]):
             page: The page's id, as search results give it.
             text: What to look for, in any case.
         """
-        wanted_words = frozenset(words_of(text))
+        query_words = frozenset(words_of(text))
         if not text.strip() or len(text) > 1_000:
             raise ToolError(f"text must have 1 to 1000 characters, got {len(text.strip())}; look for a few words.")
         document = self._page(page)
         self.state = self._spend("pages")
         lines = document.text.split("\n")
         places = [place for place, line in enumerate(lines) if text.strip().casefold() in line.casefold()]
-        if not places and wanted_words:
-            found = _indexed(document).places
-            places = sorted(set.intersection(*[set(found.get(word, ())) for word in wanted_words]))
+        if not places and query_words:
+            word_places = _indexed(document).places
+            places = sorted(set.intersection(*[set(word_places.get(word, ())) for word in query_words]))
         if not places:
             return f"No line of {document.id} holds {text.strip()[:100]!r}."
-        shown = places[: self._end([lines[place] for place in places], 0)]
-        self.note(document, shown, is_opened=True)
-        rest = [f"Further lines with it: {len(places) - len(shown)}."] if len(shown) < len(places) else []
-        return "\n".join([f"{document.id} ({document.title}):", *_number_lines(lines, shown), *rest])
+        shown_places = places[: self._end([lines[place] for place in places], 0)]
+        self.note(document, shown_places, is_opened=True)
+        rest = [f"Further lines with it: {len(places) - len(shown_places)}."] if len(shown_places) < len(places) else []
+        return "\n".join([f"{document.id} ({document.title}):", *_number_lines(lines, shown_places), *rest])
 
-    def fork_state(self) -> BrowsingState:
-        """Share the state: it is immutable."""
-        return self.state
+    fork_state = share_state
 
     def _spend(self, what: str) -> BrowsingState:
         """Return the state with one more search or page. Raises: ToolError: there is none left."""
@@ -144,27 +142,25 @@ class BrowsingEnv(Env[BrowsingState]):
 
     def _page(self, page: str) -> Document:
         """Return a page that was found, or is known by its id. Raises: ToolError: there is none."""
-        wanted_words = page.strip()
-        document = self.state.known_pages.get(wanted_words) or (
-            self.retriever.find(wanted_words) if 0 < len(wanted_words) <= 500 else None
-        )
+        name = page.strip()
+        document = self.state.known_pages.get(name) or (self.retriever.find(name) if 0 < len(name) <= 500 else None)
         if document is None:
-            shown = wanted_words if len(wanted_words) <= 100 else f"{wanted_words[:100]}..."
-            raise ToolError(f"There is no page {shown!r}; take an id from the search results, as it stands there.")
+            preview = name if len(name) <= 100 else f"{name[:100]}..."
+            raise ToolError(f"There is no page {preview!r}; take an id from the search results, as it stands there.")
         return document
 
-    def _result(self, rank: int, document: Document, wanted_words: frozenset[str]) -> str:
+    def _result(self, rank: int, document: Document, query_words: frozenset[str]) -> str:
         """Show a hit, whole or with its best lines, and take notice of the lines that are whole."""
-        page, left, shown = _indexed(document), self.limits.result_chars, dict[int, str]()
+        page, left, snippets = _indexed(document), self.limits.result_chars, dict[int, str]()
         lines, is_short = page.lines, len(document.text) <= left
-        for place in range(len(lines)) if is_short else _best_lines(page, wanted_words):
+        for place in range(len(lines)) if is_short else _best_lines(page, query_words):
             if left <= 0:
                 break
             line = lines[place]
-            shown[place] = line if len(line) <= left else f"{line[:left]}..."
+            snippets[place] = line if len(line) <= left else f"{line[:left]}..."
             left -= len(line)
-        self.note(document, [place for place, text in shown.items() if text == lines[place]], is_opened=False)
-        rows = [f"   {place + 1}: {shown[place]}" for place in sorted(shown)]
+        self.note(document, [place for place, text in snippets.items() if text == lines[place]], is_opened=False)
+        rows = [f"   {place + 1}: {snippets[place]}" for place in sorted(snippets)]
         return "\n".join([f"{rank}. {document.id} ({document.title})", *rows])
 
     def _end(self, lines: Sequence[str], start: int) -> int:
@@ -196,21 +192,21 @@ def _indexed(document: Document) -> _IndexedPage:
     for place, line in enumerate(lines):
         for word in dict.fromkeys(words_of(line)):
             places.setdefault(word, []).append(place)
-    of_words = {word: tuple(found) for word, found in places.items()}
+    of_words = {word: tuple(line_numbers) for word, line_numbers in places.items()}
     return _IndexedPage(lines, of_words, frozenset(words_of(document.title)))
 
 
-def _best_lines(page: _IndexedPage, wanted_words: frozenset[str]) -> list[int]:
+def _best_lines(page: _IndexedPage, query_words: frozenset[str]) -> list[int]:
     """Return the lines that fit best, best first: at least half as good as the best; the first line where none fits.
 
     A line is as good as the sum over its wanted words of log(1 + lines of the page / lines with the word); words of the
     title do not count, as the whole page is about them.
     """
     scores: dict[int, float] = {}
-    for word in sorted(wanted_words - page.title_words):
-        if found := page.places.get(word):
-            worth = log(1 + len(page.lines) / len(found))
-            for place in found:
+    for word in sorted(query_words - page.title_words):
+        if places := page.places.get(word):
+            worth = log(1 + len(page.lines) / len(places))
+            for place in places:
                 scores[place] = scores.get(place, 0.0) + worth
     least = max(scores.values(), default=0.0) / 2
     best = [place for place, score in scores.items() if score >= least]

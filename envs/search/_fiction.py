@@ -60,9 +60,9 @@ class Fiction:
         labels = Counter(label for entry in entries for lines in entry.sections.values() for label in lines)
         self._labels = frozenset(label for label, count in labels.items() if count >= COMMON_LABEL)
         self._taken = {word.lower() for word in counts}
-        taken = {code.lower() for code in codes}
+        used_codes = {code.lower() for code in codes}
         short = sorted(code for code in codes if _CODE.fullmatch(code))
-        self._codes = {code: _unlike(taken, partial(self._code_like, code)) for code in short}
+        self._codes = {code: _unlike(used_codes, partial(self._code_like, code)) for code in short}
         self._invented: dict[str, str] = {}
         for entry in sorted(entries, key=lambda item: (_DEPENDENCY in item.sections.get("Government", {}), item.name)):
             self._name_all(entry)
@@ -71,9 +71,8 @@ class Fiction:
             self._phrases[_first_word(phrase)].append(phrase)
 
     def entry(self, real: FactbookEntry) -> FactbookEntry:
-        """Return the fictional twin of an entry."""
         sections = {
-            section: {label: told for label, text in lines.items() if (told := self._line(label, text)) is not None}
+            section: {label: twin for label, text in lines.items() if (twin := self._line(label, text)) is not None}
             for section, lines in real.sections.items()
         }
         return FactbookEntry(real.code, self._invented[real.name], sections)
@@ -97,8 +96,8 @@ class Fiction:
             return text
         noise = blake2b(f"{self._seed} {text}".encode(), digest_size=16).digest()
         second = (int(figures[1]) + 3 + noise[0] % 5) % 10
-        drawn = "".join(str(noise[1 + place % 15] % 10) for place in range(len(figures) - 2))
-        new = iter(digits.replace(figures, f"{figures[0]}{second}{drawn}", 1))
+        middle = "".join(str(noise[1 + place % 15] % 10) for place in range(len(figures) - 2))
+        new = iter(digits.replace(figures, f"{figures[0]}{second}{middle}", 1))
         return "".join(next(new) if character.isdigit() else character for character in text)
 
     def _line(self, label: str, text: str) -> str | None:
@@ -106,8 +105,8 @@ class Fiction:
             return None
         if label in CODES:
             return self._codes.get(text)
-        told = self.text(text)
-        return "dependent territory" if told is None and label == _DEPENDENCY else told
+        twin = self.text(text)
+        return "dependent territory" if twin is None and label == _DEPENDENCY else twin
 
     def _code_like(self, text: str) -> str:
         letters = (_LETTERS[int(self._draws.integers(26))] if character.isalnum() else character for character in text)
@@ -129,8 +128,8 @@ class Fiction:
             if not self._common.issuperset(_CAPITALIZED.findall(phrase)):
                 self._add(phrase.title() if phrase.isupper() else phrase, self._new())
         for text in _lines(entry, "Elevation: highest point"):
-            if (found := _PEAK.match(text)) is not None:
-                self._add(found["name"], f"Mount {self._new()}")
+            if (match := _PEAK.match(text)) is not None:
+                self._add(match["name"], f"Mount {self._new()}")
 
     def _add(self, real: str, invented: str) -> None:
         """Enter a name, also without accents and in capitals; who has it already keeps it."""
@@ -139,7 +138,6 @@ class Fiction:
                 self._invented.setdefault(form.upper(), invented.upper())
 
     def _word(self) -> str:
-        """Draw a name of two or three syllables."""
         count = 1 + int(self._draws.integers(2))
         start = "".join(self._one(_ONSETS) + self._one(_VOWELS) for _ in range(count))
         return f"{start}{self._one(_ONSETS)}{self._one(_ENDS)}".capitalize()
@@ -171,12 +169,12 @@ def fictional(entries: Sequence[FactbookEntry], seed: int) -> list[FactbookEntry
     return sorted((fiction.entry(entry) for entry in countries), key=lambda entry: entry.name)
 
 
-def _unlike(taken: set[str], draw: Callable[[], str]) -> str:
+def _unlike(used: set[str], draw: Callable[[], str]) -> str:
     """Draw until it is like nothing that exists, in this world or in the real one."""
-    while (drawn := draw()).lower() in taken:
+    while (name := draw()).lower() in used:
         pass
-    taken.add(drawn.lower())
-    return drawn
+    used.add(name.lower())
+    return name
 
 
 def _texts(entry: FactbookEntry) -> Iterator[str]:
@@ -195,5 +193,5 @@ def _forms(entry: FactbookEntry) -> list[str]:
 
 
 def _first_word(phrase: str) -> str:
-    found = _CAPITALIZED.search(phrase)
-    return found[0] if found is not None else ""
+    match = _CAPITALIZED.search(phrase)
+    return match[0] if match is not None else ""

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from envgym.core.tasks import Task
 from envgym.envs.search._questions import UNKNOWN
-from envgym.errors import InvalidInput, check_known, sentence
+from envgym.errors import InvalidInput, check_known
 from envgym.verifiers.base import Verdict
 from envgym.verifiers.exact import Exact
-from envgym.verifiers.extract import final
+from envgym.verifiers.extract import Take, final
 from envgym.verifiers.f1 import F1
 from envgym.verifiers.numeric import Numeric
 
@@ -26,22 +26,24 @@ class FactbookMatch:
     text_score: str = "exact"
     tolerance: float = 0.01
     """Relative."""
+    take: Take = Take.ONLY
+    """Which of several candidate answers counts."""
 
     def __post_init__(self) -> None:
         """Refuse what does not exist."""
         check_known("text_score", self.text_score, TEXT_SCORES, where="FactbookMatch")
         if not 0.0 <= self.tolerance <= 0.1:
-            raise InvalidInput(
-                sentence("tolerance", "lie in [0, 0.1]", self.tolerance, where="FactbookMatch", do="pass e.g. 0.01")
+            raise InvalidInput.of(
+                "tolerance", "lie in [0, 0.1]", self.tolerance, where="FactbookMatch", do="pass e.g. 0.01"
             )
 
     def __call__(self, answer: str, task: Task) -> Verdict:
-        """Score `answer`."""
         if not task.payload["accepted"]:
-            return Numeric(rel_tol=self._tolerance(task))(answer, task)
+            return Numeric(rel_tol=self._tolerance(task), take=self.take)(answer, task)
         if self.text_score == "f1" and task.payload["answer"] != UNKNOWN:
-            return F1(key="accepted", extract=final)(answer, task)
-        return Exact(key="accepted", extract=final, ignore_case=True, ignore_punctuation=True)(answer, task)
+            return F1(key="accepted", extract=final, take=self.take)(answer, task)
+        names = Exact(key="accepted", extract=final, take=self.take, ignore_case=True, ignore_punctuation=True)
+        return names(answer, task)
 
     def chance(self, tasks: Iterable[Task]) -> float:
         """Return the share of `tasks` that the best single answer is right on."""

@@ -6,7 +6,6 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 
 from envgym.authoring.sources import ListTasks
-from envgym.cache import build_once
 from envgym.core.serialize import task_from_json, task_to_json
 from envgym.core.tasks import Split, Task
 from envgym.envs.search._fiction import fictional
@@ -16,13 +15,13 @@ from envgym.envs.world_factbook.countries import read_countries
 from envgym.envs.world_factbook.pages import fingerprint, pages_of, read_entries
 from envgym.retrieval import Bm25, Cached, Corpus, Document, Retriever
 from envgym.retrieval.corpus import corpus_at
+from envgym.runtime.cache import build_once
 
 
 class Questions(ListTasks):
     """The questions of a world; they travel as its name."""
 
     def __init__(self, fiction: int | None, kinds: tuple[str, ...]) -> None:
-        """Read the questions of the given kinds."""
         self._made_of = (fiction, kinds)
         folder = factbook(fiction).folder
         path = build_once(folder / "questions", lambda work: _write(fiction, work)) / "questions.jsonl"
@@ -32,7 +31,6 @@ class Questions(ListTasks):
 
     @cached_property
     def by_split(self) -> Mapping[Split, Sequence[Task]]:
-        """All of them."""
         return {split: [self.task(split, index) for index in range(self.size(split))] for split in Split}
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -68,7 +66,7 @@ def retriever_of(fiction: int | None, url: str | None = None) -> Retriever:
 
 @lru_cache(maxsize=64)
 def chance_of(fiction: int | None, kinds: tuple[str, ...], grade: FactbookMatch) -> float:
-    """Return what the best single answer earns on the worse of the splits."""
+    """Return the score of the best constant answer, on the split where it is higher."""
     return max(grade.chance(tasks) for tasks in load_questions(fiction, kinds).by_split.values())
 
 
@@ -80,7 +78,7 @@ def _pages(fiction: int | None) -> Iterator[Document]:
 
 @lru_cache(maxsize=1)
 def _fingerprint() -> str:
-    """Return what a cached world depends on: the wheel's version and the code that makes worlds of it."""
+    """Return the cache key of a world: the wheel's version and a hash of the code that makes worlds of it."""
     return fingerprint(Path(__file__).with_name(name) for name in ("_questions.py", "_fiction.py"))
 
 

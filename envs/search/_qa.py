@@ -12,7 +12,7 @@ from envgym.authoring.files import FileTasks
 from envgym.authoring.sources import TaskDraft
 from envgym.authoring.tables import Row
 from envgym.core.json_types import JsonValue
-from envgym.errors import InvalidInput, sentence
+from envgym.errors import InvalidInput
 from envgym.retrieval import Document
 
 _QUESTIONS = ("question", "Question", "problem")
@@ -31,9 +31,11 @@ class QaTasks(FileTasks):
             yield from rows
 
     def _tables(self) -> Iterator[tuple[str, Iterable[Row]]]:
-        """Leave out rows without an answer, as in a hidden test set, and tables of nothing else."""
+        """Leave out rows without an answer, as in a hidden test set, and tables of nothing else; count the rows."""
         for name, rows in super()._tables():
-            answered = [row for row in rows if read_answers(row)]
+            every = list(rows)
+            answered = [row for row in every if read_answers(row)]
+            self._left_out["no answer"] += len(every) - len(answered)
             if answered:
                 yield name, answered
 
@@ -41,7 +43,7 @@ class QaTasks(FileTasks):
         question = next((row[name] for name in _QUESTIONS if isinstance(row.get(name), str)), None)
         if question is None:
             must = f"have a column {' or '.join(_QUESTIONS)}"
-            raise InvalidInput(sentence("row", must, sorted(row), where=where, do="rename the column"))
+            raise InvalidInput.of("row", must, sorted(row), where=where, do="rename the column")
         titles: list[JsonValue] = [*supporting_titles(row)]
         answers: list[JsonValue] = [*read_answers(row)]
         metadata = {name: str(row[name]) for name in _KEPT if isinstance(row.get(name), str | int)}
@@ -52,11 +54,11 @@ class QaTasks(FileTasks):
 
 def read_answers(row: Row) -> list[str]:
     """Return the accepted answers, the main one first."""
-    found: list[str] = []
+    answers: list[str] = []
     for name in _ANSWERS:
-        found += _texts(row.get(name))
+        answers += _texts(row.get(name))
     aliases = _texts(row.get("answer_aliases"))
-    return list(dict.fromkeys(text.strip() for text in [*found, *aliases] if text.strip()))[:MAX_ANSWERS]
+    return list(dict.fromkeys(text.strip() for text in [*answers, *aliases] if text.strip()))[:MAX_ANSWERS]
 
 
 def supporting_titles(row: Row) -> list[str]:
@@ -86,7 +88,6 @@ def context_documents(rows: Iterable[Row]) -> Iterator[Document]:
 
 
 def _context(row: Row) -> Iterator[tuple[str, str]]:
-    """Yield title and text of a row's pages; a page's sentences are its lines."""
     context, paragraphs = row.get("context"), row.get("paragraphs")
     if isinstance(context, Mapping):
         texts = context.get("sentences") or context.get("content") or ()

@@ -103,15 +103,15 @@ def questions(countries: Sequence[Country], kinds: Sequence[str]) -> list[Task]:
 
 def _of_kind(kind: str, side: SplitCountries, split: Split) -> list[TaskDraft]:
     """Draw different questions until there are enough, or the side holds no more."""
-    draws, wanted = generator("search/factbook", kind, split.value), SIZES[kind][split]
-    found: dict[str, TaskDraft] = {}
-    for _ in range(MAX_DRAWS * wanted):
+    draws, count = generator("search/factbook", kind, split.value), SIZES[kind][split]
+    drafts: dict[str, TaskDraft] = {}
+    for _ in range(MAX_DRAWS * count):
         draft = _WRITERS[kind](draws, side)
         if draft is not None:
-            found.setdefault(canonical(draft.payload), draft)
-        if len(found) == wanted:
+            drafts.setdefault(canonical(draft.payload), draft)
+        if len(drafts) == count:
             break
-    return list(found.values())
+    return list(drafts.values())
 
 
 # ---- kinds --------------------------------------------------------------------------------------------------------
@@ -162,7 +162,6 @@ def _superlative(rng: np.random.Generator, side: SplitCountries) -> TaskDraft | 
 
 
 def _extreme(rng: np.random.Generator, side: SplitCountries, kind: str, count: int) -> TaskDraft | None:
-    """Ask which of some countries has most or least."""
     field, year, names, facts = _some(rng, side, count)
     order = sorted(names, key=lambda name: facts[name].reading.value)
     values = [float(facts[name].reading.value) for name in order]
@@ -233,7 +232,6 @@ _WRITERS: Mapping[str, Callable[[np.random.Generator, SplitCountries], TaskDraft
 def _number(
     kind: str, key: tuple[str, int | None], phrase: str, country: Country, places: Sequence[LineReference], spec: Spec
 ) -> TaskDraft:
-    """Ask for a number of a country that `phrase` describes."""
     fact, (name, year) = country.facts[key], key
     prompt = _question(load_fields()[name], phrase, year)
     spec = {"field": name, "year": year, "countries": [country.name], **spec}
@@ -244,11 +242,10 @@ def _number(
 def _text(
     kind: str, name: str, phrase: str, country: Country, places: Sequence[LineReference], spec: Spec
 ) -> TaskDraft:
-    """Ask for a name of a country that `phrase` describes."""
-    found = country.names[name]
+    fact = country.names[name]
     spec = {"name": name, "countries": [country.name], **spec}
-    accepted = tuple(dict.fromkeys((found.text, plain(found.text))))
-    return _draft(kind, _NAMES[name].format(phrase), spec, found.text, accepted, [*places, found.place])
+    accepted = tuple(dict.fromkeys((fact.text, plain(fact.text))))
+    return _draft(kind, _NAMES[name].format(phrase), spec, fact.text, accepted, [*places, fact.place])
 
 
 def _draft(

@@ -12,10 +12,11 @@ from envgym.envs.search._grading import FactbookMatch
 from envgym.envs.search._library import chance_of, factbook, load_questions, retriever_of
 from envgym.envs.search._questions import KINDS, UNKNOWN
 from envgym.envs.world_factbook.countries import LineReference
-from envgym.errors import InvalidInput, check_known, sentence
+from envgym.errors import InvalidInput, check_known
 from envgym.parsing import tool_call_action
 from envgym.records import Reply
 from envgym.retrieval import Corpus, Document
+from envgym.verifiers.extract import Take
 
 _WHERE = "search/factbook-v0"
 
@@ -35,6 +36,7 @@ class Factbook(BrowsingEnv):
         kinds: str | Sequence[str] = KINDS,
         fiction: int | None = None,
         text_score: str = "exact",
+        take: str = "only",
         tolerance: float = 0.01,
         evidence_weight: float = 0.0,
         searches: int = 12,
@@ -51,6 +53,7 @@ class Factbook(BrowsingEnv):
             kinds: one_hop, join, compare, superlative, filter_count, unanswerable: one or several.
             fiction: None: the real world; a number: that fictional world, where memory does not help.
             text_score: How names are scored: `exact` (any accepted name), or `f1`.
+            take: Which of several candidate answers counts: `only` (they must all be right) or `last`.
             tolerance: Relative, for numbers; counts must be exact.
             evidence_weight: Share of the reward, in [0, 1), that a right answer earns by the evidence that was read.
             searches: How often the agent may search.
@@ -63,22 +66,24 @@ class Factbook(BrowsingEnv):
 
         Raises: InvalidInput: a value out of its range, or a package is not installed. UnknownName: no such kind.
         """
-        chosen = (kinds,) if isinstance(kinds, str) else tuple(kinds)
-        for kind in chosen or ("",):
+        names = (kinds,) if isinstance(kinds, str) else tuple(kinds)
+        for kind in names or ("",):
             check_known("kind", str(kind), KINDS, where=_WHERE)
+        check_known("take", take, tuple(Take), where=_WHERE)
         if not 0.0 <= evidence_weight < 1.0:
             do = "pass e.g. 0.3, or 0 for none"
-            raise InvalidInput(sentence("evidence_weight", "lie in [0, 1)", evidence_weight, where=_WHERE, do=do))
+            raise InvalidInput.of("evidence_weight", "lie in [0, 1)", evidence_weight, where=_WHERE, do=do)
         if fiction is not None and fiction < 0:
             do = "pass e.g. 0, or None for the real world"
-            raise InvalidInput(sentence("fiction", "be a whole number of at least 0", fiction, where=_WHERE, do=do))
+            raise InvalidInput.of("fiction", "be a whole number of at least 0", fiction, where=_WHERE, do=do)
         super().__init__(max_turns=max_turns, **options)
         limits = BrowsingLimits(searches=searches, pages=pages, results=results, page_chars=page_chars)
         self.browse(retriever_of(fiction, retriever_url), limits)
         self.fiction = fiction
-        self.grade, self.evidence_weight = FactbookMatch(text_score=text_score, tolerance=tolerance), evidence_weight
-        wanted = tuple(kind for kind in KINDS if kind in chosen)
-        self.tasks, self.chance_score = load_questions(fiction, wanted), chance_of(fiction, wanted, self.grade)
+        self.grade = FactbookMatch(text_score=text_score, tolerance=tolerance, take=Take(take))
+        self.evidence_weight = evidence_weight
+        names = tuple(kind for kind in KINDS if kind in names)
+        self.tasks, self.chance_score = load_questions(fiction, names), chance_of(fiction, names, self.grade)
 
     @property
     def corpus(self) -> Corpus:
@@ -86,7 +91,6 @@ class Factbook(BrowsingEnv):
         return factbook(self.fiction)
 
     def begin(self, task: Task) -> str:
-        """Ask the question."""
         self.state = BrowsingState()
         return task.prompt
 
@@ -99,11 +103,11 @@ class Factbook(BrowsingEnv):
 
     def note(self, document: Document, lines: Iterable[int], *, is_opened: bool) -> None:
         """Tick off the evidence that was shown: a line, or, where nothing is said, the page that would say it."""
-        shown = set(lines)
+        line_numbers = set(lines)
         read = {
             number
             for number, place in enumerate(evidence_of(self.task))
-            if place.page == document.id and (place.line in shown or (place.line is None and is_opened))
+            if place.page == document.id and (place.line in line_numbers or (place.line is None and is_opened))
         }
         if not read <= self.state.read:
             self.state = replace(self.state, read=self.state.read | read)
@@ -123,6 +127,6 @@ class Factbook(BrowsingEnv):
 
 
 def evidence_of(task: Task) -> list[LineReference]:
-    """Return what must be read to know the answer."""
+    """Return the lines that must be read to know the answer."""
     rows = cast(list[tuple[str, int | None]], task.payload["evidence"])  # as _questions writes it
     return [LineReference(str(page), line) for page, line in rows]

@@ -8,20 +8,21 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any, cast
 
-from envgym.cache import source_key
+from envgym.authoring.checked_tasks import checked_tasks
 from envgym.core.messages import Action
 from envgym.core.tasks import Split, Task
 from envgym.core.turns import Scored
 from envgym.envs.search._browsing import BrowsingEnv, BrowsingLimits, BrowsingState
 from envgym.envs.search._grading import F1_CHANCE, TEXT_SCORES
 from envgym.envs.search._qa import QaTasks, context_documents
-from envgym.errors import InvalidInput, check_known, sentence
+from envgym.errors import InvalidInput, check_known
 from envgym.parsing import tool_call_action
 from envgym.records import Reply
 from envgym.retrieval import Bm25, Cached, Document, Retriever
 from envgym.retrieval.corpus import corpus_at, open_corpus
-from envgym.verifiers.base import Verdict, right, wrong
-from envgym.verifiers.extract import final
+from envgym.runtime.cache import source_key
+from envgym.verifiers.base import Verdict, bad_key, judge_candidates, right, wrong
+from envgym.verifiers.extract import Take, final, unwrapped
 from envgym.verifiers.f1 import F1, words
 
 CONTEXT = "context"
@@ -35,13 +36,19 @@ class WordMatch:
     Source: 1606.05250 (SQuAD), its exact match.
     """
 
+    take: Take = Take.ONLY
+    """Which of several candidate answers counts."""
+
     def __call__(self, answer: str, task: Task) -> Verdict:
-        """Score `answer`."""
-        extracted = final(answer)
-        answer_words = words(extracted.answer or "")
-        if answer_words and any(answer_words == words(key) for key in _accepted_answers(task)):
-            return right()
-        return wrong(extracted.reason or "no accepted answer")
+        keys = [key_words for key in _accepted_answers(task) if (key_words := words(key))]
+        verdicts = {True: right(), False: wrong("no accepted answer")}
+        return judge_candidates(final(answer), lambda text: verdicts[words(unwrapped(text)) in keys], self.take)
+
+    def check_key(self, task: Task) -> None:
+        """Raises: InvalidInput: no accepted answer has a word."""
+        keys = _accepted_answers(task)
+        if not any(map(words, keys)):
+            raise bad_key(task, "answers", "hold a text with a word", keys)
 
 
 class OpenQa(BrowsingEnv):
@@ -61,6 +68,7 @@ class OpenQa(BrowsingEnv):
         revision: str | None = None,
         splits: Mapping[str, str] | None = None,
         text_score: str = "exact",
+        take: str = "only",
         evidence_weight: float = 0.0,
         searches: int = 10,
         pages: int = 10,
@@ -80,6 +88,7 @@ class OpenQa(BrowsingEnv):
             revision: Commit or tag of a hub data set.
             splits: Official split -> train or test; None: the usual names are understood.
             text_score: `exact` (SQuAD's exact match), or `f1`.
+            take: Which of several candidate answers counts: `only` (they must all be right) or `last`.
             evidence_weight: Share of the reward, in [0, 1), that a right answer earns by the supporting pages it read.
             searches: How often the agent may search.
             pages: How many pages it may open or look through.
@@ -93,15 +102,14 @@ class OpenQa(BrowsingEnv):
         Raises: InvalidInput: no data or nothing to search, a value out of its range, a package that is not installed.
         """
         check_known("text_score", text_score, TEXT_SCORES, where=_WHERE)
+        check_known("take", take, tuple(Take), where=_WHERE)
         if not 0.0 <= evidence_weight < 1.0:
             do = "pass e.g. 0.3, or 0 for none"
-            raise InvalidInput(sentence("evidence_weight", "lie in [0, 1)", evidence_weight, where=_WHERE, do=do))
+            raise InvalidInput.of("evidence_weight", "lie in [0, 1)", evidence_weight, where=_WHERE, do=do)
         if data is None or (corpus is None) == (retriever_url is None):
             got = f"data={data}, corpus={corpus}, retriever_url={retriever_url}"
             do = "pass data=questions.jsonl and corpus=wiki.jsonl (or corpus=context, or retriever_url)"
-            raise InvalidInput(
-                sentence("data and one of corpus and retriever_url", "be given", got, where=_WHERE, do=do)
-            )
+            raise InvalidInput.of("data and one of corpus and retriever_url", "be given", got, where=_WHERE, do=do)
         super().__init__(max_turns=max_turns, **options)
         source = QuestionSource(
             data if isinstance(data, str) else tuple(data.items()), config, revision, _items(splits)
@@ -110,12 +118,13 @@ class OpenQa(BrowsingEnv):
             searches=searches, pages=pages, results=results, result_chars=result_chars, page_chars=page_chars
         )
         self.browse(_retriever(source, corpus, retriever_url), limits)
-        self.tasks, self.chance_score = _load(source), _chance(source, text_score)
-        self.grade = WordMatch() if text_score == "exact" else F1(key="answers", extract=final)
+        counts = Take(take)
+        self.grade = WordMatch(take=counts) if text_score == "exact" else F1(key="answers", extract=final, take=counts)
+        self.tasks = checked_tasks(_load(source), [self.grade])
+        self.chance_score = _chance(source, text_score)
         self.evidence_weight = evidence_weight
 
     def begin(self, task: Task) -> str:
-        """Ask the question."""
         self.state = BrowsingState()
         return task.prompt
 
@@ -165,7 +174,7 @@ def _load(source: QuestionSource) -> QaTasks:
 
 @lru_cache(maxsize=8)
 def _retriever(source: QuestionSource, corpus: str | None, url: str | None) -> Retriever:
-    """Return what searches; identical queries are answered from memory."""
+    """Return the retriever; identical queries are answered from memory."""
     if url is not None:
         from envgym.retrieval.http_client import HttpRetriever
 

@@ -28,6 +28,7 @@ MAX_STEPS = 20
 """Messages with calls in one turn of the user; a further one ends the episode, as at the leaderboard."""
 MAX_RESULT = 200_000
 """Characters of an answer; the longest in a long context has more than 20,000."""
+_MIN_LETTERS = 4
 _ONE_MESSAGE = (
     "Answer the user by calling the functions that the message asks for, all of them in one message: nothing is run, "
     "and your first message is what counts. If no function fits, or a value that a function needs is not given, call "
@@ -86,22 +87,21 @@ class Bfcl(Env[BfclState]):
 
         Raises: UnknownName: no such kind or reward. InvalidInput: the wheel with the data is not installed.
         """
-        chosen = (kinds,) if isinstance(kinds, str) else tuple(kinds)
-        for kind in chosen or ("",):
+        names = (kinds,) if isinstance(kinds, str) else tuple(kinds)
+        for kind in names or ("",):
             check_known("kind", str(kind), KINDS, where=WHERE)
         check_known("reward", reward, REWARDS, where=WHERE)
         source.check_installed()
         super().__init__(max_turns=max_turns, **options)
-        self.kinds, self.reward = tuple(kind for kind in KINDS if kind in chosen), reward
+        self.kinds, self.reward = tuple(kind for kind in KINDS if kind in names), reward
         self.tasks = _load_tasks(self.kinds)
         self.chance_score = _chance(self.kinds, reward)
 
     def begin(self, task: Task) -> str:
-        """Ask the question, or what the user asks first."""
         item = _question(task)
         self.state = BfclState(apis=_golden(item).start.fork() if item.is_multi_turn else None)
-        told = [str(message["content"]) for message in item.turns[0] if message["role"] == Role.SYSTEM]
-        self.system_prompt = "\n\n".join([_CONVERSATION if item.is_multi_turn else _ONE_MESSAGE, *told])
+        system_texts = [str(message["content"]) for message in item.turns[0] if message["role"] == Role.SYSTEM]
+        self.system_prompt = "\n\n".join([_CONVERSATION if item.is_multi_turn else _ONE_MESSAGE, *system_texts])
         return task.prompt
 
     def toolset(self) -> Mapping[str, Tool]:
@@ -148,7 +148,7 @@ class Bfcl(Env[BfclState]):
         """Grade the turn of the user that a message without a call ends, and let the user go on."""
         item = _question(self.task)
         if not item.is_multi_turn:
-            return self._graded()
+            return self._graded(says_why=has_words(action.content) and not _holds_call(action.content, item))
         is_right, score = self._is_right(item), self._match(item).score()
         state = replace(self.state, score=self.state.score + score, num_right=self.state.num_right + is_right)
         self.state = replace(state, turn=state.turn + 1, calls=(), num_malformed=0, num_steps=0)
@@ -159,8 +159,12 @@ class Bfcl(Env[BfclState]):
             return self._end("All as asked." if solved else "That is not all that was asked for.", is_right=solved)
         return Reply(observation=_spoken(item, self.state.turn))
 
-    def _graded(self) -> Reply:
-        """Grade the calls of a single-turn question."""
+    def _graded(self, *, says_why: bool = True) -> Reply:
+        """Grade the calls of a single-turn question; a message without a call must say why in words."""
+        if not says_why:
+            parts = dict.fromkeys(("solved", "names", "keys", "values", "format"), 0.0)
+            text = "There is no call in it, and no sentence that says why."
+            return Reply(observation=text, reward=Scored(value=0.0, components=parts), terminated=True)
         match = self._match(_question(self.task))
         is_right = match.correctness == 1.0 and not self.state.num_malformed
         parts = {"solved": float(is_right), "names": match.name, "keys": match.keys, "values": match.values}
@@ -177,7 +181,6 @@ class Bfcl(Env[BfclState]):
         return Reply(observation=text, reward=Scored(value=value, components=parts), terminated=True)
 
     def _match(self, item: CallQuestion) -> CallMatch:
-        """Compare the calls of this turn with the expected ones."""
         expected = _expected(item, self.state.turn)
         return match_calls(self.state.calls, expected, num_malformed=self.state.num_malformed)
 
@@ -202,18 +205,32 @@ class Bfcl(Env[BfclState]):
             calls = right_calls(item.kind, item.id)
             assert calls is not None, "such questions are left out"
             return _said(calls) if calls else "No function that I have fits."
-        golden, made = golden_calls(item.kind, item.id)[self.state.turn], Counter(map(_call_text, self.state.calls))
+        golden, counts = golden_calls(item.kind, item.id)[self.state.turn], Counter(map(_call_text, self.state.calls))
         left = []
         for call in golden:
-            made[_call_text(call)] -= 1
-            left += [call] if made[_call_text(call)] < 0 else []
+            counts[_call_text(call)] -= 1
+            left += [call] if counts[_call_text(call)] < 0 else []
         if not left:
             return "That is done." if golden else "I need another function or a value that you have not told me."
         return _said(left if len(golden) > MAX_STEPS else left[:1])
 
 
+def _holds_call(text: str, item: CallQuestion) -> bool:
+    """Tell whether a text calls a function, by its name in the question or by that of its tool, as Python code."""
+    if "(" not in text:
+        return False
+    names = [str(document["name"]) for document in item.functions]
+    return any(f"{name}(" in text for name in (*names, *(name.replace(".", "_") for name in names)))
+
+
+def has_words(text: str) -> bool:
+    """Tell whether a text is words in some script: of what is no space, most are letters, of which four differ."""
+    signs = "".join(text.split())
+    letters = "".join(filter(str.isalpha, signs.lower()))
+    return 2 * len(letters) > len(signs) and len(set(letters)) >= _MIN_LETTERS
+
+
 def _said(calls: Sequence[ToolCall]) -> Action:
-    """Return the action that makes some calls."""
     return parse_action("\n".join(tool_call_action(call.name, **call.arguments) for call in calls))
 
 
@@ -241,7 +258,6 @@ def _load_tasks(kinds: tuple[str, ...]) -> ListTasks:
 
 @cache
 def _tasks_of(kind: str) -> tuple[Task, ...]:
-    """Return the tasks of a kind, without questions that no agent can answer."""
     return tuple(
         Task(
             id=item.id,
@@ -264,20 +280,19 @@ def _is_solvable(item: CallQuestion) -> bool:
 
 
 def _spoken(item: CallQuestion, turn: int) -> str:
-    """Return what the user says: the message, or a conversation written out, or which functions there are now."""
+    """Return the user's text: the message, or a conversation written out, or which functions there are now."""
     if added := item.added.get(turn):
         specs = [tool_spec(document) for document in added]
         lines = [json.dumps({"name": s.name, "description": s.description, "parameters": s.parameters}) for s in specs]
         return "\n".join(["There are more functions now. Can you go on with them?", *lines])
-    said = [message for message in item.turns[turn] if message["role"] != Role.SYSTEM]
-    if len(said) == 1:
-        return str(said[0]["content"])
-    return "\n\n".join(f"{message['role']}: {message['content']}" for message in said)
+    messages = [message for message in item.turns[turn] if message["role"] != Role.SYSTEM]
+    if len(messages) == 1:
+        return str(messages[0]["content"])
+    return "\n\n".join(f"{message['role']}: {message['content']}" for message in messages)
 
 
 @cache
 def _tools(kind: str, name: str, turn: int) -> Mapping[str, Tool]:
-    """Return the functions that a question has in a turn; they are called on the env."""
     item = source.question(kind, name)
     documents = [*item.functions, *(part for start, more in item.added.items() if start <= turn for part in more)]
     return {spec.name: _tool(spec) for spec in map(tool_spec, documents)}
@@ -327,7 +342,6 @@ _GUESSES: Mapping[str, JsonValue] = {"boolean": True, "integer": 1, "number": 1,
 
 
 def _first_call(item: CallQuestion) -> list[ToolCall]:
-    """Return a call of the first function, with a value of the right type for each argument."""
     calls = []
     for spec in map(tool_spec, item.functions[:1]):
         properties = spec.parameters["properties"]

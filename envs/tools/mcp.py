@@ -1,25 +1,23 @@
 """Tools of real MCP servers, graded by the state that the server holds at the end: `tools/mcp-v0`."""
 
 import json
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from pathlib import Path
 from typing import Any
 
-from envgym.authoring.sources import names_of
 from envgym.core.json_types import JsonObject, JsonValue, canonical
 from envgym.core.messages import Action, Message, Observation, Role, ToolCall
 from envgym.core.tasks import Task
 from envgym.core.turns import Scored
-from envgym.env import Env
+from envgym.env import Env, share_state
+from envgym.envs.data_files import read_toml
+from envgym.envs.families import LEVELS
 from envgym.envs.tools._mcp.plans import SERVERS, content, next_call, simulated
 from envgym.envs.tools._mcp.pool import check_installed, shared_servers
 from envgym.envs.tools._mcp.processes import McpServerState
-from envgym.envs.tools._mcp.tasks import LEVELS, WHERE, McpTasks
+from envgym.envs.tools._mcp.tasks import WHERE, mcp_tasks
 from envgym.envs.tools._office.plans import PlannedCall
-from envgym.errors import InvalidInput, check_known
 from envgym.parsing import tool_call_action
 from envgym.records import Reply
 from envgym.tools import Tool, ToolSpec
@@ -40,7 +38,7 @@ class McpState:
     server: McpServerState
     tools: tuple[ToolSpec, ...]
     """What the server offers now."""
-    told: tuple[ToolSpec, ...]
+    announced: tuple[ToolSpec, ...]
     """What the agent has been told that it offers."""
     calls: tuple[ToolCall, ...] = ()
     """Those that have reached the server."""
@@ -74,17 +72,9 @@ class McpTools(Env[McpState]):
         """
         check_installed(WHERE)
         super().__init__(max_turns=max_turns, **options)
-        chosen, apart = names_of(servers), names_of(held_out)
-        for name in (*chosen, *apart):
-            check_known("server", name, SERVERS, where=WHERE)
-        wanted = (levels,) if isinstance(levels, int) else tuple(dict.fromkeys(levels))
-        is_level = bool(wanted) and set(wanted) <= set(LEVELS)
-        InvalidInput.unless(is_level, "levels", "be 1, 2 or 3", levels, where=WHERE, do="pass e.g. levels=2")
-        do = "name more servers, or pass held_out=()"
-        InvalidInput.unless(set(chosen) - set(apart), "servers", "leave some to train on", chosen, where=WHERE, do=do)
-        self.tasks = McpTasks(chosen, wanted, apart)
-        table = _chance()
-        self.chance_score = max(table[name][level - 1] for name in (*chosen, *apart) for level in wanted)
+        self.tasks = mcp_tasks(servers, levels, held_out)
+        table, names = _chance(), (*self.tasks.families, *self.tasks.held_out)
+        self.chance_score = max(table[name][level - 1] for name in names for level in self.tasks.levels)
 
     def begin(self, task: Task) -> str:
         """Let a server hold the records of the task, in a new session."""
@@ -118,17 +108,17 @@ class McpTools(Env[McpState]):
 
     def after_tools(self, observation: Observation) -> Reply:
         """Show the results, and which tools have come or gone in this turn."""
-        tools, told = self.state.tools, self.state.told
-        if tools == told:
+        tools, announced = self.state.tools, self.state.announced
+        if tools == announced:
             return Reply(observation=observation)
-        self.state = replace(self.state, told=tools)
-        change = Message(role=Role.USER, content=_change(told, tools))
+        self.state = replace(self.state, announced=tools)
+        change = Message(role=Role.USER, content=_change(announced, tools))
         return Reply(observation=Observation.of([*observation.messages, change]))
 
     def respond(self, action: Action) -> Reply:
         """Compare what the server holds with what was wanted; nothing that is said counts."""
-        made = content(self._server, _mapping(self.state.server.read()["tables"]))
-        missing, unwanted = (self._goal - made).total(), (made - self._goal).total()
+        actual = content(self._server, _mapping(self.state.server.read()["tables"]))
+        missing, unwanted = (self._goal - actual).total(), (actual - self._goal).total()
         is_solved = not missing and not unwanted
         parts = {"solved": float(is_solved), "missing": float(missing), "unwanted": float(unwanted)}
         text = "All as asked." if is_solved else f"Records missing: {missing}; not asked for: {unwanted}."
@@ -145,9 +135,7 @@ class McpTools(Env[McpState]):
             item = next_call(self._server, dict(self._start), self._calls, dict(now))
         return "Everything is done." if item is None else tool_call_action(item.tool, **item.arguments)
 
-    def fork_state(self) -> McpState:
-        """Share the state, which is immutable: a server is brought to it when it is needed."""
-        return self.state
+    fork_state = share_state
 
 
 def _tool(spec: ToolSpec) -> Tool:
@@ -170,8 +158,7 @@ def _change(before: Sequence[ToolSpec], after: Sequence[ToolSpec]) -> str:
 
 @cache
 def _chance() -> Mapping[str, Sequence[float]]:
-    """Return what was measured of agents that do not read: server -> reward at each level."""
-    return tomllib.loads((Path(__file__).with_name("data") / "mcp_chance.toml").read_text(encoding="utf-8"))
+    return read_toml("tools/data/mcp_chance.toml")
 
 
 def _planned(item: JsonValue) -> PlannedCall:

@@ -18,7 +18,7 @@ from envgym.envs.tools._office.plans import PlannedCall, TaskPlan, apply_calls, 
 from envgym.envs.tools._office.sampler import OfficeSampler, spoken_day
 from envgym.envs.tools._office.state import Change, OfficeState, find_changes, from_json, to_json
 from envgym.envs.tools._office.task_kinds import TASK_KINDS, TaskKind
-from envgym.errors import InvalidInput, ToolError, sentence
+from envgym.errors import InvalidInput, ToolError
 from envgym.parsing import tool_call_action
 from envgym.records import Reply
 from envgym.tools import Tool
@@ -62,7 +62,7 @@ class OfficeWork(Env[OfficeTools]):
         """
         if level is not None and (type(level) is not int or level not in LEVELS):
             do = "pass e.g. level=2"
-            raise InvalidInput(sentence("level", "be a whole number from 1 to 5 or None", level, where=_WHERE, do=do))
+            raise InvalidInput.of("level", "be a whole number from 1 to 5 or None", level, where=_WHERE, do=do)
         super().__init__(max_turns=max_turns, **options)
         self.level, self.partial_credit = level, partial_credit
         self.tasks = GeneratedTasks(self._draw, name="tools/office")
@@ -78,10 +78,9 @@ class OfficeWork(Env[OfficeTools]):
                 return _draft(rng, level, task_kind)
             except Unsuitable:
                 continue
-        raise InvalidInput(sentence("level", "leave tasks to draw", level, where=_WHERE, do="choose another level"))
+        raise InvalidInput.of("level", "leave tasks to draw", level, where=_WHERE, do="choose another level")
 
     def begin(self, task: Task) -> str:
-        """Read the office of the task."""
         self._start = from_json(_mapping(task.payload["office"]))
         self._wanted = Counter(_change(item) for item in _list(task.payload["goal"]))
         self._reads, self._writes = (_calls(task.payload[name]) for name in ("reads", "writes"))
@@ -89,17 +88,15 @@ class OfficeWork(Env[OfficeTools]):
         return task.prompt
 
     def toolset(self) -> Mapping[str, Tool]:
-        """Return the tools of all apps."""
         return office_tools()
 
     def tool_owner(self) -> object:
-        """Return the apps."""
         return self.state
 
     def respond(self, action: Action) -> Reply:
         """Compare what has changed with what was wanted; nothing that is said counts."""
-        made = find_changes(self._start, self.state.office)
-        missing, unwanted = (self._wanted - made).total(), (made - self._wanted).total()
+        changes = find_changes(self._start, self.state.office)
+        missing, unwanted = (self._wanted - changes).total(), (changes - self._wanted).total()
         done = 1 - missing / self._wanted.total()
         is_solved = not missing and not unwanted
         part = PART_SHARE * max(0.0, done - unwanted / self._wanted.total()) if self.partial_credit else 0.0
@@ -119,7 +116,6 @@ class OfficeWork(Env[OfficeTools]):
         return "Everything is done." if item is None else tool_call_action(item.tool, **item.arguments)
 
     def _next_write(self) -> PlannedCall | None:
-        """Return the next call of the plan as far as it was carried out, else one that helps."""
         now, office = self.state.office, self._start
         for item in self._writes:
             if not find_changes(office, now):
@@ -128,12 +124,12 @@ class OfficeWork(Env[OfficeTools]):
         return next((item for item in self._writes if self._helps(item)), None)
 
     def _helps(self, item: PlannedCall) -> bool:
-        made = find_changes(self._start, self.state.office)
+        changes = find_changes(self._start, self.state.office)
         try:
             then = find_changes(self._start, apply_calls(self.state.office, [item]))
         except ToolError:
             return False
-        return (self._wanted - then).total() < (self._wanted - made).total()
+        return (self._wanted - then).total() < (self._wanted - changes).total()
 
     def fork_state(self) -> OfficeTools:
         """Share the office, which is immutable."""

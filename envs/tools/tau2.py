@@ -100,11 +100,9 @@ class Tau2(Env[Tau2State]):
         return self.domain == "telecom"
 
     def toolset(self) -> Mapping[str, Tool]:
-        """Return the tools of the domain."""
         return agent_tools(self.domain)
 
     def tool_owner(self) -> object:
-        """Return the databases."""
         return self.state.databases
 
     def respond(self, action: Action) -> Reply:
@@ -119,7 +117,7 @@ class Tau2(Env[Tau2State]):
         return Reply(observation=text, reward=reward, terminated=True)
 
     def _answer_of_user(self) -> str:
-        """Return what the user says next, after using the phone where it is asked for. Raises: PartyFailure."""
+        """Return the user's next message, after using the phone if it is asked for. Raises: PartyFailure."""
         for _ in range(MAX_PHONE_TURNS):
             message = self._user.reply(self.state.heard)
             calls = message.tool_calls
@@ -209,7 +207,6 @@ def _raw_task(domain: str, name: str) -> JsonObject:
 
 
 def _scenario(raw: JsonObject) -> Mapping[str, Any]:
-    """Return what the user knows and wants."""
     scenario = raw["user_scenario"]
     assert isinstance(scenario, Mapping), "as the wheel's files are written"
     instructions = scenario["instructions"]
@@ -218,7 +215,6 @@ def _scenario(raw: JsonObject) -> Mapping[str, Any]:
 
 
 def _user_prompt(raw: JsonObject, *, has_phone: bool) -> str:
-    """Return what a policy is told that plays the user."""
     scenario = raw["user_scenario"]
     assert isinstance(scenario, Mapping), "as the wheel's files are written"
     parts = [_USER_ROLE, *([f"Persona: {scenario['persona']}"] if scenario.get("persona") else [])]

@@ -12,10 +12,11 @@ import weakref
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from threading import Lock, Thread
+from threading import Lock
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from envgym.errors import EnvFailure, InvalidInput, sentence
+from envgym.errors import EnvFailure, InvalidInput
+from envgym.runtime.event_loop import LoopThread
 
 if TYPE_CHECKING:
     from playwright.async_api import Browser, BrowserContext, Page, Playwright
@@ -41,19 +42,17 @@ def check_browser(where: str) -> None:
     """See that a browser can be started. Raises: InvalidInput: Playwright or Chromium is missing."""
     if find_spec("playwright") is None:
         do = "pip install 'envgym[web]'"
-        raise InvalidInput(sentence("the browser driver", "be installed", "no playwright", where=where, do=do))
+        raise InvalidInput.of("the browser driver", "be installed", "no playwright", where=where, do=do)
     if _command() is None and not _has_downloaded():
         do = "install it (Debian: apt-get install chromium; elsewhere: playwright install chromium)"
-        raise InvalidInput(sentence("a Chromium browser", "be installed", "none", where=where, do=do))
+        raise InvalidInput.of("a Chromium browser", "be installed", "none", where=where, do=do)
 
 
 def _command() -> str | None:
-    """Return the path of an installed Chromium."""
     return next(filter(None, map(shutil.which, COMMANDS)), None)
 
 
 def _has_downloaded() -> bool:
-    """Return whether Playwright has a Chromium of its own."""
     homes = (os.environ.get("PLAYWRIGHT_BROWSERS_PATH"), "~/.cache/ms-playwright", "~/Library/Caches/ms-playwright")
     return any(any(Path(home).expanduser().glob("chromium*/chrome*")) for home in homes if home)
 
@@ -75,7 +74,6 @@ class Tab:
 
     @property
     def is_open(self) -> bool:
-        """Whether there is a page that lives, as far as is known."""
         return self._page is not None and self._owner is _owner() and self._owner.is_alive(self._page)
 
     def run(self, job: "Callable[[Page], Awaitable[ResultT]]", *, limit_s: float = LIMIT_S) -> ResultT:
@@ -111,18 +109,17 @@ class _BrowserThread:
 
     def __init__(self) -> None:
         self._pid = os.getpid()
-        self._loop = asyncio.new_event_loop()
+        self._loop = LoopThread("envgym-browser")
         self._lock = asyncio.Lock()
         self._playwright: Playwright | None = None
         self._browser: Browser | None = None
         self._crashed: weakref.WeakSet[Page] = weakref.WeakSet()
-        Thread(target=self._loop.run_forever, name="envgym-browser", daemon=True).start()
 
     def submit(self, work: Coroutine[Any, Any, ResultT], limit_s: float) -> ResultT:
         """Run work in the thread and wait. Raises: EnvFailure: it failed or took too long."""
         from playwright.async_api import Error
 
-        future = asyncio.run_coroutine_threadsafe(asyncio.wait_for(work, limit_s), self._loop)
+        future = self._loop.begin(asyncio.wait_for(work, limit_s))
         try:
             return future.result()
         except TimeoutError:
@@ -134,7 +131,6 @@ class _BrowserThread:
             raise
 
     def is_alive(self, page: "Page") -> bool:
-        """Return whether the page can be used, as far as is known."""
         browser = self._browser
         is_lost = browser is None or not browser.is_connected() or page.context.browser is not browser
         return not is_lost and not page.is_closed() and page not in self._crashed
@@ -163,9 +159,8 @@ class _BrowserThread:
         return self._browser
 
     def release(self, context: "BrowserContext") -> None:
-        """Close a context, without waiting for it."""
-        if self._loop.is_running():
-            asyncio.run_coroutine_threadsafe(self._close(context), self._loop)
+        if self._loop.is_running:
+            self._loop.begin(self._close(context))
 
     async def _close(self, context: "BrowserContext") -> None:
         """Close a context; where a page hangs so that it cannot be closed, close the browser."""
@@ -190,11 +185,9 @@ class _BrowserThread:
             await asyncio.gather(asyncio.wait_for(close(), CLOSE_LIMIT_S), return_exceptions=True)
 
     def shut_down(self) -> None:
-        """Close the browser and end the thread; in a forked process there is neither."""
-        if os.getpid() != self._pid:
-            return
-        asyncio.run_coroutine_threadsafe(self._stop(), self._loop).result(4 * CLOSE_LIMIT_S)
-        self._loop.call_soon_threadsafe(self._loop.stop)
+        """Close the browser, as the process ends; in a forked process there is none."""
+        if os.getpid() == self._pid:
+            self._loop.begin(self._stop()).result(4 * CLOSE_LIMIT_S)
 
 
 async def _applied(job: "Callable[[Page], Awaitable[ResultT]]", page: "Page") -> ResultT:
@@ -202,7 +195,6 @@ async def _applied(job: "Callable[[Page], Awaitable[ResultT]]", page: "Page") ->
 
 
 def _close_soon(page: "Page") -> None:
-    """Close a window that nobody asked for."""
     task = asyncio.ensure_future(page.close())
     task.add_done_callback(lambda done: done.exception())
 

@@ -73,11 +73,10 @@ class PageCommand:
 
     @property
     def places(self) -> tuple[ElementPoint, ...]:
-        """The elements it names."""
         return tuple(place for place in (self.start, self.end) if place is not None)
 
     def for_page(self) -> JsonObject:
-        """Return what the page's script takes; a drag onto the same element goes from its first corner to its last."""
+        """Return the script's arguments; a drag onto the same element goes from its first corner to its last."""
         is_mark = self.start is not None and self.start == self.end and self.start.x is None
         return {
             "from": {**self.start._asdict(), "part": "first" if is_mark else "middle"} if self.start else None,
@@ -112,10 +111,10 @@ _STRINGS: Final = re.compile(r'"(?:[^"\\]|\\.)*"')
 def parse_command(text: str) -> PageCommand:
     """Read the one line of `text` that is an action. Raises: ActionRefused: there is not exactly one."""
     lines = [line.strip(_BLANK) for line in text.split("\n")]
-    found = [line for line in lines if line.partition(" ")[0].lower() in _FORMS]
-    if len(found) != 1:
+    commands = [line for line in lines if line.partition(" ")[0].lower() in _FORMS]
+    if len(commands) != 1:
         raise ActionRefused(HINT)
-    name, _, rest = found[0].partition(" ")
+    name, _, rest = commands[0].partition(" ")
     name = name.lower()
     match = re.fullmatch(_FORMS[name], rest.strip(_BLANK), re.DOTALL)
     if match is None:
@@ -150,7 +149,7 @@ def _place(id: str, x: str | None = None, y: str | None = None) -> ElementPoint:
 
 
 def _plain(text: str | None) -> str:
-    """Return what a quoted text says, and any other text as it is."""
+    """Return the content of a quoted text, and any other text as it is."""
     text = (text or "").strip(_BLANK)
     if _STRINGS.fullmatch(text):
         try:

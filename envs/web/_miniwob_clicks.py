@@ -87,9 +87,9 @@ def _contact(view: PageView) -> str:
 
 def _search(view: PageView) -> str:
     """Search, turn to the page, take the nth result: there are three on each."""
-    field, wanted = first(view, *FIELDS), quoted_in(view.task)[0]
-    if field.value != wanted:
-        return fill(field, wanted)
+    field, query = first(view, *FIELDS), quoted_in(view.task)[0]
+    if field.value != query:
+        return fill(field, query)
     links = every(view, "link")
     if not links:
         return submit(view, "Search")
@@ -100,7 +100,6 @@ def _search(view: PageView) -> str:
 
 
 def _agreement(view: PageView) -> str:
-    """Read to the end and sign, where that is asked; then agree or cancel."""
     name, *button = quoted_in(view.task) or [""]
     long, *field = every(view, "textbox")
     at, end = long.scrolled or (0, 0)

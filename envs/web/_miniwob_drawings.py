@@ -39,7 +39,6 @@ def _color(word: str) -> str:
 
 
 def _fits(node: PageElement, words: list[str]) -> bool:
-    """Whether a shape is what words such as large, red, circles, item say."""
     for word in words:
         kind = word.removesuffix("s")
         if kind in ("large", "small"):
@@ -130,7 +129,6 @@ def _direction(view: PageView) -> list[str]:
 
 
 def _contained(view: PageView) -> list[str]:
-    """Drag all shapes of a kind into the box, side by side."""
     words = found_in(r"all (.*?) into", view.task).split()
     *shapes, container = every(view, "circle", "polygon", "rect")
     return list(_packed([shape for shape in shapes if _fits(shape, words)], container))
@@ -146,10 +144,10 @@ def _sorted_boxes(view: PageView) -> list[str]:
     words = found_in(r"all (.*?) into", view.task).split()
     *shapes, left, right = every(view, "circle", "polygon", "rect")
     is_left = "into the left" in view.task
-    wanted = [shape for shape in shapes if _fits(shape, words)]
-    others = [shape for shape in shapes if shape not in wanted]
+    targets = [shape for shape in shapes if _fits(shape, words)]
+    others = [shape for shape in shapes if shape not in targets]
     here, there = (left, right) if is_left else (right, left)
-    return [*_packed(wanted, here), *_packed(others, there)]
+    return [*_packed(targets, here), *_packed(others, there)]
 
 
 def _items(view: PageView) -> list[str]:

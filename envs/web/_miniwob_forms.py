@@ -78,18 +78,16 @@ def _unknown(view: PageView) -> list[str]:
 
 
 def _movie(view: PageView) -> str:
-    """Fill each field as its label says: there is one for each, before or after it."""
     genre, director, year = re.findall(r"for (\w+) movies directed by (\w+) from year (\d+)", view.task)[0]
-    wanted = {"genre": genre, "director": director, "year": year, "date": year}
-    names = (next((word for word in wanted if word in node.name.lower()), "") for node in view.nodes)
+    values = {"genre": genre, "director": director, "year": year, "date": year}
+    names = (next((word for word in values if word in node.name.lower()), "") for node in view.nodes)
     for field, name in zip(every(view, "textbox"), filter(None, names), strict=True):
-        if field.value != wanted[name]:
-            return fill(field, wanted[name])
+        if field.value != values[name]:
+            return fill(field, values[name])
     return click(every(view, "clickable", "button")[-1])
 
 
 def _login(view: PageView) -> str:
-    """Close the window that may come in between."""
     cancel = every(view, "button", name="Cancel")
     return click(cancel[0]) if cancel else _popup_form(view)
 
@@ -98,22 +96,21 @@ _popup_form = enter(lambda view: quoted_in(view.task), "OK")
 
 
 def _choice(view: PageView) -> str:
-    wanted = found_in(r"Select (.*?) from the", view.task).split(", ")
+    options = found_in(r"Select (.*?) from the", view.task).split(", ")
     box = first(view, "combobox")
-    return submit(view) if sorted((box.value or "").split(", ")) == sorted(wanted) else select(box, *wanted)
+    return submit(view) if sorted((box.value or "").split(", ")) == sorted(options) else select(box, *options)
 
 
 _MONTHS = tuple(month_name)[1:]
 
 
 def _calendar(view: PageView) -> str:
-    """Open the calendar, turn to the month, take the day."""
     month, day, year = map(int, re.findall(r"(\d\d)/(\d\d)/(\d{4})", view.task)[0])
     field = first(view, "textbox")
     if field.value:
         return submit(view)
-    shown = " ".join(node.name for node in view.nodes)
-    match = re.search(rf"({'|'.join(_MONTHS)}) (\d{{4}})", shown)
+    text = " ".join(node.name for node in view.nodes)
+    match = re.search(rf"({'|'.join(_MONTHS)}) (\d{{4}})", text)
     if match is None:
         return click(field)
     there = 12 * int(match[2]) + _MONTHS.index(match[1]) + 1
@@ -123,7 +120,6 @@ def _calendar(view: PageView) -> str:
 
 
 def _autocomplete(view: PageView) -> str:
-    """Type the beginning, take an offer with the right end, which may be all that was typed."""
     start, *end = quoted_in(view.task)
     field = first(view, "textbox")
     value = field.value or ""
@@ -138,14 +134,14 @@ def _autocomplete(view: PageView) -> str:
 def _guess(view: PageView) -> str:
     """Halve what is left: the last answer says on which side, the earlier guesses how far."""
     guesses = [int(action.split('"')[1]) for action in view.past if action.startswith("fill")]
-    told = " ".join(texts(view))
+    text = " ".join(texts(view))
     is_new = bool(view.past) and view.past[-1].startswith("fill")
     if is_new:
         return submit(view)
     low, high = -1, 10
     if guesses:
         last = guesses[-1]
-        if "higher" in told:
+        if "higher" in text:
             low, high = last, min([guess for guess in guesses if guess > last], default=10)
         else:
             low, high = max([guess for guess in guesses if guess < last], default=-1), last
@@ -153,7 +149,7 @@ def _guess(view: PageView) -> str:
 
 
 def _generate(view: PageView) -> str:
-    shown = next((int(name) for name in texts(view) if re.fullmatch(r"\d+", name)), None)
+    current = next((int(name) for name in texts(view) if re.fullmatch(r"\d+", name)), None)
     bound = int(re.sub(r"\D", "", view.task) or 0)
     tests: dict[str, Callable[[int], bool]] = {
         "less": lambda number: number < bound,
@@ -162,7 +158,7 @@ def _generate(view: PageView) -> str:
         "even": lambda number: number % 2 == 0,
     }
     fits = leading(test for word, test in tests.items() if word in view.task)
-    return submit(view) if shown is not None and fits(shown) else click(first(view, "button", name="Generate"))
+    return submit(view) if current is not None and fits(current) else click(first(view, "button", name="Generate"))
 
 
 def _greatest(view: PageView) -> Iterator[str]:
@@ -182,21 +178,21 @@ def _parities(view: PageView) -> Iterator[str]:
 # ---- sliders ------------------------------------------------------------------------------------------------------
 
 
-def _slides(view: PageView, wanted: Sequence[int]) -> str | None:
+def _slides(view: PageView, values: Sequence[int]) -> str | None:
     """Move the first slider that is wrong by its keys, or return None."""
     nodes = [node for node in view.nodes if node.id is not None]
     handles = [node for node in nodes if "ui-slider-handle" in node.name]
-    for handle, value in zip(handles, wanted, strict=True):
-        told = leading(node for node in nodes[nodes.index(handle) :] if re.fullmatch(r"-?\d+", node.name))
-        missing = value - int(told.name)
+    for handle, value in zip(handles, values, strict=True):
+        label = leading(node for node in nodes[nodes.index(handle) :] if re.fullmatch(r"-?\d+", node.name))
+        missing = value - int(label.name)
         if missing:
             return press(handle, *["ArrowRight" if missing > 0 else "ArrowLeft"] * min(abs(missing), 100))
     return None
 
 
 def _slider(view: PageView) -> str:
-    wanted = re.findall(r"-?\d+", found_in(r"(?:Select|combination) (\[?[-\d,]+)", view.task))
-    return _slides(view, [int(number) for number in wanted]) or submit(view)
+    numbers = re.findall(r"-?\d+", found_in(r"(?:Select|combination) (\[?[-\d,]+)", view.task))
+    return _slides(view, [int(number) for number in numbers]) or submit(view)
 
 
 def _slider_and_box(view: PageView) -> str:
@@ -240,10 +236,10 @@ def _terminal(view: PageView) -> str:
     field = first(view, "textbox")
     if not view.past:
         return press(field, *"ls", "Enter")
-    wanted = found_in(r"extension (\S+)$", view.task) if "extension ." in view.task else ""
+    extension = found_in(r"extension (\S+)$", view.task) if "extension ." in view.task else ""
     files = [name for line in texts(view) for name in line.split() if re.fullmatch(r"[\w.]+", name)]
     listed = files[files.index("ls") + 1 :] if "ls" in files else files
-    name = leading(f for f in listed if (f.endswith(wanted) if wanted else "." not in f) and f != "user")
+    name = leading(f for f in listed if (f.endswith(extension) if extension else "." not in f) and f != "user")
     return press(field, "r", "m", "Space", *name, "Enter")
 
 

@@ -32,7 +32,6 @@ def _near(view: PageView, sender: str) -> Iterator[PageElement]:
 
 
 def _mail(view: PageView) -> str:
-    """Mark, delete, answer or forward."""
     by = found_in(r"(?:email by|from) (\w[\w-]*)", view.task)
     for word, icon in (("important", "star"), ("delete", "trash")):
         if word in view.task:
@@ -51,7 +50,6 @@ _ICONS = {"Reply": "reply", "Retweet": "retweet", "Like": "like", "Share": "shar
 
 
 def _posts(view: PageView, user: str) -> Iterator[tuple[PageElement, ...]]:
-    """Yield the parts of each post by a user."""
     nodes = [node for node in view.nodes if node.id is not None]
     heads = [place for place, node in enumerate(nodes) if node.role == "text" and "@" in node.name]
     for head, end in zip(heads, [*heads[1:], len(nodes)], strict=True):
@@ -70,7 +68,6 @@ def _post(view: PageView) -> str:
 
 
 def _marks(view: PageView) -> list[str]:
-    """Click the same button of several posts."""
     user, icon = found_in(r"by (@\S+)", view.task), _ICONS[quoted_in(view.task)[0]]
     buttons = [node for post in _posts(view, user) for node in post if icon in node.name.split()]
     count = re.search(r"on (\d+) post", view.task)

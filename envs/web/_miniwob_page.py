@@ -12,7 +12,7 @@ from envgym.core.json_types import JsonObject, JsonValue
 from envgym.envs.web._browser import Tab
 from envgym.envs.web._miniwob_actions import PageCommand
 from envgym.envs.web._miniwob_view import PageView
-from envgym.errors import EnvFailure, InvalidInput, sentence
+from envgym.errors import EnvFailure, InvalidInput
 
 if TYPE_CHECKING:
     from playwright.async_api import Page
@@ -47,7 +47,7 @@ def folder() -> Path:
     except PackageNotFoundError:
         do = "pip install 'envgym[web]'"
         got, where = "no miniwob", "web/miniwob-v0"
-        raise InvalidInput(sentence("the pages of MiniWoB", "be installed", got, where=where, do=do)) from None
+        raise InvalidInput.of("the pages of MiniWoB", "be installed", got, where=where, do=do) from None
     return Path(str(wheel.locate_file("miniwob"))) / "html" / "miniwob"
 
 
@@ -148,7 +148,6 @@ class MiniWobPage:
         return PageView.read(view.page, text, [*view.past, str(command)])
 
     def screenshot(self) -> bytes:
-        """Return the page as a PNG, without MiniWoB's own display beside it."""
         picture: bytes = self._tab.run(
             lambda page: page.screenshot(clip={"x": 0, "y": 0, "width": 160, "height": 210}), limit_s=self._limit_s
         )
@@ -202,7 +201,6 @@ async def _move(page: "Page", place: JsonValue, steps: int = 1) -> bool:
 
 
 async def _mouse(page: "Page", command: PageCommand) -> str:
-    """Click, hover or drag."""
     places = command.for_page()
     if not await _move(page, places["from"]):
         return await _act(page, command)  # which says that it is gone

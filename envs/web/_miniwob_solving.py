@@ -30,10 +30,10 @@ def every(view: PageView, *roles: str, name: str | None = None) -> list[PageElem
 
 def first(view: PageView, *roles: str, name: str | None = None) -> PageElement:
     """Return the first of them. Raises: ElementMissing: there is none."""
-    found = every(view, *roles, name=name)
-    if not found:
+    elements = every(view, *roles, name=name)
+    if not elements:
         raise ElementMissing(f"no {' or '.join(roles) or 'element'} {name or ''} on {view.page}")
-    return found[0]
+    return elements[0]
 
 
 def leading(candidates: Iterable[FoundT]) -> FoundT:
@@ -49,12 +49,12 @@ def texts(view: PageView) -> list[str]:
 
 
 def quoted_in(task: str) -> list[str]:
-    """Return what stands between quotation marks."""
+    """Return the texts between quotation marks."""
     return re.findall(r'"([^"]*)"', task)
 
 
 def found_in(pattern: str, text: str) -> str:
-    """Return what the group of a pattern matches. Raises: ElementMissing: nothing."""
+    """Return the text that the group of a pattern matches. Raises: ElementMissing: there is no match."""
     match = re.search(pattern, text)
     if match is None:
         raise ElementMissing(f"{pattern} is not in {text}")
@@ -119,8 +119,8 @@ def undone(view: PageView, actions: Iterable[str]) -> str | None:
 
 def submit(view: PageView, *names: str) -> str:
     """Click the button that ends it."""
-    wanted = names or ("Submit",)
-    return click(next((node for node in every(view, "button", "clickable") if node.name in wanted), _nothing))
+    labels = names or ("Submit",)
+    return click(next((node for node in every(view, "button", "clickable") if node.name in labels), _nothing))
 
 
 _nothing = PageElement(id=0, role="", name="")
@@ -148,8 +148,8 @@ def check(names_of: Callable[[str], Sequence[str]]) -> Oracle:
     """Check the boxes of some names, and no others, then submit."""
 
     def solve(view: PageView) -> str:
-        wanted = names_of(view.task)
-        wrong = [box for box in every(view, "checkbox", "radio") if box.checked != (box.name in wanted)]
+        labels = names_of(view.task)
+        wrong = [box for box in every(view, "checkbox", "radio") if box.checked != (box.name in labels)]
         boxes = [box for box in wrong if box.role == "checkbox" or not box.checked]
         return click(boxes[0]) if boxes else submit(view)
 
@@ -172,9 +172,9 @@ def open_until(wanted_of: Callable[[PageView], PageElement | None], *covers: str
     """Click what is wanted; while it is not to be seen, click the next cover that was not clicked before."""
 
     def solve(view: PageView) -> str:
-        wanted = wanted_of(view)
-        if wanted is not None:
-            return click(wanted)
+        target = wanted_of(view)
+        if target is not None:
+            return click(target)
         closed = (click(node) for node in every(view, *covers) if not node.expanded)
         return undone(view, closed) or click(_nothing)
 

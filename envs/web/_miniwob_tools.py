@@ -1,17 +1,17 @@
 """The actions on a page as typed tools, beside those in text."""
 
-from abc import ABC, abstractmethod
+from collections.abc import Callable
 
 from envgym.envs.web._miniwob_actions import ElementPoint, PageCommand
 from envgym.tools import tool
 
 
-class PageTools(ABC):
-    """What an agent can call."""
+class PageTools:
+    """What an agent can call: each call is a command of the page."""
 
-    @abstractmethod
-    def _call(self, command: PageCommand) -> str:
-        """Do an action, and say so. Raises: ToolError: it cannot be done."""
+    def __init__(self, call: Callable[[PageCommand], str]) -> None:
+        """Send commands to `call`, which returns what the agent is shown. It raises ToolError for a refused command."""
+        self._call = call
 
     @tool
     def click(self, element: int, x: float | None = None, y: float | None = None) -> str:

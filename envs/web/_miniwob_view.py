@@ -58,7 +58,6 @@ class PageElement:
 
     @classmethod
     def read(cls, data: JsonObject) -> Self:
-        """Read what the page's script wrote."""
         fields: dict[str, Any] = dict(data)  # checked by the types of the script alone: it is ours
         fields.setdefault("id", None)
         for name in ("options", "scrolled", "box"):
@@ -69,7 +68,6 @@ class PageElement:
         return cls(**fields)
 
     def __str__(self) -> str:
-        """Write the element in one line."""
         return "".join(self._parts())
 
     def _parts(self) -> Iterator[str]:
@@ -121,7 +119,6 @@ class PageView:
 
     @classmethod
     def read(cls, page: str, text: str, past: Sequence[str] = ()) -> Self:
-        """Read what the page's script wrote."""
         data = json.loads(text)
         return cls(
             page=page,
@@ -135,7 +132,6 @@ class PageView:
         )
 
     def node(self, id: int) -> PageElement | None:
-        """Return the element of a number."""
         return next((node for node in self.nodes if node.id == id), None)
 
     def noting(self, note: str) -> Self:
@@ -146,14 +142,14 @@ class PageView:
 def show_elements(view: PageView, before: PageView | None = None, *, changes_only: bool = False) -> str:
     """Write a page for the agent; a star marks what is new or changed since `before`."""
     lines = [*view.notes, f"Task: {view.task}"]
-    known = {node.id: node for node in before.nodes} if before is not None else {}
-    marked = [(node, before is not None and known.get(node.id) != node) for node in view.nodes]
-    kept = [(node, is_new) for node, is_new in marked if is_new or not changes_only or before is None]
-    lines += [f"{'*' if is_new and node.id is not None else ''}{node}" for node, is_new in kept[:MAX_LINES]]
-    if len(kept) > MAX_LINES:
-        lines.append(f"({len(kept) - MAX_LINES} more elements)")
+    previous = {node.id: node for node in before.nodes} if before is not None else {}
+    marked = [(node, before is not None and previous.get(node.id) != node) for node in view.nodes]
+    listed = [(node, is_new) for node, is_new in marked if is_new or not changes_only or before is None]
+    lines += [f"{'*' if is_new and node.id is not None else ''}{node}" for node, is_new in listed[:MAX_LINES]]
+    if len(listed) > MAX_LINES:
+        lines.append(f"({len(listed) - MAX_LINES} more elements)")
     present = {node.id for node in view.nodes}
-    gone = [f"[{id}]" for id in known if id is not None and id not in present]
+    gone = [f"[{id}]" for id in previous if id is not None and id not in present]
     if gone:
         lines.append(f"Gone: {' '.join(gone)}")
     elif changes_only and before is not None and not any(is_new for _, is_new in marked):

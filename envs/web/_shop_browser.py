@@ -99,7 +99,6 @@ class BrowserShop:
 
 
 def _check(answer: "Response | None") -> None:
-    """See that the store has answered. Raises: EnvFailure: it has not."""
     if answer is None or not answer.ok:
         raise EnvFailure(f"The store answers {answer.status if answer else 'nothing'} instead of a page.")
 

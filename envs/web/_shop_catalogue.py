@@ -3,20 +3,18 @@
 Owns the products alone; knows nothing of pages, carts or goals.
 """
 
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from envgym.core.json_types import JsonValue, content_hash
+from envgym.envs.data_files import read_toml
 from envgym.envs.web._shop_search import SearchIndex
 from envgym.seeds import generator
 
-_TABLE = Path(__file__).parent / "data" / "shop.toml"
 FIRST_NUMBER, LAST_NUMBER = 1000, 9999
 """Products are P1000 to P9999."""
 MIN_ATTRIBUTES, MAX_ATTRIBUTES = 4, 6
@@ -65,9 +63,8 @@ class Product:
     """Price without any surcharge."""
     rating: str
 
-    def price(self, chosen: Mapping[str, str]) -> int:
-        """Return the price in cents with the chosen options."""
-        return self.cents + sum(self.options[name].prices[value] for name, value in chosen.items())
+    def price(self, choices: Mapping[str, str]) -> int:
+        return self.cents + sum(self.options[name].prices[value] for name, value in choices.items())
 
 
 @dataclass(frozen=True)
@@ -79,16 +76,14 @@ class Catalogue:
 
     @cached_property
     def index(self) -> SearchIndex:
-        """The search over titles, categories and features."""
         return SearchIndex({product.id: _words(product) for product in self.products.values()})
 
     @cached_property
     def by_type(self) -> Mapping[str, tuple[Product, ...]]:
-        """The products of each type."""
-        found: dict[str, tuple[Product, ...]] = {}
+        by_type: dict[str, tuple[Product, ...]] = {}
         for product in self.products.values():
-            found[product.kind.name] = (*found.get(product.kind.name, ()), product)
-        return found
+            by_type[product.kind.name] = (*by_type.get(product.kind.name, ()), product)
+        return by_type
 
     @cached_property
     def fingerprint(self) -> str:
@@ -112,13 +107,13 @@ def catalogue(store: int, size: int) -> Catalogue:
         (category, name, prices) for category in table["category"] for name, prices in category["types"].items()
     ]
     numbers = rng.permutation(np.arange(FIRST_NUMBER, LAST_NUMBER + 1))[:size].tolist()
-    drawn = (_product(rng, f"P{number}", *categories[at % len(categories)], table) for at, number in enumerate(numbers))
-    return Catalogue(store, {product.id: product for product in sorted(drawn, key=lambda product: product.id)})
+    goods = (_product(rng, f"P{number}", *categories[at % len(categories)], table) for at, number in enumerate(numbers))
+    return Catalogue(store, {product.id: product for product in sorted(goods, key=lambda product: product.id)})
 
 
 @lru_cache(maxsize=1)
 def _table() -> dict[str, Any]:  # Any: decoded TOML, our own file
-    return tomllib.loads(_TABLE.read_text(encoding="utf-8"))
+    return read_toml("web/data/shop.toml")
 
 
 def _product(
@@ -129,7 +124,6 @@ def _product(
     prices: Sequence[int],
     table: Mapping[str, Any],
 ) -> Product:
-    """Draw one product of a kind."""
     kind = ProductKind(department=category["department"], category=category["name"], name=name)
     brand, line, material = (_one(rng, words) for words in (table["brands"], table["series"], category["materials"]))
     attributes = _some(rng, category["attributes"], MIN_ATTRIBUTES, MAX_ATTRIBUTES)
@@ -151,9 +145,9 @@ def _product(
 
 
 def _option(rng: np.random.Generator, name: str, values: Mapping[str, Any], cents: int) -> ProductOption:
-    kept = set(_some(rng, values["values"], MIN_VALUES, MAX_VALUES))
+    subset = set(_some(rng, values["values"], MIN_VALUES, MAX_VALUES))
     step = round(cents * RISE / 50) * 50 if values.get("rising") else 0
-    ordered = [value for value in values["values"] if value in kept]
+    ordered = [value for value in values["values"] if value in subset]
     return ProductOption(name=name, prices={value: rank * step for rank, value in enumerate(ordered)})
 
 
@@ -162,7 +156,6 @@ def _one(rng: np.random.Generator, words: Sequence[str]) -> str:
 
 
 def _some(rng: np.random.Generator, words: Sequence[str], low: int, high: int) -> tuple[str, ...]:
-    """Return `low` to `high` of the words, in random order."""
     order = rng.permutation(len(words))[: int(rng.integers(low, high + 1))]
     return tuple(words[place] for place in order.tolist())
 
@@ -172,7 +165,6 @@ def _titled(words: str) -> str:
 
 
 def _words(product: Product) -> str:
-    """Return what the search reads."""
     kind = product.kind
     title = f"{product.title} " * _TITLE_WEIGHT
     return f"{title} {kind.department} {kind.category} {kind.name} {product.about} {' '.join(product.features)}"

@@ -19,9 +19,7 @@ class ShopView:
 class ShopClient(Protocol):
     """How an env reaches the store; used by one env."""
 
-    def enter(self, visit: ShopVisit) -> ShopView:
-        """Open the page of a visit, a new one or one that goes on."""
-        ...
+    def enter(self, visit: ShopVisit) -> ShopView: ...
 
     def act(self, view: ShopView, act: PageAction) -> ShopView:
         """Do what `seen.page` offers. Raises: InfrastructureError: the store cannot be reached."""
@@ -44,11 +42,9 @@ class TextShop:
     products: int
 
     def enter(self, visit: ShopVisit) -> ShopView:
-        """Show the page of a visit."""
         return ShopView(visit, current_page(catalogue(self.store, self.products), visit))
 
     def act(self, view: ShopView, act: PageAction) -> ShopView:
-        """Change the visit and show its page."""
         return self.enter(apply_action(catalogue(self.store, self.products), view.visit, act))
 
     def fresh(self) -> Self:

@@ -11,7 +11,7 @@ from envgym.core.tasks import Split, Task, split_of
 from envgym.core.turns import Scored
 from envgym.envs.web._shop_catalogue import Catalogue, Product, ProductKind, catalogue
 from envgym.envs.web._shop_store import CartItem, dollars
-from envgym.errors import InvalidInput, sentence
+from envgym.errors import InvalidInput
 from envgym.seeds import generator
 
 GRID_CENTS, GRID_STEPS = 500, 4
@@ -32,7 +32,6 @@ class GoalItem:
 
     @property
     def payload(self) -> dict[str, JsonValue]:
-        """The goal as JSON, equal for equal goals."""
         return {**self.content, "limit": self.limit}
 
     @property
@@ -61,7 +60,7 @@ class GoalMatch:
     reward: float
 
 
-def match_item(goal: GoalItem, kind: ProductKind, product: Product, chosen: Mapping[str, str]) -> GoalMatch:
+def match_item(goal: GoalItem, kind: ProductKind, product: Product, choices: Mapping[str, str]) -> GoalMatch:
     """Compare a product, with its options as chosen, to a goal of the type `kind`.
 
     r = r_type (|A ∩ A*| + |O ∩ O*| + [price <= limit]) / (|A*| + |O*| + 1), with A* and O* the attributes and options
@@ -78,8 +77,8 @@ def match_item(goal: GoalItem, kind: ProductKind, product: Product, chosen: Mapp
     else:
         r_type = SAME_CATEGORY if bought.category == kind.category else SAME_DEPARTMENT
     attributes = len(product.attributes.intersection(goal.attributes))
-    options = sum(chosen.get(name) == value for name, value in goal.options.items())
-    is_cheap = product.price(chosen) <= goal.limit
+    options = sum(choices.get(name) == value for name, value in goal.options.items())
+    is_cheap = product.price(choices) <= goal.limit
     requested = len(goal.attributes) + len(goal.options) + 1
     return GoalMatch(
         type=r_type,
@@ -93,7 +92,7 @@ def match_item(goal: GoalItem, kind: ProductKind, product: Product, chosen: Mapp
 def order_reward(
     shop: Catalogue, goals: Sequence[GoalItem], cart: Sequence[CartItem], *, all_or_nothing: bool
 ) -> Scored:
-    """Return what an order is worth: the best assignment of cart items to goals, over the larger of both numbers.
+    """Return the score of an order: the best assignment of cart items to goals, over the larger of both numbers.
 
     R = max over one-to-one assignments of sum r(item, goal) / max(items, goals). For one goal and one item that is
     WebShop's r; buying k things in the hope that one is right earns at most a k-th of it.
@@ -101,7 +100,7 @@ def order_reward(
     kinds = [shop.by_type[goal.type][0].kind for goal in goals]
     table = [
         [
-            match_item(goal, kind, shop.products[cart_item.product], dict(cart_item.chosen))
+            match_item(goal, kind, shop.products[cart_item.product], dict(cart_item.choices))
             for goal, kind in zip(goals, kinds, strict=True)
         ]
         for cart_item in cart
@@ -136,9 +135,8 @@ def cheapest(product: Product, requested: Mapping[str, str]) -> dict[str, str]:
 def target(shop: Catalogue, goal: GoalItem) -> Product:
     """Return the cheapest product that meets the goal. Raises: InvalidInput: none does."""
     meeting = [product for product in shop.by_type.get(goal.type, ()) if goal.met_by(product)]
-    if not meeting:
-        got, do = goal.type, "take the task from an env with the same store and products"
-        raise InvalidInput(sentence("goal", "be met by a product", got, where="web/shop-v0", do=do))
+    got, do = goal.type, "take the task from an env with the same store and products"
+    InvalidInput.unless(meeting, "goal", "be met by a product", got, where="web/shop-v0", do=do)
     return min(meeting, key=lambda product: (product.price(cheapest(product, goal.options)), product.id))
 
 
@@ -168,7 +166,6 @@ class ShopTasks:
     items: int
 
     def size(self, split: Split) -> None:
-        """Return None: the supply does not end."""
         return
 
     def task(self, split: Split, index: int) -> Task:
@@ -185,17 +182,16 @@ class ShopTasks:
             if len(goals) == self.items:
                 break
         assert len(goals) == self.items, "both sides hold types enough"
-        chosen = [goals[name] for name in sorted(goals)]
+        items = [goals[name] for name in sorted(goals)]
         return Task(
             id=f"{split}/{index}",
-            prompt=describe_goals(rng, chosen),
-            payload={"catalogue": shop.fingerprint, "wishes": [goal.payload for goal in chosen]},
+            prompt=describe_goals(rng, items),
+            payload={"catalogue": shop.fingerprint, "wishes": [goal.payload for goal in items]},
             split=split,
             metadata={"store": self.store, "items": self.items},
         )
 
     def _draw(self, rng: np.random.Generator, shop: Catalogue) -> GoalItem:
-        """Draw a product and ask for some of what it is."""
         product = list(shop.products.values())[int(rng.integers(len(shop.products)))]
         names = _some(rng, list(product.options), self.options)
         options = {name: _some(rng, list(product.options[name].prices), 1)[0] for name in sorted(names)}
@@ -222,7 +218,6 @@ def describe_goals(rng: np.random.Generator, goals: Sequence[GoalItem]) -> str:
 
 
 def _describe_item(goal: GoalItem, limit: str) -> str:
-    """Write one goal, such as `a desk lamp (dimmable; oak) with finish: copper, for at most $40.00`."""
     article = "" if goal.type[-1] == "s" != goal.type[-2] else "an " if goal.type[0] in "aeiou" else "a "
     attributes = f" ({'; '.join(goal.attributes)})" if goal.attributes else ""
     options = " and ".join(f"{name}: {value}" for name, value in goal.options.items())

@@ -30,11 +30,10 @@ def next_act(shop: Catalogue, visit: ShopVisit, goals: Sequence[GoalItem]) -> Pa
 
 
 def _towards(shop: Catalogue, visit: ShopVisit, goal: GoalItem) -> PageAction:
-    """Return the next act towards one more thing in the cart."""
     cart_item = _cart_item(shop, goal)
     if visit.open_page is OpenPage.PRODUCT and visit.product == cart_item.product:
-        chosen = dict(visit.chosen)
-        wrong = next((f"{name}: {value}" for name, value in cart_item.chosen if chosen.get(name) != value), None)
+        choices = dict(visit.choices)
+        wrong = next((f"{name}: {value}" for name, value in cart_item.choices if choices.get(name) != value), None)
         return PageAction("choose", wrong) if wrong is not None else PageAction("add_to_cart")
     words, rank = _query(shop, goal, cart_item.product)
     if visit.open_page is not OpenPage.RESULTS or visit.query != words:
@@ -47,13 +46,12 @@ def _query(shop: Catalogue, goal: GoalItem, product: str) -> tuple[str, int]:
     """Return words that bring the product onto the pages of results, and its rank there, from 0."""
     for text in (f"{' '.join(goal.attributes)} {goal.type}", shop.products[product].title):
         words = search_products(text)
-        found = shop.index.search(words).ids
-        if product in found:
+        ids = shop.index.search(words).ids
+        if product in ids:
             break
-    return words, found.index(product)
+    return words, ids.index(product)
 
 
 def _cart_item(shop: Catalogue, goal: GoalItem) -> CartItem:
-    """Return the cart item that meets the goal at the lowest price."""
     product = target(shop, goal)
-    return CartItem(product=product.id, chosen=tuple(cheapest(product, goal.options).items()))
+    return CartItem(product=product.id, choices=tuple(cheapest(product, goal.options).items()))

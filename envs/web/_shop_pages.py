@@ -23,8 +23,8 @@ class PageAction(NamedTuple):
     @classmethod
     def read(cls, text: str) -> "PageAction | None":
         """Read `verb[argument]`; None where the text is nothing of the kind."""
-        found = _ACT.fullmatch(text.strip())
-        return cls(found[1], " ".join(found[2].split())) if found else None
+        match = _ACT.fullmatch(text.strip())
+        return cls(match[1], " ".join(match[2].split())) if match else None
 
     def __str__(self) -> str:
         """Write it as it is read."""
@@ -55,7 +55,6 @@ class PageLine(NamedTuple):
     cells: tuple[LineCell, ...] = ()
 
     def __str__(self) -> str:
-        """Join label and cells."""
         describe_goals = " | ".join([cell.shown for cell in self.cells])
         return f"{self.label} {describe_goals}" if self.label and describe_goals else self.label or describe_goals
 
@@ -70,16 +69,15 @@ class ShopPage:
 
     @property
     def text(self) -> str:
-        """The page for the agent."""
         return "\n".join([str(line) for line in self.lines])
 
     def find(self, act: PageAction) -> PageAction | None:
         """Return the act as the page offers it, whatever the case of its letters; None where it does not."""
         if act.verb == SEARCH.verb and not self.is_end:
             return act
-        asked = act.argument.casefold()
+        argument = act.argument.casefold()
         offers = (offered for offered in self._acts() if offered.verb == act.verb)
-        return next((offered for offered in offers if offered.argument.casefold() == asked), None)
+        return next((offered for offered in offers if offered.argument.casefold() == argument), None)
 
     def _acts(self) -> Iterator[PageAction]:
         return (cell.act for line in self.lines for cell in line.cells if cell.act is not None)
@@ -90,5 +88,5 @@ class ShopPage:
         for offered in self._acts():
             offers.setdefault(offered.verb, []).append(offered.argument)
         describe_goals = ", ".join(f"{verb}[{' or '.join(arguments)}]" for verb, arguments in offers.items())
-        asked = str(act) if len(str(act)) <= MAX_SHOWN else f"{str(act)[:MAX_SHOWN]}..."
-        return f"This page does not offer {asked}. It offers {describe_goals or 'nothing more'}."
+        request = str(act) if len(str(act)) <= MAX_SHOWN else f"{str(act)[:MAX_SHOWN]}..."
+        return f"This page does not offer {request}. It offers {describe_goals or 'nothing more'}."

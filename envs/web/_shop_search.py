@@ -65,8 +65,8 @@ class SearchIndex:
         """Find the texts that hold a word of the query."""
 
     def _search(self, query: str) -> SearchHits:
-        known = dict.fromkeys(_stem(word) for word in words_of(query))
-        rows = [self._rows[word] for word in known if word in self._rows][:MAX_WORDS]
+        stems = dict.fromkeys(_stem(word) for word in words_of(query))
+        rows = [self._rows[word] for word in stems if word in self._rows][:MAX_WORDS]
         scores = self._weights[rows].sum(axis=0, dtype=np.int64)
         total = int(np.count_nonzero(scores))
         order = np.argsort(-scores, kind="stable")[: min(total, MAX_FOUND)]
@@ -74,5 +74,4 @@ class SearchIndex:
 
 
 def _stem(word: str) -> str:
-    """Take off a plural s."""
     return word[:-1] if len(word) > 3 and word.endswith("s") and not word.endswith("ss") else word

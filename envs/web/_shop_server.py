@@ -9,20 +9,21 @@ from dataclasses import dataclass
 from functools import cache
 from http import HTTPStatus
 from pathlib import Path
-from threading import Thread
-from urllib.parse import parse_qs, urlsplit
+from typing import Final
+from urllib.parse import parse_qs
 
 import jinja2
 
 from envgym.envs.web._shop_clients import ShopView, TextShop
 from envgym.envs.web._shop_pages import SEARCH, PageAction, ShopPage
 from envgym.envs.web._shop_store import ShopVisit, search_products
-from envgym.errors import InvalidInput
-from envgym.http_server import BoundedHandler, BoundedServer
+from envgym.runtime.event_loop import LoopThread
+from envgym.runtime.http.server import HttpLimits, HttpReply, HttpRequest, HttpServer, ThreadedHandler
 
 LINKS = frozenset({"open", "show_page", "back", "view_cart"})
 """Acts that change nothing but the page: links; the others are buttons of a form that is posted."""
-MAX_BODY = 10_000
+LIMITS: Final = HttpLimits(connections=128, body_bytes=10_000, idle_s=60.0)
+_THREADS = 8
 _TEMPLATES = Path(__file__).parent / "templates"
 
 
@@ -47,71 +48,47 @@ class ShopServer:
     def __init__(self) -> None:
         """Start to serve, in threads that end with the process."""
         self._sessions: dict[str, ShopSession] = {}
-        sessions = self._sessions
-
-        class Handler(_ShopHandler):
-            """Knows the sessions of this server."""
-
-            def session(self, name: str) -> ShopSession | None:
-                return sessions.get(name)
-
-        self._http = BoundedServer("127.0.0.1", 0, Handler)
-        Thread(target=self._http.serve_forever, name="envgym-shop", daemon=True).start()
+        server = HttpServer(ThreadedHandler(self._reply, threads=_THREADS, wait_s=LIMITS.reply_s), limits=LIMITS)
+        self._url = LoopThread("envgym-shop").run(server.listen("127.0.0.1", 0))
 
     def begin(self, engine: TextShop, visit: ShopVisit) -> ShopSession:
-        """Let a visitor in."""
         session = ShopSession(name=secrets.token_urlsafe(16), engine=engine, view=engine.enter(visit))
         self._sessions[session.name] = session
         return session
 
     def url(self, session: ShopSession) -> str:
-        """Return where the session's page is."""
-        return f"{self._http.url}/{session.name}"
+        return f"{self._url}/{session.name}"
 
     def end(self, session: ShopSession) -> None:
-        """Forget a visitor."""
         self._sessions.pop(session.name, None)
 
-
-class _ShopHandler(BoundedHandler):
-    """Answers one connection."""
-
-    def session(self, name: str) -> ShopSession | None:
-        """Return a session by its name."""
-        raise AssertionError("the server's own handler knows")
-
-    def get(self) -> None:
-        """Follow a link or search, and show the page."""
-        url = urlsplit(self.path)
-        session = self.session(url.path[1:])
+    def _reply(self, request: HttpRequest) -> HttpReply:
+        session = self._sessions.get(request.path[1:])
         if session is None:
-            self._show(HTTPStatus.NOT_FOUND, "There is no such visit.")
-            return
-        asked = parse_qs(url.query, keep_blank_values=True)
-        act = PageAction.read(asked["act"][0]) if "act" in asked else None
-        if "search" in asked:
-            act = PageAction(SEARCH.verb, search_products(asked["search"][0]))
-        if act is not None and act.verb in {*LINKS, SEARCH.verb}:
-            session.act(act)
-        self._show(HTTPStatus.OK, render_page(session.view.page, session.name))
+            return _page(HTTPStatus.NOT_FOUND, "There is no such visit.")
+        return _follow(session, request.query) if request.method == "GET" else _press(session, request)
 
-    def post(self) -> None:
-        """Press a button, then send the browser back to the page."""
-        session = self.session(self.path[1:])
-        try:
-            body = self.body(MAX_BODY)
-        except InvalidInput:
-            session = None
-        if session is None:
-            self._show(HTTPStatus.NOT_FOUND, "There is no such visit.")
-            return
-        act = PageAction.read(parse_qs(body.decode("utf-8", "replace")).get("act", [""])[0])
-        if act is not None:
-            session.act(act)
-        self.send(HTTPStatus.SEE_OTHER, "text/plain", b"", {"Location": self.path})
 
-    def _show(self, status: HTTPStatus, html: str) -> None:
-        self.send(status, "text/html; charset=utf-8", html.encode(), {"Cache-Control": "no-store"})
+def _follow(session: ShopSession, query: str) -> HttpReply:
+    fields = parse_qs(query, keep_blank_values=True)
+    act = PageAction.read(fields["act"][0]) if "act" in fields else None
+    if "search" in fields:
+        act = PageAction(SEARCH.verb, search_products(fields["search"][0]))
+    if act is not None and act.verb in {*LINKS, SEARCH.verb}:
+        session.act(act)
+    return _page(HTTPStatus.OK, render_page(session.view.page, session.name))
+
+
+def _press(session: ShopSession, request: HttpRequest) -> HttpReply:
+    """Press a button, and send the browser back to the page."""
+    act = PageAction.read(parse_qs(request.body.decode("utf-8", "replace")).get("act", [""])[0])
+    if act is not None:
+        session.act(act)
+    return HttpReply(HTTPStatus.SEE_OTHER, b"", "text/plain", {"Location": request.path})
+
+
+def _page(status: HTTPStatus, html: str) -> HttpReply:
+    return HttpReply(status, html.encode(), "text/html; charset=utf-8", {"Cache-Control": "no-store"})
 
 
 def render_page(page: ShopPage, session: str) -> str:

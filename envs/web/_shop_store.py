@@ -30,7 +30,7 @@ class CartItem:
     """One thing in the cart."""
 
     product: str
-    chosen: tuple[tuple[str, str], ...]
+    choices: tuple[tuple[str, str], ...]
     """Option and value, in the product's order."""
 
 
@@ -45,13 +45,12 @@ class ShopVisit:
     """The page of results, from 1."""
     product: str = ""
     """The product looked at."""
-    chosen: tuple[tuple[str, str], ...] = ()
+    choices: tuple[tuple[str, str], ...] = ()
     """Its options as chosen so far."""
     cart: tuple[CartItem, ...] = ()
 
     @property
     def is_over(self) -> bool:
-        """True where the order has been placed."""
         return self.open_page is OpenPage.THANKS
 
 
@@ -68,11 +67,11 @@ def apply_action(shop: Catalogue, visit: ShopVisit, act: PageAction) -> ShopVisi
         case "show_page":
             return replace(visit, number=int(act.argument))
         case "open":
-            return replace(visit, open_page=OpenPage.PRODUCT, product=act.argument, chosen=())
+            return replace(visit, open_page=OpenPage.PRODUCT, product=act.argument, choices=())
         case "choose":
-            return replace(visit, chosen=_chosen(shop.products[visit.product], visit.chosen, act.argument))
+            return replace(visit, choices=_chosen(shop.products[visit.product], visit.choices, act.argument))
         case "add_to_cart":
-            cart_item = CartItem(product=visit.product, chosen=visit.chosen)
+            cart_item = CartItem(product=visit.product, choices=visit.choices)
             return replace(visit, open_page=OpenPage.CART, cart=(*visit.cart, cart_item))
         case "remove":
             at = int(act.argument) - 1
@@ -118,7 +117,6 @@ def current_page(shop: Catalogue, visit: ShopVisit) -> ShopPage:
 
 
 def _footer(visit: ShopVisit) -> tuple[PageLine, ...]:
-    """Return what stands on every page besides the search field."""
     cells = [LineCell(f"Cart ({len(visit.cart)})", PageAction("view_cart"))]
     if visit.query and visit.open_page is not OpenPage.RESULTS:
         cells.insert(0, LineCell("Back to the results", PageAction("back")))
@@ -129,13 +127,13 @@ def _results(shop: Catalogue, visit: ShopVisit) -> tuple[PageLine, ...]:
     hits = shop.index.search(visit.query)
     if not hits.ids:
         return (PageLine(f"Nothing was found for: {visit.query or 'no words'}. Search for other words."),)
-    shown = [shop.products[id] for id in hits.ids[PER_PAGE * (visit.number - 1) : PER_PAGE * visit.number]]
+    products = [shop.products[id] for id in hits.ids[PER_PAGE * (visit.number - 1) : PER_PAGE * visit.number]]
     rows = [
         PageLine(
             "",
             (LineCell(one.id, PageAction("open", one.id)), LineCell(one.title), LineCell(f"from {dollars(one.cents)}")),
         )
-        for one in shown
+        for one in products
     ]
     pages = range(1, -(-len(hits.ids) // PER_PAGE) + 1)
     numbers = tuple([LineCell(str(page), PageAction("show_page", str(page)), page == visit.number) for page in pages])
@@ -143,20 +141,20 @@ def _results(shop: Catalogue, visit: ShopVisit) -> tuple[PageLine, ...]:
 
 
 def _details(product: Product, visit: ShopVisit) -> tuple[PageLine, ...]:
-    chosen, kind = dict(visit.chosen), product.kind
+    choices, kind = dict(visit.choices), product.kind
     options = tuple(
         PageLine(
             f"{name}:",
             tuple(
                 [
-                    LineCell(_value(value, more), PageAction("choose", f"{name}: {value}"), chosen.get(name) == value)
+                    LineCell(_value(value, more), PageAction("choose", f"{name}: {value}"), choices.get(name) == value)
                     for value, more in option.prices.items()
                 ]
             ),
         )
         for name, option in product.options.items()
     )
-    missing = [name for name in product.options if name not in chosen]
+    missing = [name for name in product.options if name not in choices]
     if missing:
         basket = PageLine(f"To add it to the cart, choose {' and '.join(missing)}.")
     elif len(visit.cart) >= MAX_LINES:
@@ -166,7 +164,7 @@ def _details(product: Product, visit: ShopVisit) -> tuple[PageLine, ...]:
     return (
         PageLine(f"{product.id}: {product.title}"),
         PageLine(f"{kind.department} > {kind.category} > {kind.name}"),
-        PageLine(f"Price: {dollars(product.price(chosen))}. Rated {product.rating}."),
+        PageLine(f"Price: {dollars(product.price(choices))}. Rated {product.rating}."),
         PageLine(product.about),
         PageLine(f"Features: {'; '.join(product.features)}"),
         *options,
@@ -190,9 +188,8 @@ def _cart(shop: Catalogue, visit: ShopVisit, title: str) -> tuple[PageLine, ...]
 
 
 def _bill(shop: Catalogue, visit: ShopVisit, title: str) -> tuple[PageLine, ...]:
-    """Return the title, a line for each piece, and the sum."""
     products = [shop.products[cart_item.product] for cart_item in visit.cart]
-    prices = [product.price(dict(cart_item.chosen)) for product, cart_item in zip(products, visit.cart, strict=True)]
+    prices = [product.price(dict(cart_item.choices)) for product, cart_item in zip(products, visit.cart, strict=True)]
     rows = [
         PageLine(f"{at}. {product.id} {product.title} ({_choices_text(cart_item)}) {dollars(price)}")
         for at, (product, cart_item, price) in enumerate(zip(products, visit.cart, prices, strict=True), start=1)
@@ -201,4 +198,4 @@ def _bill(shop: Catalogue, visit: ShopVisit, title: str) -> tuple[PageLine, ...]
 
 
 def _choices_text(cart_item: CartItem) -> str:
-    return ", ".join(f"{name}: {value}" for name, value in cart_item.chosen)
+    return ", ".join(f"{name}: {value}" for name, value in cart_item.choices)

@@ -1,7 +1,7 @@
 """MiniWoB++ in a real browser: `web/miniwob-v0`."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, cast, get_args
 
@@ -20,6 +20,7 @@ from envgym.envs.web._miniwob_tools import PageTools
 from envgym.envs.web._miniwob_view import PageView, show_elements
 from envgym.errors import InvalidInput, ToolError, check_known, sentence, unknown_name
 from envgym.records import Reply
+from envgym.tools import Tool, collect_tools
 
 _WHERE = "web/miniwob-v0"
 MAX_SEED = 10**9
@@ -27,7 +28,7 @@ CHANCE = {"easy": 0.35, "solved": 0.25, "all": 0.25}
 """What clicking one element after the other earns at most; measured, see the card."""
 
 
-class MiniWob(PageTools, Env[PageView]):
+class MiniWob(Env[PageView]):
     """Do what a small web page asks; the page itself says whether it was done."""
 
     system_prompt = (
@@ -65,7 +66,7 @@ class MiniWob(PageTools, Env[PageView]):
         super().__init__(max_turns=max_turns, **options)
         check_known("input", str(input), get_args(Input), where=_WHERE)
         if not 0 < limit_s < math.inf:
-            raise InvalidInput(sentence("limit_s", "be seconds above 0", limit_s, where=_WHERE, do="pass e.g. 60"))
+            raise InvalidInput.of("limit_s", "be seconds above 0", limit_s, where=_WHERE, do="pass e.g. 60")
         self.pages = _chosen(pages)
         self.chance_score = CHANCE.get(pages, 1.0) if isinstance(pages, str) else 1.0
         self.changes_only = changes_only
@@ -78,16 +79,14 @@ class MiniWob(PageTools, Env[PageView]):
         return TaskDraft(prompt=f"Do what the page {page} asks.", payload={"page": page, "seed": seed})
 
     def begin(self, task: Task) -> str:
-        """Start the problem."""
         page, seed = str(task.payload["page"]), task.payload["seed"]
         if page not in page_names() or type(seed) is not int:
             do = "take one from env.tasks"
-            raise InvalidInput(sentence("task", "name a page and a seed", task.payload, where=_WHERE, do=do))
+            raise InvalidInput.of("task", "name a page and a seed", task.payload, where=_WHERE, do=do)
         self.state = self._page.begin(page, seed)
         return show_elements(self.state)
 
     def respond(self, action: Action) -> Reply:
-        """Do what a text says."""
         before = self.state
         try:
             self._do(parse_command(action.content))
@@ -95,8 +94,13 @@ class MiniWob(PageTools, Env[PageView]):
             self.state = before.noting(str(refusal))
         return self._reply(before)
 
+    def toolset(self) -> Mapping[str, Tool]:
+        return collect_tools(PageTools)
+
+    def tool_owner(self) -> object:
+        return PageTools(self._call)
+
     def after_tools(self, observation: Observation) -> Reply:
-        """Show the page below the results of the calls."""
         *others, last = observation.messages
         reply = self._reply(None)
         page = replace(last, parts=(*last.parts, TextPart(f"\n{reply.observation}")))
@@ -115,19 +119,17 @@ class MiniWob(PageTools, Env[PageView]):
         return self._page.screenshot()
 
     def close(self) -> None:
-        """Close the page."""
         self._page.close()
 
     def _do(self, command: PageCommand) -> None:
-        """Do an action. Raises: ActionRefused: it cannot be done."""
         view = self.state
         if view.is_over:
             raise ActionRefused("The episode is over.")
         for place in command.places:
             if view.node(place.id) is None:
                 numbers = [node.id for node in view.nodes if node.id is not None]
-                known = f"the elements are numbered up to {max(numbers)}" if numbers else "the page has none"
-                raise ActionRefused(f"There is no element {place.id}: {known}.")
+                numbering = f"the elements are numbered up to {max(numbers)}" if numbers else "the page has none"
+                raise ActionRefused(f"There is no element {place.id}: {numbering}.")
         match command.name:
             case "answer":
                 self.state = replace(view, is_over=True, reward=0.0, notes=("You gave up.",))
@@ -155,16 +157,14 @@ class MiniWob(PageTools, Env[PageView]):
 
 
 def _chosen(pages: str | Sequence[str]) -> tuple[str, ...]:
-    """Return the names of the chosen pages."""
-    known = page_names()
+    all_pages = page_names()
     if pages == "all":
-        return known
+        return all_pages
     if pages in ("easy", "solved"):
-        return tuple(name for name in known if name in (EASY if pages == "easy" else ORACLES))
+        return tuple(name for name in all_pages if name in (EASY if pages == "easy" else ORACLES))
     names = (pages,) if isinstance(pages, str) else tuple(pages)
     for name in names:
-        if name not in known:
-            raise unknown_name("page", str(name), ["all", "easy", "solved", *known], where=_WHERE)
-    if not names:
-        raise InvalidInput(sentence("pages", "name at least one page", "none", where=_WHERE, do="pass e.g. 'solved'"))
+        if name not in all_pages:
+            raise unknown_name("page", str(name), ["all", "easy", "solved", *all_pages], where=_WHERE)
+    InvalidInput.unless(names, "pages", "name at least one page", "none", where=_WHERE, do="pass e.g. 'solved'")
     return names

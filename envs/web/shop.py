@@ -7,14 +7,14 @@ from envgym.authoring import check_range
 from envgym.core.json_types import JsonValue
 from envgym.core.messages import Action, Observation
 from envgym.core.tasks import Task
-from envgym.env import Env
+from envgym.env import Env, share_state
 from envgym.envs.web._shop_catalogue import Catalogue, catalogue
 from envgym.envs.web._shop_clients import ShopClient, ShopView, TextShop
 from envgym.envs.web._shop_goals import GoalItem, ShopTasks, order_reward, read_goals
 from envgym.envs.web._shop_oracle import next_act
 from envgym.envs.web._shop_pages import PageAction
 from envgym.envs.web._shop_store import MAX_QUERY, ShopVisit, search_products
-from envgym.errors import InvalidInput, ToolError, sentence
+from envgym.errors import InvalidInput, ToolError
 from envgym.parsing import tool_call_action
 from envgym.records import Reply
 from envgym.tools import tool
@@ -79,13 +79,13 @@ class Shop(Env[ShopState]):
             "store": (0, 2**31),
             "products": (1000, 5000),
         }
-        given = {"attributes": attributes, "options": options, "items": items, "store": store, "products": products}
+        settings = {"attributes": attributes, "options": options, "items": items, "store": store, "products": products}
         for name, (low, high) in ranges.items():
-            check_range(name, given[name], low, high, where=_WHERE)
+            check_range(name, settings[name], low, high, where=_WHERE)
         super().__init__(max_turns=max_turns, **options_of_env)
         self.chance_score = CHANCE if attributes or options else CHANCE_TYPE_ONLY
         self.all_or_nothing = all_or_nothing
-        self.tasks = ShopTasks(**given)
+        self.tasks = ShopTasks(**settings)
         self.blocking = browser
         self._client = _make_client(store, products, browser=browser)
 
@@ -98,7 +98,7 @@ class Shop(Env[ShopState]):
         """Ask, and open the store's front page. Raises: InvalidInput: the task is of another store or env."""
         if task.payload.get("catalogue") != self.shop.fingerprint:
             do = "take it from an env with the same store and products"
-            raise InvalidInput(sentence("task", "be of this store", task.id, where=_WHERE, do=do))
+            raise InvalidInput.of("task", "be of this store", task.id, where=_WHERE, do=do)
         self.state = ShopState(goals=read_goals(task.payload), view=self._client.enter(ShopVisit()))
         return f"{task.prompt}\n\n{self.state.view.page.text}"
 
@@ -176,7 +176,6 @@ class Shop(Env[ShopState]):
         return self._do(PageAction("place_order"))
 
     def _do(self, act: PageAction) -> str:
-        """Do what the page offers. Raises: ToolError: it does not."""
         view = self.state.view
         if len(act.argument) > MAX_QUERY:
             raise ToolError(f"{act.verb} takes at most {MAX_QUERY} characters, got {len(act.argument)}.")
@@ -188,7 +187,6 @@ class Shop(Env[ShopState]):
         return self.state.view.page.text
 
     def respond(self, action: Action) -> Reply:
-        """Do an act that is written as `verb[argument]`."""
         act = PageAction.read(action.content)
         if act is None:
             return Reply(observation=_HINT)
@@ -215,9 +213,7 @@ class Shop(Env[ShopState]):
         act = next_act(self.shop, self.state.view.visit, self.state.goals)
         return tool_call_action(act.verb, **_arguments(act))
 
-    def fork_state(self) -> ShopState:
-        """Share the state: it is immutable."""
-        return self.state
+    fork_state = share_state
 
     def fork(self) -> Self:
         """Return a copy with a way into the store of its own."""
@@ -226,7 +222,6 @@ class Shop(Env[ShopState]):
         return twin
 
     def close(self) -> None:
-        """Leave the store."""
         self._client.close()
 
 
@@ -240,7 +235,6 @@ def _make_client(store: int, products: int, *, browser: bool) -> ShopClient:
 
 
 def _arguments(act: PageAction) -> dict[str, JsonValue]:
-    """Return an act's argument as its tool takes it."""
     match act.verb:
         case "search":
             return {"query": act.argument}

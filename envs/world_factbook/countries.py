@@ -134,7 +134,6 @@ def _lines_of(pages: Sequence[Document]) -> _Lines:
 
 
 def _accepted_names(name: str, lines: _Lines) -> tuple[str, ...]:
-    """Return the names of a country, with and without accents and article."""
     forms = [lines[key][0] for key in (("Government", form) for form in FORMS) if key in lines]
     plausible = [form for form in forms if form.lower() != "none" and not re.search(r"[;()]", form)]
     names = [name, *plausible, *ALIASES.get(name, ())]
@@ -155,9 +154,9 @@ def _names(country: str, lines: _Lines) -> Iterator[tuple[str, NameFact]]:
     """Yield what a country is known by; a name that gives the country away is left out."""
     for kind, (section, label, form) in _NAMES.items():
         text, place = lines.get((section, label), ("", LineReference("", 0)))
-        found = form.fullmatch(text)
-        if found is not None and country.lower() not in found["name"].lower():
-            yield kind, NameFact(found["name"], place)
+        match = form.fullmatch(text)
+        if match is not None and country.lower() not in match["name"].lower():
+            yield kind, NameFact(match["name"], place)
 
 
 def _links(lines: _Lines, codes: Mapping[str, str]) -> Iterator[tuple[str, NameFact]]:
@@ -165,13 +164,13 @@ def _links(lines: _Lines, codes: Mapping[str, str]) -> Iterator[tuple[str, NameF
     for kind, (section, label, between, form) in _LINKS.items():
         text, place = lines.get((section, label), ("", LineReference("", 0)))
         items = [form.fullmatch(item) for item in text.split(between)]
-        found = [item for item in items if item is not None]
-        if len(found) < max(2, len(items)):
+        matches = [item for item in items if item is not None]
+        if len(matches) < max(2, len(items)):
             continue
-        order = sorted(found, key=lambda item: float(item["number"].replace(",", "")), reverse=True)
+        order = sorted(matches, key=lambda item: float(item["number"].replace(",", "")), reverse=True)
         first, second = (float(item["number"].replace(",", "")) for item in order[:2])
         name = codes.get(plain(order[0]["name"]).lower())
-        years = [item["year"] for item in found if "year" in form.groupindex and item["year"]]
+        years = [item["year"] for item in matches if "year" in form.groupindex and item["year"]]
         if name is not None and first - second > 0.01 * first + (1.0 if kind == "exports" else 0.0):
             yield kind, NameFact(name, place, int(years[-1]) if years else None)
 

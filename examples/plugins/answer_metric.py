@@ -8,8 +8,8 @@ an evaluation (`evaluation.metrics`) per env.
 
 from collections.abc import Sequence
 
+from envgym.config.settings import Settings
 from envgym.core.trajectory import Trajectory
-from envgym.settings import Settings
 
 
 class RepeatedAnswers(Settings):

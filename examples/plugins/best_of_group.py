@@ -8,8 +8,8 @@ fields of the class; `whole_episode` gives every sampled token of an episode the
 
 from pydantic import Field
 
+from envgym.config.settings import Settings
 from envgym.core.trajectory import Group
-from envgym.settings import Settings
 from envgym.trainer.methods.credit.outcome import episode_credits, episode_rewards
 from envgym.trainer.methods.protocols import TrajectoryCredit
 

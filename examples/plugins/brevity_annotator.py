@@ -9,9 +9,9 @@ which `annotate_trees` adds. One that asks a model of the run awaits it, and nam
 
 from pydantic import Field
 
+from envgym.config.settings import Settings
 from envgym.core.trajectory import Group
 from envgym.core.tree import Annotation
-from envgym.settings import Settings
 from envgym.trainer.methods.annotators.base import AnnotateContext, annotate_trees
 
 

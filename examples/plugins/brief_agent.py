@@ -12,9 +12,9 @@ from collections.abc import Sequence
 
 from envgym.agents.loop.agent import AgentKind
 from envgym.agents.loop.context import Proposal
+from envgym.config.plugins import Choice
 from envgym.core.messages import Message, Role
 from envgym.core.tree import Rewrite
-from envgym.plugins import Choice
 
 
 def keep_task_and_last_turn(messages: Sequence[Message]) -> Proposal | None:

@@ -10,7 +10,7 @@ do (`shares_weights`, `accepts_weights`). Its own settings, here `engine.backend
 from typing import Any
 
 from envgym.agents.models.loading import load_frozen_model, prepare_device
-from envgym.agents.policies.transformers import TransformersPolicy
+from envgym.agents.policies.engine.policy import TransformersPolicy
 from envgym.agents.protocols import Policy
 from envgym.agents.settings import EngineSettings, ModelSettings
 

@@ -12,8 +12,8 @@ from typing import ClassVar
 
 from pydantic import Field
 
+from envgym.config.settings import Settings
 from envgym.core.trajectory import Group
-from envgym.settings import Settings
 from envgym.trainer.methods.credit.outcome import episode_credits, episode_rewards, standardised
 from envgym.trainer.methods.protocols import CreditContext, TrajectoryCredit, TrajectoryValues
 from envgym.trainer.methods.scores import ScoreRequest

@@ -13,7 +13,7 @@ from typing import ClassVar
 import torch
 from pydantic import Field
 
-from envgym.settings import Settings
+from envgym.config.settings import Settings
 from envgym.trainer.methods.losses import LossBatch, TokenLoss
 
 

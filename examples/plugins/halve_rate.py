@@ -12,7 +12,7 @@ from pathlib import Path
 
 from pydantic import Field, PrivateAttr
 
-from envgym.settings import Settings
+from envgym.config.settings import Settings
 from envgym.trainer.methods.controllers.base import Control, ControlContext
 
 

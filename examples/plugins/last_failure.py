@@ -14,10 +14,10 @@ from pathlib import Path
 from pydantic import PrivateAttr
 
 from envgym.agents.loop.agent import Agent
+from envgym.config.settings import Settings
 from envgym.core.trajectory import Group
 from envgym.core.tree import Source, Tree
 from envgym.core.turns import Scored
-from envgym.settings import Settings
 from envgym.trainer.methods.protocols import TaskRequest
 from envgym.trainer.methods.replay.buffer import ReplayBuffer, ReplayEntry
 

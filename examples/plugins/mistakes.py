@@ -12,7 +12,7 @@ from pathlib import Path
 
 from pydantic import Field, PrivateAttr
 
-from envgym.settings import Settings
+from envgym.config.settings import Settings
 from envgym.trainer.methods.credit.outcome import episode_rewards
 from envgym.trainer.methods.curricula.uniform import Uniform
 from envgym.trainer.methods.protocols import CurriculumContext, StepOutcome, TaskRequest

@@ -10,7 +10,7 @@ and the other terms of the objective follow elsewhere.
 import torch
 from pydantic import Field
 
-from envgym.settings import Settings
+from envgym.config.settings import Settings
 from envgym.trainer.methods.losses import LossBatch, TokenLoss
 from envgym.trainer.methods.losses.base import log_ratio, loss_stats, masked_advantages
 

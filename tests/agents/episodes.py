@@ -8,6 +8,7 @@ from envgym.agents.policies.scripted import ScriptedPolicy, ScriptedReply
 from envgym.agents.protocols import FinishReason, Generation, Sampling
 from envgym.agents.rollout.driver import run_episode
 from envgym.core.trajectory import Row, Trajectory, trajectories
+from tests.support.generations import generated
 from tests.support.parrots import Parrot, char_agent, encode, parrot_job, show
 
 
@@ -31,11 +32,4 @@ def drawn(row: Row) -> tuple[str, str]:
 
 
 def generation(text: str, finish_reason: FinishReason, logprob: float = -0.5) -> Generation:
-    return Generation(
-        token_ids=encode(text),
-        behavior_logprobs=(logprob,) * len(text),
-        raw_logprobs=None,
-        finish_reason=finish_reason,
-        policy_version=3,
-        num_prefilled=9,
-    )
+    return generated(encode(text), logprob, reason=finish_reason, version=3, num_prefilled=9)

@@ -8,17 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from envgym.agents.evaluation.compare import (
-    ComparisonVerdict,
-    ModelEvaluation,
-    compare_evaluations,
-    read_evaluations,
-)
+from envgym.agents.evaluation.compare import ComparisonVerdict, ModelEvaluation, compare_evaluations, read_evaluations
 from envgym.agents.evaluation.play import EvalRecord
 from envgym.cli.main import main
-from envgym.episodes import episode_rows
 from envgym.errors import InvalidInput, RunError
-from envgym.runs import RunDirectory
+from envgym.runs.directory import RunDirectory
+from envgym.runs.episodes import episode_rows
 from tests.support.example_trees import outcome_tree
 
 TITLE = "math/arithmetic-v0, held-out"
@@ -31,7 +26,6 @@ def evaluation(successes: Mapping[str, Sequence[bool | None]], **changes: object
 
 
 def drawn(rates: Sequence[float], samples: int, rng: np.random.Generator) -> ModelEvaluation:
-    """Sample a model that solves each task with its rate."""
     return evaluation({f"t{i}": (rng.random(samples) < rate).tolist() for i, rate in enumerate(rates)})
 
 
@@ -57,9 +51,6 @@ def written(path: Path, rewards: Sequence[Sequence[float | None]], *, step: int 
     run.write_episodes(step, episode_rows(trees, step=step), label="held-out")
     run.write_eval(step, "held-out", record.to_json())
     return path
-
-
-# ---- verdicts --------------------------------------------------------------------------------------------------------
 
 
 def test_two_identical_models_compared_200_times_gain_in_at_most_17() -> None:
@@ -114,9 +105,6 @@ def test_invalid_samples_are_left_out() -> None:
     assert item.paired.num_tasks == 2
 
 
-# ---- pass@k ----------------------------------------------------------------------------------------------------------
-
-
 def test_training_that_narrows_is_seen_at_large_k() -> None:
     # The base solves each task once in a while; the trained model a third of them always, the others never.
     base = evaluation({f"t{i}": [True] * 3 + [False] * 13 for i in range(90)})
@@ -138,9 +126,6 @@ def test_curves_of_few_tasks_do_not_cross() -> None:
     (item,) = compare_evaluations([{"e": base}, {"e": trained}])["e"]
     assert item.pass_at_k is not None
     assert (item.pass_at_k.verdict, item.pass_at_k.crossing) == (ComparisonVerdict.NO_EVIDENCE, None)
-
-
-# ---- what is refused -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -166,9 +151,6 @@ def test_runs_without_a_common_env_and_a_single_run_are_refused() -> None:
         compare_evaluations([{"e": one}, {"f": one}])
     with pytest.raises(InvalidInput, match="runs to compare must be at least 2, got 1"):
         compare_evaluations([{"e": one}])
-
-
-# ---- run directories -------------------------------------------------------------------------------------------------
 
 
 def test_a_run_is_compared_by_task_content_before_and_after(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,6 +8,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
+from envgym import Ending, Split, Task
 from envgym.agents.evaluation.play import (
     EvalPlan,
     EvalRecord,
@@ -25,9 +26,7 @@ from envgym.agents.protocols import GenerateRequest
 from envgym.agents.rollout.episode import EpisodeJob
 from envgym.agents.search import Chain
 from envgym.agents.settings import EvaluationSettings
-from envgym.core.tasks import Split, Task
 from envgym.core.tree import Tree
-from envgym.core.turns import Ending
 from envgym.errors import InvalidInput, PolicyFailure, RunError
 from envgym.stats import successes_of
 from tests.support.example_trees import outcome_tree
@@ -48,14 +47,12 @@ class Repeats:
 
 
 def plan(tasks: int = 3, samples: int = 2, **changes: object) -> EvalPlan:
-    """Return a plan on the first targets to count to."""
     fields = {"env_id": "counter", "make_env": Counter, "tasks": held_out_tasks(SPLIT, tasks), "seed": 7}
     settings = EvaluationSettings(samples=samples)
     return EvalPlan(**{**fields, "settings": settings, **changes})  # type: ignore[arg-type]  # by name
 
 
 def play(chosen: EvalPlan, answer: str = "DONE", concurrency: int = 4) -> list[Tree]:
-    """Run a plan with a policy that always says the same."""
     return evaluated(chosen, lambda request: said(answer), concurrency=concurrency).trees
 
 
@@ -66,7 +63,6 @@ def evaluated(
     concurrency: int = 4,
     max_context_tokens: int = 100_000,
 ) -> Evaluation:
-    """Evaluate a policy that answers by a function."""
     settings = EvaluationSettings()
     tokens = min(1000, max_context_tokens - 1)
     agent = char_agent(
@@ -77,16 +73,12 @@ def evaluated(
 
 
 def tree_of(job: EpisodeJob, reward: float) -> Tree:
-    """Return an episode of a job."""
     return replace(outcome_tree(job.tree_id, reward), task_id=job.task.id)
 
 
 def completed(chosen: EvalPlan, player: Player, finished: Sequence[Tree]) -> list[Tree]:
     """Return the trees of a plan of which some are finished."""
     return asyncio.run(evaluate(chosen, player, step=0, finished=finished)).trees
-
-
-# ---- plans -------------------------------------------------------------------------------------------------------
 
 
 def test_tasks_are_the_first_of_the_test_split_each_once() -> None:
@@ -132,9 +124,6 @@ def test_tasks_of_one_id_are_refused() -> None:
         held_out_tasks(Nameless(), 2)
 
 
-# ---- episodes ----------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("concurrency", [1, 3, 64])
 def test_episodes_come_in_the_order_of_the_plan(concurrency: int) -> None:
     trees = play(plan(), concurrency=concurrency)
@@ -166,9 +155,6 @@ def test_episodes_of_another_plan_are_not_taken_for_ones_own() -> None:
         return mine
 
     assert completed(plan(), run, other) == mine
-
-
-# ---- what they say -----------------------------------------------------------------------------------------------
 
 
 def test_record_counts_rewards_by_task_and_endings_by_episode() -> None:

@@ -5,13 +5,12 @@ from dataclasses import replace
 
 import pytest
 
-from envgym.agents.catalog import METRIC
-from envgym.agents.evaluation.metrics.base import build_metrics, compute_metrics, read_metrics
+from envgym.agents.evaluation.metrics.base import METRIC, build_metrics, compute_metrics, read_metrics
+from envgym.config.plugins import Choice
 from envgym.core.messages import Action, Observation, ToolCall
 from envgym.core.trajectory import Trajectory, trajectories
 from envgym.core.turns import Ending, Scored, TurnOutcome
 from envgym.errors import InvalidInput
-from envgym.plugins import Choice
 from envgym.stats import Estimate, estimate_success
 from tests.support.example_trees import CALL, invalid_branch, outcome_tree, policy, start, turn
 

@@ -9,9 +9,9 @@ import envgym
 from envgym.agents.evaluation.rescore import rescore_run
 from envgym.cli.main import main
 from envgym.core.trajectory import trajectories
-from envgym.episodes import trees_of
 from envgym.errors import RunError
-from envgym.runs import RunDirectory
+from envgym.runs.directory import RunDirectory
+from envgym.runs.episodes import trees_of
 
 ENV = """
 from pathlib import Path
@@ -40,7 +40,6 @@ class Scored(Env[int]):
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Evaluate an env whose rewards and words stand in a file."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "game.py").write_text(ENV)
     pay("0.25")

@@ -18,10 +18,10 @@ from envgym.agents.rollout.messages import MessagePolicy
 from envgym.agents.settings import EngineSettings, ModelSettings
 from envgym.api import eval_settings
 from envgym.cli.main import main
-from envgym.episodes import trees_of
+from envgym.config.settings import build_settings
 from envgym.errors import RunError, SettingsError, UnknownName
-from envgym.runs import RunDirectory
-from envgym.settings import build_settings
+from envgym.runs.directory import RunDirectory
+from envgym.runs.episodes import trees_of
 
 SMALL = """
 name: small
@@ -45,9 +45,6 @@ def write(folder: Path, text: str = SMALL) -> str:
     path = folder / "small.yaml"
     path.write_text(text)
     return str(path)
-
-
-# ---- what a suite is -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", sorted(file.stem for file in SHIPPED.glob("*.yaml")))
@@ -121,12 +118,7 @@ def test_unknown_suite_is_refused_with_near_names() -> None:
         read_suite("puzzle")
 
 
-# ---- running ---------------------------------------------------------------------------------------------------------
-
-
-def test_suite_is_limited_extended_and_its_cells_can_be_compared(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_suite_is_limited_extended_and_its_cells_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path, out = write(tmp_path), str(tmp_path / "out")
     assert main(["eval", path, "--out", out, "--limit", "1"]) == 0
     table = capsys.readouterr().out
@@ -153,9 +145,7 @@ def test_suite_is_limited_extended_and_its_cells_can_be_compared(
     assert list(compare_evaluations([easy, easy])) == ["math/arithmetic-v0, held-out"]
 
 
-def test_interrupted_suite_keeps_its_cells_and_goes_on_at_the_episode(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_interrupted_suite_resumes_at_the_episode_with_cells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     suite, out = read_suite(write(tmp_path)), tmp_path / "out"
     done: list[str] = []
 
@@ -213,9 +203,6 @@ def test_other_options_are_refused_with_a_suite(tmp_path: Path, capsys: pytest.C
     assert "options must be among --model, --out" in capsys.readouterr().err
     assert main(["eval", "--model", "tiny", "--limit", "5"]) == 2
     assert "--limit must be used with a suite, got 5" in capsys.readouterr().err
-
-
-# ---- models ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture

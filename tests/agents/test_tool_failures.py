@@ -4,7 +4,7 @@ import json
 from collections.abc import Sequence
 
 import envgym
-from envgym.agents.evaluation.metrics.tool_failures import MAX_TOOL_FAILURES, count_tool_failures
+from envgym.agents.evaluation.metrics.tools import MAX_TOOL_FAILURES, count_tool_failures
 from envgym.authoring import TaskDraft, from_rubric
 from envgym.cli.results import evaluation_lines
 from envgym.core.messages import Message
@@ -23,8 +23,6 @@ def query(text: str) -> str:
 
 
 def episode(*calls: str) -> Trajectory:
-    """Play the calls, one a turn, then a final answer."""
-
     def policy(messages: Sequence[Message]) -> str:
         turn = sum(message.role == "assistant" for message in messages)
         return calls[turn] if turn < len(calls) else "7"

@@ -26,7 +26,6 @@ SPANS = st.lists(st.builds(VersionSpan, st.integers(0, 3), st.integers(0, 4)), m
 
 
 def versions(spans: Sequence[VersionSpan]) -> list[int]:
-    """Return the version of each token."""
     return list(chain.from_iterable([version] * count for version, count in spans))
 
 
@@ -83,7 +82,8 @@ def test_ages_and_corrections_of_a_turn_of_several_versions_are_those_of_each_to
     tree = builder.freeze()
     row = Trajectory(tree=tree, leaf=tree.leaves[0]).rows[0]
     first = len(row) - 3
-    assert row.policy_versions == (None,) * first + (3, 3, 5)
+    versions = [segment.policy_version for segment in row.segments for _ in segment.token_ids]
+    assert versions == [None] * first + [3, 3, 5]
     # step 6 trains on the weights of version 5: two tokens are 2 steps old, one is 0
     assert age_metrics([Group(key="g", trees=(tree,))], step=6) == {"staleness/mean": 4 / 3, "staleness/max": 2.0}
     trained = train_row(row, [1.0] * len(row))

@@ -14,12 +14,12 @@ import torch
 from benchmarks import gpu
 from benchmarks._gpu_checks import CHECKS, assert_passes
 from benchmarks._gpu_numerics import Check, uneven_rows
-from benchmarks._gpu_page import render_page
 from benchmarks._gpu_speed import measure_sampling, measure_training, model_flops, shaped_model, step_bytes
+from benchmarks._pages import render_gpu
 from benchmarks._processes import run_until
 from benchmarks.gpu import SPEED, Plan, Stage, failures, run_all, run_stage, stage_result
 from benchmarks.packing import as_train_rows, rows_of
-from envgym.agents.policies._decode_graphs import DecodeGraphs
+from envgym.agents.policies.engine.decode_graphs import DecodeGraphs
 from envgym.trainer.batch.rows import packed_batches, padded_batches
 from envgym.trainer.learner.packing.attention import TreeMask
 from tests.agents.policies.small_models import CPU_RECORDER
@@ -149,7 +149,7 @@ def test_warning_of_a_stage_is_in_its_record_and_fails_it(monkeypatch: pytest.Mo
         raise RuntimeError("operation not permitted when stream is capturing")
 
     monkeypatch.setattr(DecodeGraphs, "decode", decode)
-    monkeypatch.setattr("envgym.agents.policies.transformers.RECORDERS", CPU_RECORDER)
+    monkeypatch.setattr("envgym.agents.policies.engine.policy.RECORDERS", CPU_RECORDER)
     found = stage_result("sampling 0.5B", argparse.Namespace(dry_run=True, bandwidth=1e9, peak_tflops=1.0))
     warning = "decoding steps cannot be recorded, and run call by call from now on: operation not permitted"
     assert [line.startswith(warning) for line in found["warnings"]] == [True]
@@ -162,14 +162,14 @@ def test_warning_of_a_stage_is_in_its_record_and_fails_it(monkeypatch: pytest.Mo
 def test_page_is_that_of_the_record() -> None:
     record = PAGE.with_suffix(".json")
     found = json.loads(record.read_text(encoding="utf-8")) if record.exists() else None
-    assert PAGE.read_text(encoding="utf-8") == render_page(found)
+    assert PAGE.read_text(encoding="utf-8") == render_gpu(found)
 
 
 def test_page_shows_every_number_and_every_failure() -> None:
     side = {"seconds": 0.25, "first_s": 31.0, "tokens": 2048, "tflops": 5.9, "mfu": 0.31, "peak_gib": 4.2}
     cell = {"tokens_per_s": 6400.4, "step_ms": 10.0, "bound_ms": 2.5, "of_bound": 0.25, "peak_gib": 1.5}
     machine = {"device": "NVIDIA X", "memory_gib": 141.0, "copy_bytes_per_s": 4.3e12, "product_flops": 7.9e14}
-    page = render_page(
+    page = render_gpu(
         {
             "machine": machine | {"torch": "2.11.0", "cuda": "13.0", "transformers": "5.17.0"},
             "attention": {

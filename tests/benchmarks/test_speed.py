@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,8 @@ import pytest
 from pydantic import ValidationError
 
 from benchmarks import _speed_envs, speed
+from benchmarks._pages import digits, render_packing, render_speed
 from benchmarks._speed_machine import other_seconds
-from benchmarks._speed_page import number, render_packing, render_page
 from benchmarks._speed_plan import Part, Plan, Profile, read_plan, read_profiles, values_at, worst
 from benchmarks.speed import measure
 
@@ -121,7 +122,7 @@ def test_the_worst_of_all_entries_counts() -> None:
     "value,text", [(0.85, "0.85"), (0.0123, "0.012"), (0, "0.00"), (45.0, "45.0"), (30_000, "30,000")]
 )
 def test_a_number_has_the_digits_that_count(value: float, text: str) -> None:
-    assert number(value) == text
+    assert digits(value) == text
 
 
 def test_other_work_is_that_of_all_processes_but_ours_and_what_the_host_gave_to_others(tmp_path: Path) -> None:
@@ -233,7 +234,7 @@ def test_envgym_plays_the_game_of_the_others() -> None:
 
 
 def test_page_says_what_is_reached_and_why_a_part_is_missing() -> None:
-    page = render_page(PLAN, FULL, ())
+    page = render_speed(PLAN, FULL, ())
     for line in (
         "**Answer.** Of 4 aims, 2 are reached, 1 are not, and 1 could not be measured.",
         "The machine was not idle in 1 of 3 parts, whose times are too long.",
@@ -253,14 +254,14 @@ def test_page_says_what_is_reached_and_why_a_part_is_missing() -> None:
 
 
 def test_answer_is_short_where_everything_is_idle_and_measured() -> None:
-    page = render_page(Plan(parts={"loop": PLAN.parts["loop"]}), record(loop=measured({"us": 40.0})), ())
+    page = render_speed(Plan(parts={"loop": PLAN.parts["loop"]}), record(loop=measured({"us": 40.0})), ())
     assert "**Answer.** Of 1 aims, 1 are reached, 0 are not. All parts were measured on an idle machine.\n" in page
     assert "| other | not measured |  |" in page
 
 
 def test_profiles_are_a_section_with_their_ratio() -> None:
     profile = Profile(what="decode", before_ms=30, after_ms=20, operators_before=1200, operators_after=800, note="n")
-    assert "| decode | 30.0 | 20.0 | 1.50 | 1,200 | 800 | n |" in render_page(PLAN, FULL, [profile])
+    assert "| decode | 30.0 | 20.0 | 1.50 | 1,200 | 800 | n |" in render_speed(PLAN, FULL, [profile])
 
 
 def test_page_on_packing_has_every_cell_and_its_circumstances() -> None:
@@ -276,12 +277,12 @@ def test_page_on_packing_has_every_cell_and_its_circumstances() -> None:
 
 def test_pages_are_those_of_the_record() -> None:
     found = json.loads(PAGE.with_suffix(".json").read_text(encoding="utf-8"))
-    assert PAGE.read_text(encoding="utf-8") == render_page(read_plan(), found, read_profiles())
+    assert PAGE.read_text(encoding="utf-8") == render_speed(read_plan(), found, read_profiles())
     assert PAGE.with_name("packing.md").read_text(encoding="utf-8") == render_packing(found)
 
 
 def test_every_module_of_the_plan_exists_and_a_misspelt_field_is_refused() -> None:
     plan = read_plan()
-    assert all(Path(f"{part.module.replace('.', '/')}.py").exists() for part in plan.parts.values())
+    assert all(find_spec(part.module) for part in plan.parts.values())
     with pytest.raises(ValidationError, match="titel"):
         Part.model_validate({"titel": "x"})

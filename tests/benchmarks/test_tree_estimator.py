@@ -1,11 +1,10 @@
-"""The benchmark of tree estimators: what it knows of its task, that its estimators are unbiased, and its page."""
+"""The benchmark of tree estimators: what it knows of its task and that its estimators are unbiased."""
 
 import numpy as np
 import pytest
 
-from benchmarks._tree_estimator_report import lines
 from benchmarks._tree_task import MEAN, NUM_NOISY, NUM_TURNS, PLUS, TRUE_GRADIENT, grow, value, variance
-from benchmarks.tree_estimator import NOISES, RULE, UNBIASED, arms, chosen_plan, measure
+from benchmarks.tree_estimator import RULE, UNBIASED, arms, chosen_plan, measure
 from envgym.seeds import generator
 
 
@@ -32,12 +31,3 @@ def test_unbiased_estimators_find_the_true_gradient(name: str) -> None:
 def test_rule_branches_where_the_noise_ends() -> None:
     for early in (1.0, 10.0):
         assert chosen_plan(1.5, early).turns == (NUM_NOISY,)
-
-
-def test_page_has_a_line_for_every_row() -> None:
-    figures = {"all": 1.2, "late": 30.0, "all_early10": 2.0, "late_early10": 3.0, "largest_z": 9.0, "cosine": 0.5}
-    rows = {name: {str(c): figures for c in NOISES} for name in (*arms(), RULE)}
-    plan = {"trees": 4, "turns": [2], "children": [2]}
-    page = "".join(lines({"rows": rows, "groups": 800, "plans": {"c=1.5_early10": plan}}))
-    assert all(f"| {name} | 1.20 (30), biased |" in page for name in rows)
-    assert "| c = 1.5, early turns cost 10 | 4 | 2 | 2 |" in page

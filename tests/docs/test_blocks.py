@@ -16,7 +16,7 @@ import yaml
 
 from envgym.cli.main import main
 from envgym.cli.plugin_kinds import KINDS
-from envgym.plugins import import_path
+from envgym.config.plugins import import_path
 from envgym.trainer.methods import protocols
 from envgym.trainer.settings import train_settings
 from scripts import papers
@@ -34,19 +34,21 @@ RUNNERS: Final = MappingProxyType(
         ("bash", ""): SHELL,  # an empty page: every page that has no entry of its own
         ("yaml", ""): SETTINGS,
         ("python", ""): PROGRAMS,
-        ("bash", "docs/first_task.md"): "tests/docs/test_first_task.py::test_every_block_of_the_page_runs",
-        ("yaml", "docs/first_task.md"): "tests/docs/test_first_task.py::test_every_block_of_the_page_runs",
-        ("python", "docs/first_task.md"): "tests/docs/test_first_task.py::test_every_block_of_the_page_runs",
-        ("text", "docs/first_task.md"): "tests/docs/test_first_task.py::test_every_block_of_the_page_runs",
+        ("bash", "docs/first_task.md"): "tests/docs/test_first_task.py::test_every_block_runs",
+        ("yaml", "docs/first_task.md"): "tests/docs/test_first_task.py::test_every_block_runs",
+        ("python", "docs/first_task.md"): "tests/docs/test_first_task.py::test_every_block_runs",
+        ("text", "docs/first_task.md"): "tests/docs/test_first_task.py::test_every_block_runs",
         ("bash", "examples/third_party_env/README.md"): "tests/examples/test_third_party_env.py::test_commands_run",
         ("yaml", "examples/third_party_env/README.md"): "tests/examples/test_third_party_env.py::test_train_accepts_it",
         ("python", "docs/train.md"): "tests/docs/test_train.py::test_programs_run",
         ("python", "docs/notebooks.md"): "tests/docs/test_notebooks.py::test_blocks_run_inside_a_running_loop",
         ("ipython", "docs/notebooks.md"): "tests/docs/test_notebooks.py::test_blocks_run_in_a_kernel",
         ("text", "docs/notebooks.md"): "tests/docs/test_notebooks.py::test_blocks_run_in_a_kernel",
-        ("python", "docs/policy_servers.md"): "tests/docs/test_policy_servers.py::test_program_runs",
-        ("python", "docs/evaluate.md"): "tests/docs/test_evaluate.py::test_program_runs",
-        ("python", "docs/sandbox.md"): "tests/docs/test_sandbox.py::test_program_runs_and_shows_what_its_comments_say",
+        ("python", "docs/policy_servers.md"): "tests/docs/test_pages.py::test_program_of_a_policy_connects_to_a_server",
+        ("python", "docs/evaluate.md"): "tests/docs/test_pages.py::test_program_of_an_evaluation_runs",
+        ("python", "docs/sandbox.md"): (
+            "tests/docs/test_pages.py::test_program_of_a_sandbox_runs_and_shows_what_its_comments_say"
+        ),
         ("python", "docs/write_an_environment.md"): "tests/docs/test_write_an_environment.py::my_games",
         ("python", "docs/curricula.md"): "tests/docs/test_blocks.py::test_signatures_of_a_page_are_those_of_the_code",
         ("toml", "docs/write_an_environment.md"): (
@@ -58,13 +60,15 @@ RUNNERS: Final = MappingProxyType(
         ("text", "docs/evaluate.md"): f"{SHOWN}::test_results_have_the_form_that_the_page_shows",
         ("text", "docs/runs.md"): f"{SHOWN}::test_progress_and_the_error_have_the_form_that_the_page_shows",
         ("text", "docs/architecture.md"): f"{SHOWN}::test_commands_of_the_architecture_page_are_those_of_the_program",
-        ("text", "docs/results/environments.md"): f"{SHOWN}::test_searches_of_the_results_are_those_of_the_study",
+        ("text", "docs/results/environments.md"): "tests/benchmarks/test_study.py::test_page_is_what_report_writes",
         ("yaml", "docs/processes.md"): (
             "tests/docs/test_processes.py::test_settings_of_the_page_have_as_many_addresses_as_they_say"
         ),
         ("text", "docs/processes.md"): "tests/docs/test_processes.py::test_page_shows_what_is_printed",
         ("text", "docs/cluster.md"): "tests/docs/test_cluster.py::test_page_shows_the_sentences_of_refusals",
-        ("text", "docs/scaling.md"): "tests/docs/test_scaling.py::test_limits_of_the_controller_are_those_of_the_model",
+        ("text", "docs/scaling.md"): "tests/docs/test_pages.py::test_limits_of_the_controller_are_those_of_the_model",
+        ("bash", "docs/connect.md"): "tests/docs/test_connect.py::test_conversations_of_the_page_are_learned",
+        ("json", "docs/connect.md"): "tests/docs/test_connect.py::test_conversations_of_the_page_are_learned",
         ("text", "docs/objective.md"): DRAWING,
         ("text", "docs/packing.md"): DRAWING,
     }
@@ -150,7 +154,7 @@ def other_commands() -> list[object]:
 
 @pytest.mark.parametrize("line", other_commands())
 def test_command_names_a_target_a_script_or_a_program_that_exists(line: str) -> None:
-    """Commands of envgym: tests/docs/test_commands.py."""
+    """Commands of envgym: tests/docs/test_pages.py."""
     words = [word for word in shlex.split(line) if not re.fullmatch(r"[A-Z_]+=\S*", word)]
     program = words[0].removeprefix(".venv-vllm/bin/")
     if program == "make":

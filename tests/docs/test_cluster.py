@@ -7,9 +7,9 @@ import pytest
 import yaml
 
 from envgym.errors import SettingsError
-from envgym.ray_launcher.placement import Bundle, check_nodes, check_totals
-from envgym.trainer.sections import LaunchSettings, RaySettings
-from tests.envgym.ray_launcher.test_placement import OTHER, OWN
+from envgym.runtime.ray.placement import Bundle, check_nodes, check_totals
+from envgym.trainer.launch.settings import LaunchSettings, RaySettings
+from tests.envgym.runtime.ray.test_placement import OTHER, OWN
 from tests.support.pages import ROOT, blocks_of
 
 PAGE = "docs/cluster.md"
@@ -41,7 +41,6 @@ def test_processes_of_the_page_take_what_it_says(run: dict[str, object], gpus: i
 
 
 def defaults_shown(section: str) -> dict[str, str]:
-    """Return the defaults in the table of a section, by the names in its first column."""
     _, _, rest = (ROOT / PAGE).read_text(encoding="utf-8").partition(f"\n## {section}\n")
     rows = re.findall(r"^\| ((?:`\w+`(?:, )?)+) \| ([^|]+) \|", rest.partition("\n## ")[0], re.MULTILINE)
     return {name: default for names, default in rows for name in re.findall(r"`(\w+)`", names)}
@@ -59,7 +58,7 @@ def test_table_has_every_setting_with_its_default() -> None:
 def test_variables_of_compose_have_the_defaults_of_the_page() -> None:
     compose = (ROOT / "docker" / "compose.yaml").read_text(encoding="utf-8")
     shown = defaults_shown("Without Ray")
-    assert set(shown) == {"RUN", "RUNS", "CONFIG", "ENV", "MODEL"}
+    assert set(shown) == {"RUN", "RUNS", "CONFIG", "ENV", "ENV_SETTING", "ENV_SETTING_2", "MODEL"}
     for name, default in shown.items():
         (used,) = set(re.findall(rf"\$\{{{name}:-([^}}]*)\}}", compose))
         assert used == ("runs" if default == "a volume" else default.strip("`"))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from envgym.trainer.catalog import WEIGHTS
+from envgym.trainer.methods.weights.base import WEIGHTS
 from tests.support.enumerable import expected_gradient, groups
 from tests.support.plugins import BATCH_CREDITS, CREDITS, CRITIC_CREDITS
 

@@ -12,7 +12,8 @@ import pytest
 import yaml
 
 from envgym.cli.main import main
-from envgym.processes import Processes, ProcessSpec
+from envgym.runtime.processes.group import Processes
+from envgym.runtime.processes.process import ProcessSpec
 from tests.support.pages import SMALL
 
 ROOT = Path(__file__).parents[2]
@@ -55,7 +56,6 @@ def test_compose_builds_the_three_images_on_bases_that_can_be_named() -> None:
 
 
 def with_defaults(word: str) -> str:
-    """Return a word with the default of each variable."""
     return re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", word)
 
 

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from envgym.cli.main import main
-from envgym.runs import RunDirectory
+from envgym.runs.directory import RunDirectory
 from tests.support.pages import form_of, read_blocks
 
 TINY = {"hidden_size": 64, "num_layers": 1, "num_heads": 2, "num_kv_heads": 2}
@@ -27,9 +27,7 @@ def shorter(text: str) -> str:
 
 
 @pytest.mark.docs
-def test_every_block_of_the_page_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_every_block_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     num_commands = 0

@@ -83,7 +83,7 @@ def test_blocks_run_in_a_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("report.html")} == REPORTS
     printed = "".join(output.get("text", "") for cell in notebook.cells for output in cell.outputs)
     assert "agent: " in printed
-    assert "25 passed, 0 failed, 0 not checked" in printed
+    assert "26 passed, 0 failed, 0 not checked" in printed
     assert [output for cell in notebook.cells for output in cell.outputs if output.get("name") == "stderr"] == []
     (trained, resumed), (before, after) = (shown(notebook, call) for call in ("train(", "evaluate("))
     assert [line for line in lines_of(PROGRESS.text) if line not in lines_of(f"{trained}\n{printed}")] == []

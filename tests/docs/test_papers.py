@@ -58,7 +58,7 @@ def test_every_name_of_our_tables_has_a_row_or_is_our_own(monkeypatch: pytest.Mo
     with_row = {**sections, "more": {"new": row(settings="`credit.name=new`")}}
     assert papers.missing(with_row) == []
     in_vain = {**with_row, "other": {"keep": row(settings="`filter.name=keep_all`")}}
-    assert papers.missing(in_vain) == ["_own.toml must name what a catalogue has and no row, got filter.keep_all"]
+    assert papers.missing(in_vain) == ["_own.toml must name what a table has and no row, got filter.keep_all"]
 
 
 def test_status_is_of_the_rows_whose_paper_begins_with_the_name() -> None:

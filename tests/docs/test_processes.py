@@ -9,11 +9,12 @@ import yaml
 
 from envgym.cli.main import main
 from envgym.errors import RunError
-from envgym.process_log import FOLDER, line_of
-from envgym.processes import Processes
-from envgym.trainer.launch import check_addresses
+from envgym.runs.files import LOGS
+from envgym.runtime.processes.group import Processes
+from envgym.runtime.processes.log import line_of
+from envgym.trainer.launch.launch import check_addresses
 from envgym.trainer.settings import train_settings
-from tests.envgym.test_processes import Interrupted, python
+from tests.envgym.runtime.processes.test_group import Interrupted, python
 from tests.support.pages import blocks_of
 
 (STATIC,) = (block.text for block in blocks_of("docs/processes.md", "yaml"))
@@ -31,7 +32,7 @@ def test_page_shows_what_is_printed(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert f"envgym: {raised.value}".replace(f"{tmp_path}/", "") == DEATH.strip()
 
     (tmp_path / "run.json").write_text(json.dumps({"schema": 2, "name": "served", "id": "a"}))
-    (tmp_path / FOLDER).mkdir()
+    (tmp_path / LOGS).mkdir()
     lines = []
     for shown in TRACE.splitlines()[1:]:
         found = re.fullmatch(r" *(\S+) s  (\S+) +(\S+)(?: branch (\d+))?  (\S+)  (.*)", shown)
@@ -43,7 +44,7 @@ def test_page_shows_what_is_printed(tmp_path: Path, capsys: pytest.CaptureFixtur
         entry = json.loads(line_of("served", role, "INFO", {**ids, "event": event, **told}))
         time = f"2026-01-31T12:00:{float(seconds) + 0.123456:09.6f}Z"
         lines.append(json.dumps({**entry, "time": time}))
-    (tmp_path / FOLDER / "controller.jsonl").write_text("\n".join(lines) + "\n")
+    (tmp_path / LOGS / "controller.jsonl").write_text("\n".join(lines) + "\n")
     capsys.readouterr()
     assert main(["trace", str(tmp_path), "step-000001/000"]) == 0
     assert capsys.readouterr().out == TRACE

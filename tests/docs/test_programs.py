@@ -12,10 +12,10 @@ import yaml
 import envgym
 from envgym.agents.models.loading import resolve_model
 from envgym.agents.protocols import Policy
+from envgym.config.settings import apply_overrides
 from envgym.core.turns import Ending
-from envgym.event_loop import run_coroutine
-from envgym.settings import apply_overrides
-from tests.agents.policies.test_vllm_serve import running as vllm_server
+from envgym.runtime.event_loop import run_coroutine
+from tests.agents.policies.vllm.test_serve import running as vllm_server
 from tests.support.pages import BLOCKS, SMALL, blocks_of
 
 Names = dict[str, Any]

@@ -10,7 +10,7 @@ import yaml
 
 import envgym
 from envgym.report.data import SCHEMA_VERSION as REPORT_SCHEMA
-from envgym.runs import SCHEMA_VERSION as RUN_SCHEMA
+from envgym.runs.directory import SCHEMA_VERSION as RUN_SCHEMA
 
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]

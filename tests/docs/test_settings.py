@@ -14,9 +14,9 @@ from envgym.cli.completion import actions_by_command
 from envgym.cli.main import build_parser, main
 from envgym.cli.plugin_kinds import KINDS, plugin_rows
 from envgym.cli.settings import read_settings_file_sections, settings_tables
-from envgym.plugins import Choice
-from envgym.settings import Settings
-from envgym.settings_reference import read_sections
+from envgym.config.plugins import Choice
+from envgym.config.reference import read_sections
+from envgym.config.settings import Settings
 from envgym.trainer.settings import TrainSettings
 from scripts.mkdocs_hooks import on_page_markdown
 
@@ -27,7 +27,6 @@ CHOSEN_WITHIN = {"agent.name", "recipe", "search.value", "search.select"}
 
 
 def settings_models(model: type[BaseModel] = Settings) -> Iterator[type[BaseModel]]:
-    """Yield every settings model of the package that is loaded."""
     for child in model.__subclasses__():
         if child.__module__.startswith("envgym."):
             yield child

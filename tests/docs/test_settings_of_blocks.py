@@ -11,13 +11,12 @@ from pydantic import BaseModel, ValidationError
 from envgym.agents.evaluation.suite import SuiteSettings
 from envgym.cli.pipelines import PHASES, SELF_TRAINING
 from envgym.cli.settings import kinds_by_key
+from envgym.config.plugins import Choice, PluginKind
+from envgym.config.settings import build_settings
 from envgym.errors import EnvgymError
-from envgym.plugins import Choice, PluginKind
 from envgym.registry import creator_of, parameters
-from envgym.settings import build_settings
-from envgym.trainer.catalog import SELF_TRAINING as PLAN
-from envgym.trainer.sections import SelfTrainingSettings
-from envgym.trainer.settings import train_settings
+from envgym.trainer.methods.self_training.base import SELF_TRAINING as PLAN
+from envgym.trainer.settings import SelfTrainingSettings, train_settings
 from tests.support.pages import BLOCKS, Block
 
 
@@ -37,7 +36,6 @@ def values_of(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[tu
 
 
 def kind_at(path: Sequence[str | int]) -> PluginKind[Any] | None:
-    """Return the kind of plug-in that is chosen at a path, if one is."""
     keys = ["0" if isinstance(key, int) else key for key in path]
     if keys[:1] == ["models"]:
         keys[1:2] = ["NAME"]
@@ -53,7 +51,8 @@ def check_choice(kind: PluginKind[Any], value: Any) -> None:  # a name, or a map
     plugin = kind.load(choice.name)
     if isinstance(plugin, type) and issubclass(plugin, BaseModel):
         assert choice.settings.keys() <= plugin.model_fields.keys()
-        if not any(str(value).startswith("runs/") for value in choice.settings.values()):  # a run that is not here
+        elsewhere = ("runs/", *filter(None, (block.title for block in BLOCKS)))  # runs and files that are not here
+        if not any(str(value).startswith(elsewhere) for value in choice.settings.values()):
             plugin.model_validate(choice.settings)
     elif kind.is_called(plugin):
         inspect.signature(plugin).bind(*kind.arguments, **choice.settings)

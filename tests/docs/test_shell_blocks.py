@@ -14,10 +14,10 @@ from typing import Final
 import pytest
 from _pytest.mark import ParameterSet  # pytest does not export it
 
-from envgym.cache import cache_directory
 from envgym.cli.main import main
+from envgym.runtime.cache import cache_directory
 from tests.agents.policies.fake_server import running as fake_server
-from tests.agents.policies.test_vllm_serve import running as vllm_server
+from tests.agents.policies.vllm.test_serve import running as vllm_server
 from tests.support.env_server import serve_envs
 from tests.support.pages import BLOCKS, SMALL, blocks_of
 from tests.support.retrievers import serve_retriever, served_url
@@ -42,6 +42,7 @@ SMALLER: Final = (
 )
 """What is changed in a line, so that it takes seconds."""
 IN_ANOTHER_TEST: Final = {
+    "docs/connect.md": "tests/docs/test_connect.py",
     "docs/first_task.md": "tests/docs/test_first_task.py",
     "examples/third_party_env/README.md": "tests/examples/test_third_party_env.py",
 }
@@ -51,7 +52,7 @@ NOT_RUN: Final = {
     r"python3 -m venv|pip install": "installs packages from an index",
     r"(\w+=\d+ )?python (-m pytest|-m scripts.mutation|scripts/(test_lanes|chaos|soak).py)": "runs the tests",
     r"(\.venv-vllm/bin/)?python (-m )?benchmarks[./]": "takes hours; tests/benchmarks runs its parts",
-    r"python scripts/plan_trees.py": "tests/trainer/test_planned_runs.py runs it on a run with trees",
+    r"python scripts/plan_trees.py": "tests/trainer/test_method_runs.py runs it on a run with trees",
     r"torchrun ": "runs in tests/trainer/learner/ranks/test_runs.py",
     r"ray start": "tests/support/ray_cluster.py starts nodes",
     r"envgym train (one-node|four-nodes).yaml": "needs 8 GPUs and more; tests/docs/test_cluster.py reads the settings",
@@ -64,7 +65,7 @@ NOT_RUN: Final = {
     r"envgym serve-retriever .*--index hybrid": "needs a model; tests/envgym/retrieval/test_dense.py",
     r"envgym serve-retriever|curl|.*retriever_url=": "runs in test_corpus_is_served_and_searched_as_the_page_says",
     r"(\w+=\S+ )?envgym view (?!.*--(export|tree|json|out))": "serves until interrupted; tests/docs/test_view.py",
-    r"(\w+=\S+ )?envgym serve ": "runs in test_envs_are_served_as_the_page_says",
+    r"(\w+=\S+ )?envgym serve ": "runs in test_envs_are_served",
     r"envgym .*http://127.0.0.1:8700": "runs there too",
 }
 """Why a line is not run by `test_lines_of_a_page_run`, or which test runs it."""
@@ -81,7 +82,6 @@ PAGES: Final = sorted({block.page for block in BLOCKS if block.language == "bash
 
 
 def lines_of(page: str) -> list[str]:
-    """Return the lines of the page's shell blocks that are run here."""
     lines = [line for block in blocks_of(page, "bash") for line in block.commands]
     return [line for line in lines if not any(re.match(pattern, line) for pattern in NOT_RUN)]
 
@@ -177,9 +177,7 @@ def test_corpus_is_served_and_searched_as_the_page_says(
 
 
 @pytest.mark.docs
-def test_envs_are_served_as_the_page_says(
-    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_envs_are_served(folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     lines = [line for block in blocks_of("docs/env_servers.md", "bash") for line in block.commands]
     of_client = [line for line in lines if "http://127.0.0.1:8700" in line]
     assert len(of_client) >= 4

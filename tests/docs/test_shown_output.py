@@ -4,9 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks._environments_page import search_line
-from benchmarks._studies import read_declaration
-from benchmarks.environments import CHAIN, Declaration, Study
 from envgym.cli.main import COMMANDS, main
 from tests.support.pages import SMALL, blocks_of, form_of
 
@@ -68,9 +65,3 @@ def test_progress_and_the_error_have_the_form_that_the_page_shows(capsys: pytest
 def test_commands_of_the_architecture_page_are_those_of_the_program() -> None:
     (shown,) = (block.text for block in blocks_of("docs/architecture.md", "text") if block.text.startswith("envgym "))
     assert [part.split()[0] for part in shown.removeprefix("envgym ").split(" | ")] == list(COMMANDS)
-
-
-def test_searches_of_the_results_are_those_of_the_study() -> None:
-    (shown,) = blocks_of("docs/results/environments.md", "text")
-    study = Study(read_declaration(Declaration, "environments"), Path("runs/environments"))
-    assert shown.text == "".join(f"{search_line(study, arm)}\n" for arm in (CHAIN, *study.declared.search.arms))

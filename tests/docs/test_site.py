@@ -21,7 +21,6 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def linked_files(page: Path) -> set[Path]:
-    """Return the files of this repository that the links and images of a page lead to."""
     text = re.sub(r"^(`{3,}).*?^\1$", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
     targets = (target for target in re.findall(r"\]\(([^)\s#]+)[^)]*\)", text) if "://" not in target)
     return {Path(os.path.normpath(page.resolve().parent / target)) for target in targets}

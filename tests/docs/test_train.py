@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from envgym.runs import RunDirectory
+from envgym.runs.directory import RunDirectory
 from envgym.trainer.settings import train_settings
 from envgym.trainer.train import train
 
@@ -18,7 +18,6 @@ SHAPE = {"hidden_size": 64, "num_layers": 1, "num_heads": 2, "num_kv_heads": 2}
 
 
 def blocks(language: str) -> list[tuple[str | None, str]]:
-    """Return (title, text) of every block of a language."""
     found = re.findall(rf'^```{language}(?: title="([^"]*)")?\n(.*?)^```$', TEXT, re.DOTALL | re.MULTILINE)
     return [(title or None, text) for title, text in found]
 
@@ -72,7 +71,7 @@ def test_every_metric_of_a_run_is_explained_and_every_file_too(tmp_path: Path) -
     absent |= {"rollout/short_trees", "annotate/seconds", "loss/exploration", "coef/exploration"}
     absent |= {"replay/episodes", "replay/reward", "memory/peak_gib", "journal/turns", "journal/tokens"}
     absent |= {"collect/replaced", "collect/too_old"}
-    absent |= {"processes/restarts", "requests/retried", "rollout/reissued"}
+    absent |= {"processes/restarts", "requests/retried", "rollout/reissued", "train/reward"}
     assert plain - names <= absent, "no metric is made up"
     table = re.findall(r"^\| `([\w./-]+?)(?:step-N)?/?` \|", PAGE.with_name("runs.md").read_text(), re.MULTILINE)
     made = {path.relative_to(tmp_path / "run").parts[0] for path in (tmp_path / "run").rglob("*")}

@@ -16,8 +16,6 @@ import pytest
 
 from tests.support.pages import blocks_of
 
-pytest.importorskip("fastapi", reason="needs FastAPI: pip install -e '.[view]'")
-
 LINES = [line for block in blocks_of("docs/view.md", "bash") for line in block.commands]
 SERVED = [line for line in LINES if "envgym view" in line and "--export" not in line]
 

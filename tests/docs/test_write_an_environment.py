@@ -59,9 +59,7 @@ def test_environment_of_the_guide_passes_the_suite(my_games: ModuleType, name: s
     assert [check for check in checks if check.status is CheckStatus.FAIL] == []
 
 
-def test_columns_of_the_guide_are_read_as_it_says(
-    my_games: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_columns_of_the_guide_are_read(my_games: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (shown,) = re.findall(r"^# (\{.+\})$", "\n".join(blocks("python")), re.MULTILINE)
     kenya = {"question": "Capital of Kenya?", "capital": "Nairobi", "region": "Africa", "code": "KE", "side": "train"}
@@ -73,9 +71,7 @@ def test_columns_of_the_guide_are_read_as_it_says(
     assert my_games.capitals.task(Split.TRAIN, 0).id == "KE"
 
 
-def test_official_split_of_the_guide_is_that_of_the_files(
-    my_games: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_official_split_is_that_of_files(my_games: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A held-out row is left out of the other file."""
     monkeypatch.chdir(tmp_path)
     rows = [json.dumps({"question": f"{n}?", "solution": str(n)}) + "\n" for n in range(4)]

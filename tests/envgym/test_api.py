@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 import envgym
-from envgym.api import eval_settings, read_train_settings
-from envgym.core.messages import Message
-from envgym.core.turns import Ending, Invalid, Scored
+from envgym import Ending, Invalid, Message, Scored
+from envgym.api import eval_settings
 from envgym.errors import InvalidInput, SettingsError, UnknownName
 from envgym.registry import id_of
-from envgym.runs import RunDirectory
+from envgym.runs.directory import RunDirectory
 from envgym.stats import estimate_success
 from envgym.trainer.metrics.callbacks import Callback
+from envgym.trainer.settings import load_train_settings
 from envgym.trainer.train import TrainResult, train
 from tests.support.tiny_runs import EvenWords, tiny_settings
 
@@ -26,14 +26,12 @@ ENV = "tests.support.tiny_runs:EvenWords"
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> TrainResult:
-    """Return the result of a run of two steps, with a checkpoint after each."""
     directory = tmp_path_factory.mktemp("api") / "run"
     return train(tiny_settings(directory, agent={"name": "plain", "max_turn_tokens": 3, "max_context_tokens": 256}))
 
 
 @pytest.fixture(scope="module")
 def run(trained: TrainResult) -> Path:
-    """Return the directory of that run."""
     return trained.directory
 
 
@@ -41,9 +39,6 @@ def test_main_functions_are_loaded_when_they_are_used() -> None:
     code = "import sys, envgym; print('envgym.api' in sys.modules); envgym.train; print('envgym.api' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["False", "True"]
-
-
-# ---- one episode -----------------------------------------------------------------------------------------------------
 
 
 def test_function_plays_an_episode_and_sees_the_replies() -> None:
@@ -108,9 +103,6 @@ def test_run_plays_with_its_newest_checkpoint_and_its_agent(run: Path) -> None:
     assert max(sampled) <= 3
 
 
-# ---- evaluations -----------------------------------------------------------------------------------------------------
-
-
 def test_evaluation_of_a_run_takes_paths_as_text(run: Path, tmp_path: Path) -> None:
     result = envgym.evaluate(str(run), tasks=1, samples=2, directory=str(tmp_path / "eval"))
     (record,) = result.evaluations
@@ -126,7 +118,7 @@ def test_several_envs_are_evaluated_each_with_its_own_settings(run: Path) -> Non
 
 def test_class_is_taken_where_an_id_is(run: Path, tmp_path: Path) -> None:
     (record,) = envgym.evaluate(run, EvenWords, tasks=1, directory=tmp_path / "eval").evaluations
-    settings = read_train_settings({"envs": [{"id": EvenWords}]})
+    settings = load_train_settings({"envs": [{"id": EvenWords}]})
     assert [record.env_id, settings.envs[0].id, settings.model_dump(mode="json")["envs"][0]["id"]] == [ENV] * 3
     assert eval_settings(run, [{"id": EvenWords}], where="test").envs[0].id == ENV
     path = tmp_path / "mine.py"
@@ -139,7 +131,7 @@ def test_class_that_no_import_path_names_is_refused_with_what_to_write() -> None
 
     for use in (
         lambda: envgym.play_episode(Inner, lambda messages: "even"),
-        lambda: read_train_settings({"envs": [{"id": Inner}]}),
+        lambda: load_train_settings({"envs": [{"id": Inner}]}),
     ):
         with pytest.raises(InvalidInput, match=r'at the top level .*got .*Inner \(id\); pass "my_env.py:MyEnv", or'):
             use()
@@ -183,9 +175,6 @@ def test_record_states_the_success_rate_of_its_valid_episodes_in_one_line(traine
     assert replace(record, rewards={"a": (None,)}).success is None
 
 
-# ---- training --------------------------------------------------------------------------------------------------------
-
-
 def test_result_states_what_changed_in_few_words(trained: TrainResult) -> None:
     (comparison,) = trained.comparisons
     before, after = (record.success for record in trained.evaluations)
@@ -220,8 +209,8 @@ def test_settings_are_read_from_a_mapping_a_file_and_a_run(run: Path, tmp_path: 
     file = tmp_path / "run.yaml"
     file.write_text("envs: [{id: math/arithmetic-v0}]\n")
     sources = ({"envs": [{"id": "math/arithmetic-v0"}]}, file, str(file))
-    assert len({read_train_settings(source, ["optim.lr=0.5"]).model_dump_json() for source in sources}) == 1
-    assert read_train_settings(sources[0], ["optim.lr=0.5"]).optim.lr == 0.5
-    assert read_train_settings(str(run), resume=True).agent.max_turn_tokens == 3
+    assert len({load_train_settings(source, ["optim.lr=0.5"]).model_dump_json() for source in sources}) == 1
+    assert load_train_settings(sources[0], ["optim.lr=0.5"]).optim.lr == 0.5
+    assert load_train_settings(str(run), resume=True).agent.max_turn_tokens == 3
     with pytest.raises(SettingsError, match="resume it with --resume, or resume=True"):
-        read_train_settings(run)
+        load_train_settings(run)

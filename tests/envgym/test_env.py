@@ -4,6 +4,8 @@ import copy
 import pickle
 from collections.abc import Mapping
 from dataclasses import dataclass
+from decimal import Decimal
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -11,10 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envgym.core.messages import Action, Observation, Role, ToolCall
-from envgym.core.tasks import Split, Task
-from envgym.core.turns import Ending, Invalid, Reward, Scored
-from envgym.env import MAX_ACTION_CHARS, Env, ForkCapability
+from envgym import Action, Ending, Env, ForkCapability, Invalid, Observation, Reply, Role, Scored, Split, Task, ToolCall
+from envgym.core.turns import Reward
+from envgym.env import MAX_ACTION_CHARS
 from envgym.errors import (
     EnvFailure,
     ForkUnsupported,
@@ -25,7 +26,7 @@ from envgym.errors import (
     ToolInfraFailure,
     UnknownName,
 )
-from envgym.records import Reply, StepRecord
+from envgym.records import StepRecord
 from tests.support.toys import Counter, CounterTasks, Sums
 
 
@@ -119,8 +120,11 @@ def test_reply_may_carry_a_reward_with_components_or_an_invalid_one() -> None:
     assert (record.ending, record.reward, record.error) == (Ending.ERROR_PARTY, invalid, "the judge is away")
 
 
-@pytest.mark.parametrize("value, expected", [(True, 1.0), (np.float64(0.25), 0.25), (2, 2.0)])
-def test_reward_is_a_plain_float(value: float, expected: float) -> None:
+@pytest.mark.parametrize(
+    "value, expected",
+    [(True, 1.0), (np.float64(0.25), 0.25), (2, 2.0), (Fraction(1, 2), 0.5), (Decimal("0.5"), 0.5), (np.array(3), 3.0)],
+)
+def test_reward_is_a_plain_float(value: Any, expected: float) -> None:
     reward = answered(Reply(reward=value)).reward
     assert isinstance(reward, Scored)
     assert type(reward.value) is float

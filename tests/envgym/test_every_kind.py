@@ -1,4 +1,4 @@
-"""Every kind of plug-in: what its table names fits it, and what is of another kind is refused without a call."""
+"""Every kind of plug-in, every registered environment in Gymnasium, and the public names of the package."""
 
 import inspect
 import itertools
@@ -6,10 +6,15 @@ import re
 import sys
 from pathlib import Path
 
+import gymnasium
 import pytest
+from gymnasium.utils.env_checker import check_env
+from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 
+import envgym
 from envgym.cli.plugin_kinds import KINDS
-from envgym.errors import SettingsError
+from envgym.errors import InvalidInput, SettingsError
+from tests.support.lanes import env_params
 
 ENTRIES = [(kind, name) for kind in KINDS for name in KINDS[kind].table]
 
@@ -65,3 +70,48 @@ def test_entry_points_belong_to_their_kind(kind: str, tmp_path: Path, monkeypatc
     monkeypatch.syspath_prepend(str(tmp_path))
     assert KINDS[kind].names()[-1] == "mine"
     assert KINDS[kind].load("mine") is KINDS[kind].load(name)
+
+
+@pytest.fixture(params=env_params(envgym.list_ids()))
+def env_id(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    try:
+        envgym.make(name).close()
+    except InvalidInput as error:
+        pytest.skip(str(error))
+    return name
+
+
+def test_gymnasium_makes_it_and_its_checkers_say_nothing(env_id: str) -> None:
+    env = gymnasium.make(f"envgym:{env_id}", disable_env_checker=False)
+    first, _ = env.reset(seed=3)
+    assert first == envgym.make(env_id).reset(seed=3).observation
+    env.step("hello")
+    check_env(env.unwrapped)
+    env.close()
+
+
+@pytest.mark.parametrize("is_shared", [True, False])
+def test_vector_envs_of_both_kinds_agree(env_id: str, is_shared: bool) -> None:
+    makers = [lambda: envgym.make(env_id)] * 2
+    sync, parallel = SyncVectorEnv(makers), AsyncVectorEnv(makers, shared_memory=is_shared)
+    try:
+        assert sync.reset(seed=[5, 6])[0] == parallel.reset(seed=[5, 6])[0]
+        for actions in (("hello", "42"), ("7", ""), ("a", "b")):
+            expected, got = sync.step(actions), parallel.step(actions)
+            assert expected[0] == got[0]
+            for before, now in zip(expected[1:4], got[1:4], strict=True):
+                assert before.tolist() == now.tolist()
+    finally:
+        parallel.close()
+        sync.close()
+
+
+def test_every_public_name_loads() -> None:
+    assert dir(envgym) == envgym.__all__
+    for name in envgym.__all__:
+        assert getattr(envgym, name) is not None
+
+
+def test_unknown_attribute_is_an_attribute_error() -> None:
+    assert not hasattr(envgym, "no_such_name")

@@ -6,12 +6,9 @@ from itertools import count
 import numpy as np
 import pytest
 
-from envgym.core.messages import Action, Message, Observation, Role
-from envgym.core.tasks import Split, Task
-from envgym.env import ForkCapability
+from envgym import Action, ForkCapability, Message, Observation, Reply, Role, Split, Task
 from envgym.errors import ForkUnsupported, InvalidInput, ResetNeeded
 from envgym.forking import copy_generator
-from envgym.records import Reply
 from tests.support.parrots import Parrot, parrot_task
 from tests.support.toys import Counter
 
@@ -166,7 +163,7 @@ def test_fork_of_an_env_without_a_seed_draws_the_same_numbers() -> None:
 
 
 def test_seed_that_is_no_natural_number_is_refused() -> None:
-    with pytest.raises(InvalidInput, match="seed must be an int of at least 0, got -1"):
+    with pytest.raises(InvalidInput, match="seed must be a whole number of at least 0, got -1"):
         Parrot().reset(seed=-1)
 
 

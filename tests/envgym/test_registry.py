@@ -158,6 +158,41 @@ class Quiz(RubricEnv):
     assert (tasks(5).size(side), first.size(side)) == (5, 3)
 
 
+WEATHER = f"""
+from {COUNTER.replace(":", " import ")}
+class Reading: ...
+class Weather(Counter): ...
+class Climate(Counter): ...
+limit = 3
+"""
+
+
+@pytest.mark.parametrize(
+    "env_id, sentence",
+    [
+        ("weather.py:Wether", "weather.py must have a class Wether; did you mean Weather?"),
+        ("weather.py:Storm", "weather.py must have a class Storm; choose one of: Climate, Reading, Weather."),
+        ("weather.py", "name its class too, such as weather.py:Weather."),
+        ("weather.py:", "name its class too, such as weather.py:Weather."),
+        ("weather", "name its class too, such as weather.py:Weather."),
+        ("rain_gauge.py", "name its class too, such as rain_gauge.py:RainGauge."),
+        ("wether.py:Weather", "(no file wether.py, but weather.py); check the path"),
+        ("weather.py:limit", "weather.py:limit must be a class or function, got 3 (make)"),
+        ("faulty.py:Env", "the code of faulty.py:Env must be importable, got AttributeError: "),
+    ],
+)
+def test_file_without_the_class_is_refused_with_the_names_of_its_classes(
+    env_id: str, sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "weather.py").write_text(WEATHER)
+    (tmp_path / "faulty.py").write_text("import math\nmath.pie\n")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InvalidInput) as refusal:
+        envgym.make(env_id)
+    assert sentence in str(refusal.value)
+    assert "envgym_plugin_" not in str(refusal.value)
+
+
 def test_callers_arguments_win_over_registered_ones() -> None:
     envgym.register("toys/counter-v0", COUNTER, max_turns=3, render_mode="ansi")
     env = envgym.make("toys/counter-v0", max_turns=7)

@@ -19,8 +19,6 @@ def giving(score: float) -> "Fixed":
 
 
 class Fixed:
-    """Gives one score to everything."""
-
     def __init__(self, score: float) -> None:
         self.score = score
 
@@ -45,7 +43,7 @@ def test_a_closed_gate_makes_the_whole_reward_zero_and_keeps_the_components() ->
 
 
 @given(st.lists(st.tuples(st.floats(0, 1), st.floats(0.01, 100)), min_size=1, max_size=5), st.floats(0.01, 100))
-def test_scaling_all_weights_changes_nothing_and_the_value_lies_between_the_scores(
+def test_scaled_weights_change_nothing_and_the_value_is_between(
     lines: list[tuple[float, float]], factor: float
 ) -> None:
     def value(scale: float) -> float:

@@ -156,9 +156,7 @@ def test_a_result_of_none_is_answered_with_done() -> None:
         ("ad", {}, "There is no tool 'ad'. Did you mean add? The tools are: add(amount: integer, times:"),
     ],
 )  # fmt: skip
-def test_a_call_that_cannot_be_run_is_answered_with_advice(
-    name: str, arguments: dict[str, object], advice: str
-) -> None:
+def test_call_that_cannot_be_run_is_answered_with_advice(name: str, arguments: dict[str, object], advice: str) -> None:
     assert advice in call(Desk(), name, **arguments)
 
 
@@ -191,15 +189,6 @@ def test_a_bug_is_answered_with_type_and_message_and_each_time_is_an_error() -> 
     assert ran.num_errors == 2
 
 
-def test_a_result_that_is_no_json_is_answered_too() -> None:
-    def broken() -> object:
-        """Return a set."""
-        return {1}
-
-    ran = run_calls(tools_of(broken), None, Action(tool_calls=[ToolCall(name="broken")]))
-    assert ran.messages[0].content == "broken failed: TypeError: Object of type set is not JSON serializable"
-
-
 def test_long_results_and_many_calls_are_cut_with_a_note() -> None:
     desk = Desk()
     assert call(desk, "shout", length=20_000) == "a" * 20_000
@@ -210,6 +199,21 @@ def test_long_results_and_many_calls_are_cut_with_a_note() -> None:
     assert desk.sum == MAX_CALLS
     assert (len(ran.messages), ran.num_errors) == (MAX_CALLS + 5, 5)
     assert ran.messages[-1].content.startswith("Not run: at most 64 calls")
+
+
+def test_calls_of_one_message_share_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("envgym.tools.MAX_CALLS_S", 0.05)
+
+    def wait() -> str:
+        """Wait."""
+        time.sleep(0.1)
+        return "waited"
+
+    ran = run_calls(tools_of(wait), None, Action(tool_calls=[ToolCall(name="wait", arguments={})] * 5))
+    contents = [message.content for message in ran.messages]
+    assert contents[:1] == ["waited"]
+    assert contents[1:] == ["Not run: the calls before took more than 120 s. Send the others in your next message."] * 4
+    assert ran.num_errors == 4
 
 
 def test_names_of_any_length_give_short_advice() -> None:

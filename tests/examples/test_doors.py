@@ -1,4 +1,4 @@
-"""The environment of `examples/tree_study`: what the doors and the letters are worth, and who can know."""
+"""The environment of `studies/trees`: what the doors and the letters are worth, and who can know."""
 
 import statistics
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from envgym.conformance import CheckStatus, check_env_conformance
 from envgym.errors import InvalidInput
 from tests.support.pages import ROOT
 
-DOORS = f"{ROOT / 'examples' / 'tree_study' / 'doors.py'}:Doors"
+DOORS = f"{ROOT / 'studies' / 'trees' / 'doors.py'}:Doors"
 RIGHT = {"a": "3", "b": "1", "c": "4", "d": "2"}
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from envgym.agents.search.scorers import SearchObservation
 from envgym.core.messages import Message, Role
-from examples.environments.proof_progress import ProofProgress
+from studies.environments.proof_progress import ProofProgress
 
 START = "Prove this theorem.\n\nTheorem goal : p.\n\n1 goal\n\n  ====\n  p"
 TWO, BASE = "2 goals\n\n  ====\n  p 0", "1 goal\n\n  ====\n  p (S k)"

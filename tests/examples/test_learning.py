@@ -11,7 +11,12 @@ from tests.support.pages import BLOCKS, Block
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"
-FILES = [path for path in sorted(EXAMPLES.rglob("*.yaml")) if path.name != "declaration.yaml"]
+FILES = [
+    path
+    for folder in (EXAMPLES, ROOT / "studies")
+    for path in sorted(folder.rglob("*.yaml"))
+    if path.name != "declaration.yaml"
+]
 STATEMENT = re.compile(
     r"\d+\.\d % to .*\d+\.\d % of \d+ held-out|none|not measured|a part of a comparison; docs/results/"
 )
@@ -41,6 +46,6 @@ def test_training_example_says_what_it_learns(text: str) -> None:
         assert set(PERCENT.findall(learned)) <= set(PERCENT.findall((ROOT / page).read_text("utf-8")))
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.relative_to(EXAMPLES).as_posix())
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_learning_of_every_file_is_measured(path: Path) -> None:
     assert "# Learning: not measured" not in path.read_text("utf-8")

@@ -5,8 +5,7 @@ from collections.abc import Sequence
 import pytest
 
 import envgym
-from envgym.core.messages import Message, Role
-from envgym.core.tasks import Split, Task
+from envgym import Message, Role, Split, Task
 from envgym.party import ScriptedParty
 from tests.examples.test_plugins import plugin
 
@@ -19,7 +18,6 @@ class Recorder(ScriptedParty):
     told: tuple[int, float] | None = None
 
     def end(self, messages: Sequence[Message], reward: float, task: Task) -> None:
-        """Keep the number of moves and the reward."""
         self.told = (sum(message.role is Role.ASSISTANT for message in messages), reward)
 
 

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from envgym.cli.main import main
+from envgym.config.plugins import Choice
 from envgym.core.trajectory import Group
-from envgym.plugins import Choice
-from envgym.runs import RunDirectory
+from envgym.runs.directory import RunDirectory
 from envgym.trainer.batch.build import build_batch
-from envgym.trainer.catalog import CREDIT, WEIGHTS
-from envgym.trainer.methods.protocols import BatchCredit, CreditContext, TrajectoryValues
+from envgym.trainer.methods.protocols import CREDIT, BatchCredit, CreditContext, TrajectoryValues
+from envgym.trainer.methods.weights.base import WEIGHTS
 from tests.support.credit_trees import chains
 from tests.support.example_trees import outcome_tree
 

@@ -20,7 +20,6 @@ ENV_ID = "word_games/backwards-v0"
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Install the package into a folder and return an environment that finds it there."""
     folder = tmp_path_factory.mktemp("third_party")
     shutil.copytree(PACKAGE, folder / "source")
     options = ["--quiet", "--no-index", "--no-deps", "--no-build-isolation", "--disable-pip-version-check"]

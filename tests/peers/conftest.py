@@ -24,13 +24,11 @@ def _verl(module: str) -> Any:  # verl ships no types
 
 @pytest.fixture(scope="session")
 def core_algos() -> Any:  # verl ships no types
-    """verl's estimators of advantages, its losses and aggregations."""
     return _verl("verl.trainer.ppo.core_algos")
 
 
 @pytest.fixture(scope="session")
 def rollout_correction() -> Any:  # as above
-    """verl's corrections for the mismatch between sampler and trainer."""
     return _verl("verl.trainer.ppo.rollout_corr_helper")
 
 

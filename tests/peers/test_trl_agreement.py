@@ -25,16 +25,7 @@ from envgym.trainer.methods.losses import (
 )
 from envgym.trainer.methods.losses.kl import k3
 from envgym.trainer.methods.weights.forking_tokens import ENTROPIES, ForkingTokens
-from tests.peers.trl_side import (
-    COMPLETION,
-    ROWS,
-    TEMPERATURE,
-    Batch,
-    assert_agreement,
-    gradients_of,
-    off_policy,
-    score,
-)
+from tests.peers.trl_side import COMPLETION, ROWS, TEMPERATURE, Batch, assert_agreement, gradients_of, off_policy, score
 from tests.support.denominators import denominator_of
 from tests.support.losses import stats_of
 
@@ -46,8 +37,6 @@ PPO = PpoClip(clip_low=0.2, clip_high=0.28)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """One objective, in their settings and in ours."""
-
     theirs: Mapping[str, Any]
     """Arguments of `GRPOConfig`."""
     loss: PolicyLoss = PPO

@@ -72,9 +72,7 @@ def of_episodes(credit: Credit) -> list[float]:
         (Opo(), "opo", {}),
     ],
 )
-def test_advantages_of_outcomes_are_verl_s(
-    core_algos: Any, credit: Credit, name: str, options: dict[str, bool]
-) -> None:
+def test_outcome_advantages_are_verl_s(core_algos: Any, credit: Credit, name: str, options: dict[str, bool]) -> None:
     rewards, mask, index = their_batch()
     theirs, _ = core_algos.get_adv_estimator_fn(name)(
         token_level_rewards=rewards, response_mask=mask, index=index, **options
@@ -131,7 +129,6 @@ def test_gdpo_is_verl_s_where_every_episode_has_one_token(core_algos: Any) -> No
 
 
 def of_components(name: str, answer: float, form: float) -> Tree:
-    """Return an episode of one token whose reward has two components."""
     reward = Scored(value=answer + form, components={"answer": answer, "format": form})
     outcome = TurnOutcome(action=Action("done"), observation=Observation(), reward=reward)
     builder = cases.start(name)

@@ -29,7 +29,6 @@ class Batch:
     reference_logprobs: Tensor
 
     def part(self, rows: slice, *, beta: float) -> dict[str, Tensor]:
-        """Return some rows as the inputs of `_compute_loss`."""
         inputs = {
             "prompt_ids": self.prompt_ids[rows],
             "prompt_mask": self.prompt_mask[rows],
@@ -78,7 +77,6 @@ def off_policy(model: LlamaForCausalLM, batch: Batch) -> Batch:
 
 
 def gradients_of(model: LlamaForCausalLM) -> dict[str, Tensor]:
-    """Take the gradients out of the model."""
     gradients = {name: value.grad.clone() for name, value in model.named_parameters() if value.grad is not None}
     model.zero_grad()
     return gradients

@@ -42,12 +42,10 @@ def chain(name: str, rewards: Sequence[float], observations: Sequence[str] = ())
 
 
 def group_of(*trees: Tree) -> Group:
-    """Return the group of these trees."""
     return Group(key="group", trees=trees)
 
 
 def chains(*rewards: Sequence[float]) -> Group:
-    """Return a group of episodes, each given by its turns' rewards."""
     return group_of(*(chain(f"t{number}", of_turns) for number, of_turns in enumerate(rewards)))
 
 

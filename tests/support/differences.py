@@ -25,8 +25,6 @@ def partial_differences(function: Callable[[Tensor], Tensor], at: Tensor) -> Ten
 
 
 class Slopes(NamedTuple):
-    """The slope of a loss along one direction of its weights."""
-
     by_gradient: float
     by_difference: float
 

@@ -17,21 +17,20 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from envgym import Action, Ending, Observation, Scored, Split, Task
 from envgym.core.builder import TreeBuilder
-from envgym.core.messages import Action, Observation
 from envgym.core.segments import Origin, Segment
-from envgym.core.tasks import Split, Task
 from envgym.core.trajectory import Group
 from envgym.core.tree import Edge, Rewrite, Tree
-from envgym.core.turns import Ending, Scored, TurnOutcome
+from envgym.core.turns import TurnOutcome
 from envgym.trainer.batch.rows import TrainRow, pad, train_rows
 from envgym.trainer.learner.logprobs import TokenLogprobs
 from envgym.trainer.learner.objective import Objective, ObjectiveInputs, objective_loss
+from envgym.trainer.learner.settings import ObjectiveSettings
 from envgym.trainer.methods.corrections import Correction, NoCorrection
 from envgym.trainer.methods.losses import Aggregation, Reinforce, SeqMeanTokenSum
 from envgym.trainer.methods.protocols import Credit, TrajectoryCredit
 from envgym.trainer.metrics.update import UpdateMetrics
-from envgym.trainer.sections import ObjectiveSettings
 
 Array = NDArray[np.float64]
 END = -1
@@ -39,8 +38,6 @@ END = -1
 
 
 class Outcome(NamedTuple):
-    """One way in which the env can answer."""
-
     probability: float
     reward: float
     state: int
@@ -108,7 +105,6 @@ def _start_of_simulation(visits: Sequence[Visit]) -> int:
 
 
 def _path(visits: Sequence[Visit], turn: int) -> Iterator[int]:
-    """Yield a turn and those above it."""
     while turn >= 0:
         yield turn
         turn = visits[turn].above
@@ -131,7 +127,6 @@ class Enumerable:
     logits: Array
 
     def turns(self, state: int, above: int) -> Iterator[tuple[float, Visit]]:
-        """Yield every turn that can follow, with its probability."""
         policy = probabilities(self.logits)[state]
         for action in range(2):
             for answer in ANSWERS[state, action]:
@@ -171,7 +166,6 @@ class Enumerable:
         return found
 
     def chains(self, state: int = 0, above: int = -1, place: int = 0) -> list[Sampled]:
-        """Return every episode from a state on."""
         return self.grown(lambda depth: 1, state, above, place)
 
     def expanded_at_random(self) -> list[Sampled]:
@@ -251,8 +245,6 @@ class Enumerable:
 
 
 class SampledGroup(NamedTuple):
-    """A group that can be sampled, with its probability."""
-
     probability: float
     group: Group
 

@@ -16,15 +16,12 @@ from types import MappingProxyType
 from typing import Any, ClassVar
 
 import envgym
-from envgym.core.messages import Action
-from envgym.core.tasks import Split, Task
-from envgym.env import Env
+from envgym import Action, Env, Reply, Split, Task
 from envgym.errors import InvalidInput, ToolInfraFailure
-from envgym.records import Reply
-from envgym.serving.http import HttpLimits
+from envgym.runtime.http.server import HttpLimits
 from envgym.serving.server import EnvServer
 from envgym.serving.sessions import SessionLimits
-from envgym.serving.templates import Templates
+from envgym.serving.templates import ClientRights, Templates
 
 SECRET = "the-hidden-answer-of-task"
 HERE = "tests.support.env_server"
@@ -74,8 +71,6 @@ class Counter(Env[int]):
 
 
 class SlowCounter(Counter):
-    """The same, in a thread of its own."""
-
     blocking = True
 
 
@@ -127,10 +122,15 @@ def running_server(
     has_oracle: bool = True,
     port: int = 0,
     settings: Mapping[str, Any] | None = None,
+    rights: ClientRights | None = None,
 ) -> Iterator[EnvServer]:
     """Serve environments until the block ends; then every env must be closed."""
     server = EnvServer(
-        Templates(env_ids, settings or {}), token=token, limits=limits, http_limits=http_limits, has_oracle=has_oracle
+        Templates(env_ids, settings or {}, rights),
+        token=token,
+        limits=limits,
+        http_limits=http_limits,
+        has_oracle=has_oracle,
     )
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)

@@ -2,12 +2,9 @@
 
 import numpy as np
 
+from envgym import Action, Env, Reply, Task
 from envgym.authoring import GeneratedTasks, RubricEnv, TaskDraft, ToolObjectEnv, from_object, from_rubric
-from envgym.core.messages import Action
-from envgym.core.tasks import Task
-from envgym.env import Env
 from envgym.parsing import tool_call_action
-from envgym.records import Reply
 from envgym.verifiers import Numeric
 
 

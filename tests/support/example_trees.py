@@ -1,12 +1,11 @@
 """One hand-made record of each hard case; tests build them, golden files freeze them."""
 
+from envgym import Action, Ending, Message, Observation, Role, Scored, Split, Task, ToolCall
 from envgym.core.builder import TreeBuilder
-from envgym.core.messages import Action, Message, Observation, Role, ToolCall
 from envgym.core.segments import Origin, Segment
-from envgym.core.tasks import Split, Task
 from envgym.core.trajectory import Group
 from envgym.core.tree import Edge, Rewrite, Tree
-from envgym.core.turns import Cost, Ending, Scored, TurnOutcome
+from envgym.core.turns import Cost, TurnOutcome
 
 TASK = Task(id="train/7", prompt="6 * 7?", payload={"answer": "42"}, split=Split.TRAIN)
 
@@ -23,22 +22,18 @@ def seg(origin: Origin, *ids: int) -> Segment:
 
 
 def prompt(*ids: int) -> Segment:
-    """Build a PROMPT segment."""
     return seg(Origin.PROMPT, *ids)
 
 
 def policy(*ids: int) -> Segment:
-    """Build a POLICY segment."""
     return seg(Origin.POLICY, *ids)
 
 
 def tool(*ids: int) -> Segment:
-    """Build a TOOL segment."""
     return seg(Origin.TOOL, *ids)
 
 
 def glue(*ids: int) -> Segment:
-    """Build a TEMPLATE segment."""
     return seg(Origin.TEMPLATE, *ids)
 
 
@@ -67,7 +62,6 @@ def start(name: str) -> TreeBuilder:
 
 
 def fork_inside_a_turn() -> Tree:
-    """Two episodes that share the first two sampled tokens of one turn."""
     tree = start("fork_inside_a_turn")
     first = tree.add(tree.root, turn(policy(10, 11, 12, 13)), outcome=paid(1.0), ending=Ending.TERMINATED)
     middle = tree.split(first, 2)
@@ -76,7 +70,6 @@ def fork_inside_a_turn() -> Tree:
 
 
 def branch_after_a_tool_call() -> Tree:
-    """One tool call, then two sibling environments go on from its result."""
     tree = start("branch_after_a_tool_call")
     called = tree.add(tree.root, turn(policy(10, 11), glue(5), tool(30, 31), glue(4)), outcome=CALL)
     tree.add(called, turn(policy(12, 13)), outcome=paid(1.0), ending=Ending.TERMINATED)

@@ -29,5 +29,4 @@ def actions_of(turns: Turns) -> Iterator[str]:
 
 
 def says(actions: Sequence[str]) -> Agent:
-    """Return the agent that says one thing after the other."""
     return lambda turn, observation: actions[turn]

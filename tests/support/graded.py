@@ -5,11 +5,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from envgym.core.messages import Action
-from envgym.core.tasks import Split, Task, TaskSource, split_of
+from envgym import Action, Reply, Split, Task
+from envgym.core.tasks import TaskSource, split_of
 from envgym.core.trajectory import Group
-from envgym.records import Reply
-from envgym.runs import RunDirectory
+from envgym.runs.directory import RunDirectory
 from envgym.trainer.methods.protocols import Curriculum, CurriculumContext, EnvSupply, StepOutcome, TaskRequest
 from envgym.trainer.train import train
 from tests.support.example_trees import outcome_group
@@ -21,16 +20,13 @@ class GradedTasks:
     """The sums a + b with a, b below 5; a harder one has larger numbers."""
 
     def __init__(self) -> None:
-        """Sort the sums into their splits."""
         payloads = [{"a": a, "b": b} for a in range(5) for b in range(5)]
         self._payloads = {split: [item for item in payloads if split_of(item) is split] for split in Split}
 
     def size(self, split: Split) -> int:
-        """Return the number of sums."""
         return len(self._payloads[split])
 
     def task(self, split: Split, index: int) -> Task:
-        """Return a sum as a task."""
         payload = self._payloads[split][index]
         total = payload["a"] + payload["b"]
         return Task(
@@ -50,8 +46,6 @@ class GradedTasks:
 
 
 class Graded(Sums):
-    """Add two numbers; one turn."""
-
     tasks: TaskSource = GradedTasks()
 
 
@@ -69,7 +63,6 @@ GRADED = "tests.support.graded:Graded"
 
 
 def graded_supply(name: str = "graded", weight: float = 1.0) -> EnvSupply:
-    """Return what a curriculum may draw from."""
     tasks = GradedTasks()
     return EnvSupply(name, weight, tasks.size(Split.TRAIN), lambda index: tasks.task(Split.TRAIN, index))
 
@@ -87,7 +80,6 @@ def observe(curriculum: Any, requests: Sequence[TaskRequest], *rewards: Sequence
 
 
 def train_steps(folder: Path, *, env: str = GRADED, **sections: Any) -> list[dict[str, float]]:
-    """Train the tiny model for two steps, and return their metrics."""
     chosen = {"credit": {"name": "grpo"}, "envs": [{"id": env}]} | sections
     train(settings(folder, **chosen))
     return [row for row in RunDirectory.open(folder).metrics() if "train/rows" in row]

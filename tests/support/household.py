@@ -3,10 +3,9 @@
 from collections import deque
 from collections.abc import Iterator
 
+from envgym import Scored, Split, Task
 from envgym.conformance.env_under_test import play
 from envgym.core.json_types import JsonObject, JsonValue
-from envgym.core.tasks import Split, Task
-from envgym.core.turns import Scored
 from envgym.envs.puzzles._household import MILESTONES, HouseholdState, admissible_commands, apply_command, milestones
 from envgym.envs.puzzles._household_catalogue import STATES
 from envgym.envs.puzzles.household import Household
@@ -57,8 +56,8 @@ def _how_it_stands(state: HouseholdState) -> tuple[object, ...]:
 
 def _next_states(state: HouseholdState) -> Iterator[HouseholdState]:
     layout, goal = state.layout, state.layout.goal
-    wanted = {layout.things[thing].name for thing in layout.wanted}
-    sources = {state.places[thing] for thing in layout.wanted}
+    wanted = {layout.things[thing].name for thing in layout.goal_things}
+    sources = {state.places[thing] for thing in layout.goal_things}
     stations = {place for place, piece in enumerate(layout.furniture) if goal.kind in piece.kind.operations}
     lamps = {state.places[number] for number, thing in enumerate(layout.things) if thing.kind.lamp}
     is_ready = state.held is not None and (goal.kind not in STATES or bool(state.treated(goal.kind) >> state.held & 1))

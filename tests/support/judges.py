@@ -5,20 +5,24 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from envgym import Message, Task
 from envgym.agents.policies.scripted import ScriptedPolicy
-from envgym.core.messages import Message
-from envgym.core.tasks import Task
 from envgym.errors import PartyFailure
 from envgym.trainer.methods.annotators.base import AnnotateContext, Model
 from tests.support.example_trees import TASK
 from tests.support.parrots import char_agent, said, show
 
 
+class FreeModel(Model):
+    """A model that needs nothing of its run."""
+
+    def __init__(self, context: object) -> None: ...
+
+
 class ScriptedJudge(Model):
     """Answers by a function of the prompt; an exception is raised."""
 
     def __init__(self, answer: Callable[[str], str | Exception]) -> None:
-        """Take the script."""
         self._answer = answer
         self.prompts: list[str] = []
         self.seeds: list[int] = []
@@ -54,7 +58,6 @@ class CharScorer(Model):
     """Says how probable every character is: of some its own probability, of all others the same."""
 
     def __init__(self, probability: float, **own: float) -> None:
-        """Take the probabilities."""
         self.probability, self.own = probability, own
         self.asked: list[str] = []
 
@@ -66,10 +69,7 @@ class CharScorer(Model):
 
 
 class ScoringPolicy(ScriptedPolicy):
-    """Samples by the script; its log-probs are a scorer's."""
-
     def __init__(self, words: str, scorer: CharScorer) -> None:
-        """Say the same words in every turn."""
         super().__init__(lambda request: said(words))
         self.scorer = scorer
 

@@ -7,14 +7,13 @@ from typing import Any
 
 import numpy as np
 
+from envgym import Action, Ending, Invalid, Observation, Scored, Split, Task
 from envgym.core.builder import TreeBuilder
-from envgym.core.messages import Action, Observation
 from envgym.core.segments import Origin, Segment
-from envgym.core.tasks import Split, Task
 from envgym.core.tree import Edge, Tree
-from envgym.core.turns import Cost, Ending, Invalid, Scored, TurnOutcome
-from envgym.episodes import TokenScores, episode_rows
-from envgym.runs import RunDirectory
+from envgym.core.turns import Cost, TurnOutcome
+from envgym.runs.directory import RunDirectory
+from envgym.runs.episodes import TokenScores, episode_rows
 
 GROUP_SIZE = 8
 CONFIG = {

@@ -80,7 +80,6 @@ def evaluate(
 
 
 def gradient_of(loss: PolicyLoss, batch: LossBatch) -> Tensor:
-    """Return the gradient of the sum of a batch's losses by its log-probs."""
     logprobs = batch.logprobs_BT.clone().requires_grad_()
     loss(replace(batch, logprobs_BT=logprobs)).losses_BT.sum().backward()
     assert logprobs.grad is not None

@@ -29,7 +29,6 @@ class Block(NamedTuple):
 
     @property
     def where(self) -> str:
-        """Page and line."""
         return f"{self.page}:{self.line}"
 
     @property
@@ -46,7 +45,6 @@ class Block(NamedTuple):
 
 @cache
 def read_blocks(page: str) -> tuple[Block, ...]:
-    """Return the blocks of a page in their order."""
     text = (ROOT / page).read_text(encoding="utf-8")
     return tuple(
         Block(page, text.count("\n", 0, found.start()) + 1, found["language"], found["title"] or "", found["text"])
@@ -55,14 +53,7 @@ def read_blocks(page: str) -> tuple[Block, ...]:
 
 
 def blocks_of(page: str, *languages: str) -> list[Block]:
-    """Return the blocks of a page in some languages."""
     return [block for block in read_blocks(page) if block.language in languages]
-
-
-def titled(page: str, title: str) -> str:
-    """Return the text of the block that a page shows as a file."""
-    (text,) = (block.text for block in read_blocks(page) if block.title == title)
-    return text
 
 
 PAGES = [
@@ -94,7 +85,7 @@ _METRIC: Final = """
 from collections.abc import Sequence
 
 from envgym.core.trajectory import Trajectory
-from envgym.settings import Settings
+from envgym.config.settings import Settings
 
 
 class Calls(Settings):

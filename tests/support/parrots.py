@@ -7,21 +7,18 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from envgym import Action, Env, Message, Observation, Reply, Role, Split, Task, tool
 from envgym.agents.loop.agent import Agent, AgentSettings, assemble
 from envgym.agents.protocols import Generation, Policy, Rendering, Sampling
 from envgym.agents.rollout.driver import run_episode
 from envgym.agents.rollout.episode import Clock, EpisodeFactory, EpisodeJob
 from envgym.agents.rollout.pool import run_pool
-from envgym.core.messages import Action, Message, Observation, Role
 from envgym.core.segments import Origin, Segment
-from envgym.core.tasks import Split, Task
 from envgym.core.tree import Rewrite, Tree
-from envgym.env import Env
 from envgym.errors import ToolInfraFailure
 from envgym.parsing import parse_action
-from envgym.records import Reply
 from envgym.seeds import derive_seed
-from envgym.tools import ToolSpec, tool
+from envgym.tools import ToolSpec
 
 _FRAME = 0x110000
 """First id after Unicode's last code point."""
@@ -41,11 +38,9 @@ class CharRenderer:
     stop_token_ids = (END,)
 
     def __init__(self, *, lists_tools: bool = False, drops_thinking: bool = False) -> None:
-        """Choose the template."""
         self.lists_tools, self.drops_thinking = lists_tools, drops_thinking
 
     def start(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> Rendering:
-        """Render the messages and the opening of a turn."""
         names = "".join(f"[{spec.name}]" for spec in tools) if self.lists_tools else ""
         ids = (*encode(names), *(token for message in messages for token in self._message(message)))
         prompt = (_segment(Origin.PROMPT, ids),) if ids else ()
@@ -73,12 +68,10 @@ class CharRenderer:
         segments.append(_segment(Origin.TEMPLATE, (*glue, ASSISTANT)))
         return Rendering(segments=tuple(segments))
 
-    def parse(self, token_ids: Sequence[int]) -> Action:
-        """Read characters; framing tokens are not text."""
+    def parse(self, token_ids: Sequence[int], tools: Sequence[ToolSpec] = ()) -> Action:
         return parse_action("".join(chr(token) for token in token_ids if token < _FRAME))
 
     def encode_action(self, action: Action) -> tuple[int, ...]:
-        """Return the characters of the action's text and END."""
         return (*encode(action), END)
 
     def token_strings(self, token_ids: Sequence[int]) -> tuple[str, ...]:
@@ -92,7 +85,6 @@ class CharRenderer:
 
 
 def encode(text: str) -> tuple[int, ...]:
-    """Return the code points of `text`."""
     return tuple(map(ord, text))
 
 
@@ -117,26 +109,22 @@ def _segment(origin: Origin, token_ids: tuple[int, ...]) -> Segment:
 
 
 class ParrotTasks:
-    """One task in each split: say something."""
+    def __init__(self, num_tasks: int = 1) -> None:
+        self.num_tasks = num_tasks
 
     def size(self, split: Split) -> int:
-        """Return 1."""
-        return 1
+        return self.num_tasks
 
     def task(self, split: Split, index: int) -> Task:
-        """Return the task, whatever the index."""
-        return parrot_task("Q", split)
+        return parrot_task("Q" if self.num_tasks == 1 else f"Q{index}", split)
 
 
 def parrot_task(prompt: str, split: Split = Split.TRAIN) -> Task:
-    """Return the task that shows `prompt`."""
     return Task(id=f"{split}/0", prompt=prompt, payload={"prompt": prompt}, split=split)
 
 
 @dataclass(slots=True)
 class ParrotState:
-    """How often the parrot was spoken to."""
-
     heard: int = 0
 
 
@@ -146,17 +134,14 @@ class Parrot(Env[ParrotState]):
     tasks = ParrotTasks()
 
     def __init__(self, *, system_prompt: str = "", max_turns: int | None = None) -> None:
-        """Prepare a parrot."""
         super().__init__(max_turns=max_turns)
         self.system_prompt = system_prompt
 
     def begin(self, task: Task) -> str:
-        """Show the prompt."""
         self.state = ParrotState()
         return task.prompt
 
     def respond(self, action: Action) -> Reply:
-        """Repeat the action."""
         self.state.heard += 1
         if action.content == "crash":
             raise RuntimeError("the parrot fell")
@@ -188,7 +173,6 @@ CALL = '<tool_call>{"name": "look", "arguments": {"at": "cat"}}</tool_call>'
 def parrot_job(
     make_env: Callable[[], Env[ParrotState]] = Parrot, *, prompt: str = "Q", seed: int = 7, tree_id: str = "t"
 ) -> EpisodeJob:
-    """Return a job with a parrot."""
     return EpisodeJob(make_env=make_env, task=parrot_task(prompt), seed=seed, tree_id=tree_id, env_id="parrot")
 
 

@@ -2,13 +2,14 @@
 
 from collections.abc import Callable, Mapping
 
-from envgym.agents.catalog import SEARCH
 from envgym.agents.search import Strategy
-from envgym.plugins import Choice
-from envgym.trainer.catalog import CORRECTION, CREDIT, FILTER, LOSS
+from envgym.agents.search.protocol import SEARCH
+from envgym.config.plugins import Choice
 from envgym.trainer.methods.corrections import Correction
+from envgym.trainer.methods.corrections.base import CORRECTION
 from envgym.trainer.methods.losses import PolicyLoss
-from envgym.trainer.methods.protocols import BatchCredit, Credit, CriticCredit, Filter
+from envgym.trainer.methods.losses.base import LOSS
+from envgym.trainer.methods.protocols import CREDIT, FILTER, BatchCredit, Credit, CriticCredit, Filter
 
 _CREDITS = {name: CREDIT.build(Choice(name=name)) for name in CREDIT.table}
 CREDITS: Mapping[str, Callable[..., Credit]] = {

@@ -70,13 +70,11 @@ class Program:
         return self.wait() if self.returncode is not None or select.select([self._status], [], [], 0)[0] else None
 
     def wait(self) -> int:
-        """Wait for the end, and return the exit code."""
         if self.returncode is None:
             self.returncode = int(self._status.readline())
         return self.returncode
 
     def kill(self) -> None:
-        """End the program, if it runs."""
         if self.poll() is None:
             with suppress(ProcessLookupError):  # it has just ended
                 os.kill(self.pid, signal.SIGKILL)
@@ -91,13 +89,11 @@ class Program:
         return out, self._stderr.read()
 
     def __enter__(self) -> Self:
-        """Return it."""
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Wait for the end."""
         self.stdin.close()
         self.stdout.close()
         self.wait()
@@ -108,7 +104,6 @@ class Program:
 def run_program(
     *arguments: str, given: str = "", cwd: Path | None = None, env: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Run `python ARGUMENTS` with a text on standard input, and return how it ended."""
     with Program(arguments, cwd=cwd, env=env) as program:
         out, err = program.communicate(given)
         return subprocess.CompletedProcess(list(arguments), program.wait(), out, err)

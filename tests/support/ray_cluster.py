@@ -14,23 +14,19 @@ class RayNodes:
     """A head node, which is this machine's, and further ones."""
 
     def __init__(self, cluster: Any) -> None:  # ray is not installed where types are checked
-        """Hold a cluster that runs."""
         self._cluster = cluster
         self.address: str = cluster.address
         self.dashboard = f"http://{cluster.webui_url}"
 
     def add(self, num_cpus: int, **variables: str) -> Any:  # as above
-        """Start a node whose processes have further environment variables; return it."""
         node = self._cluster.add_node(num_cpus=num_cpus, env_vars=variables or None)
         self._cluster.wait_for_nodes()
         return node
 
     def kill(self, node: Any) -> None:  # as above
-        """Kill a node, as when its power fails."""
         self._cluster.remove_node(node, allow_graceful=False)
 
     def settings(self, **others: object) -> dict[str, object]:
-        """Return the settings of a run here."""
         return {"launcher": "ray", "ray": {"address": self.address, **others}}
 
 

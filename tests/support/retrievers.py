@@ -14,7 +14,6 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @contextmanager
 def serve_retriever(*words: str, cache: Path) -> Iterator[IO[str]]:
-    """Serve a corpus, as `serve`."""
     with serve("serve-retriever", *words, cache=cache) as printed:
         yield printed
 
@@ -34,5 +33,4 @@ def serve(name: str, *words: str, cache: Path) -> Iterator[IO[str]]:
 
 
 def served_url(line: str) -> str:
-    """Return the address in the line `CORPUS at URL; ...`."""
     return line.split(" at ")[1].split()[0].rstrip(";")

@@ -9,15 +9,13 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 LINKED_ROOMS = ("envs", "agents", "trainer")
 ROOMS = ("envgym", *LINKED_ROOMS)
-FOLDERS = (*ROOMS, "tests", "examples", "benchmarks", "scripts")
+FOLDERS = (*ROOMS, "tests", "examples", "studies", "benchmarks", "scripts")
 _DATA = "envs/code/data/"
 """Repositories that agents work on: no sources of ours."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Definition:
-    """A class or a function."""
-
     name: str
     line: int
     num_lines: int
@@ -35,15 +33,18 @@ class Source:
     has_docstring: bool
     definitions: tuple[Definition, ...]
     variables: frozenset[str]
-    """Arguments, and fields or variables with an annotation."""
+    """Arguments, fields and variables."""
     imports: frozenset[str]
-    """Names imported from envgym, inside functions too; for type checkers alone, not."""
+    """Names imported from the project, in functions too, without those under `TYPE_CHECKING`."""
+    module_imports: frozenset[str]
+    """Names that the module imports from the project outside functions, with those under `TYPE_CHECKING`."""
+    docstrings: tuple[str, ...]
+    """First lines of the docstrings."""
     messages: tuple[tuple[int, str], ...]
     """Line and text of every string of several words that is no docstring; of an f-string, its constant parts."""
 
     @property
     def folder(self) -> str:
-        """The top-level folder."""
         return self.path.partition("/")[0]
 
     @property
@@ -53,14 +54,12 @@ class Source:
 
     @property
     def module(self) -> str:
-        """The import name of a file of a room."""
         name = self.path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
-        return name if self.folder == "envgym" else f"envgym.{name}"
+        return f"envgym.{name}" if self.folder in LINKED_ROOMS else name
 
 
 @cache
 def sources(folder: str) -> tuple[Source, ...]:
-    """Return the files of a top-level folder."""
     return tuple(_read(path) for path in sorted((ROOT / folder).rglob("*.py")))
 
 
@@ -71,6 +70,8 @@ def _read(path: Path) -> Source:
     top_level = set(tree.body)
     for_checkers = (node for node in nodes if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING")
     unused = {inner for node in for_checkers for inner in ast.walk(node)}
+    functions = (node for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
+    in_functions = {inner for node in functions for inner in ast.walk(node)}
     return Source(
         path=path.relative_to(ROOT).as_posix(),
         num_lines=len(text.splitlines()),
@@ -88,8 +89,16 @@ def _read(path: Path) -> Source:
         ),
         variables=frozenset(name for node in nodes for name in _variables(node)),
         imports=frozenset(name for node in nodes if node not in unused for name in _imports(node)),
+        module_imports=frozenset(name for node in nodes if node not in in_functions for name in _imports(node)),
+        docstrings=tuple(_first_lines(nodes)),
         messages=tuple(_messages(nodes)),
     )
+
+
+def _first_lines(nodes: Sequence[ast.AST]) -> Iterator[str]:
+    for node in nodes:
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            yield (ast.get_docstring(node) or "").partition("\n")[0]
 
 
 def _messages(nodes: Sequence[ast.AST]) -> Iterator[tuple[int, str]]:
@@ -104,12 +113,16 @@ def _messages(nodes: Sequence[ast.AST]) -> Iterator[tuple[int, str]]:
 def _variables(node: ast.AST) -> Iterator[str]:
     if isinstance(node, ast.arg):
         yield node.arg
-    elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-        yield node.target.id
+    elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+        yield node.id
 
 
 def _imports(node: ast.AST) -> Iterator[str]:
-    if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("envgym"):
+    if isinstance(node, ast.ImportFrom) and _is_ours(node.module or ""):
         yield from (f"{node.module}.{alias.name}" for alias in node.names)
     elif isinstance(node, ast.Import):
-        yield from (alias.name for alias in node.names if alias.name.startswith("envgym"))
+        yield from (alias.name for alias in node.names if _is_ours(alias.name))
+
+
+def _is_ours(module: str) -> bool:
+    return module.partition(".")[0] in FOLDERS

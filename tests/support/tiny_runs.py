@@ -5,13 +5,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from envgym import Action, Env, Reply, Task
+from envgym import Action, Env, Message, Reply, Role, Task
 from envgym.authoring import ListTasks, TaskDraft
-from envgym.core.messages import Message, Role
 from envgym.core.trajectory import Group
 from envgym.party import Player
-from envgym.runs import RunDirectory
-from envgym.trainer.build import RunContext
+from envgym.runs.directory import RunDirectory
+from envgym.runtime.processes.group import process_states
+from envgym.trainer.build import collect_plan
+from envgym.trainer.metrics.callbacks import Callback
+from envgym.trainer.metrics.update import Metrics
+from envgym.trainer.rollout.collector import Collector
+from envgym.trainer.run import RunContext
 from envgym.trainer.settings import TrainSettings, train_settings
 
 CLOCKS = ("time/", "speed/", "annotate/seconds")
@@ -27,17 +31,14 @@ class EvenWords(Env[int]):
     chance_score = 1.0
 
     def begin(self, task: Task) -> str:
-        """Show the task."""
         self.state = 0
         return task.prompt
 
     def respond(self, action: Action) -> Reply:
-        """Pay a half for an even text."""
         self.state += 1
         return Reply(observation="Again.", reward=(len(action) % 2 == 0) / 2, terminated=self.state == 2)
 
     def oracle(self) -> str:
-        """Return an even text."""
         return "even"
 
 
@@ -48,7 +49,6 @@ class EvenDuel(Env[list[Message]]):
     blocking = True
 
     def begin(self, task: Task) -> str:
-        """Show the task."""
         self.state, self.lead = [], 0
         return task.prompt
 
@@ -66,7 +66,23 @@ class EvenDuel(Env[list[Message]]):
         return Reply(observation=f"{len(answer.content)}.", reward=reward, terminated=is_over)
 
 
-def tiny_settings(directory: Path, **sections: Any) -> TrainSettings:
+class StopAfter(Callback):
+    def __init__(self, step: int = 1) -> None:
+        self.step = step
+
+    def on_step(self, step: int, metrics: Metrics) -> None:
+        if step == self.step:
+            raise KeyboardInterrupt
+
+
+class StartedProcesses(Callback):
+    pids: tuple[int, ...] = ()
+
+    def on_step(self, step: int, metrics: Metrics) -> None:
+        self.pids = tuple(state.pid for state in process_states())
+
+
+def tiny_settings(directory: Path | str = "unused", **sections: Any) -> TrainSettings:
     """Return a run of two steps of two groups of four; a section that is a mapping is laid over ours."""
     data: dict[str, Any] = {
         "run": {"name": "test", "directory": str(directory), "steps": 2, "checkpoint_every": 1, "trackers": []},
@@ -87,15 +103,17 @@ def tiny_settings(directory: Path, **sections: Any) -> TrainSettings:
 
 def step_metrics(directory: Path) -> list[dict[str, float]]:
     """Return the metrics of a run's train steps without those that a clock makes."""
-    rows = [row for row in RunDirectory.open(directory).metrics() if "train/rows" in row]
-    return [{k: v for k, v in row.items() if not k.startswith(CLOCKS)} for row in rows]
+    return [row for row in comparable(RunDirectory.open(directory)) if "train/rows" in row]
+
+
+def comparable(run: RunDirectory, *left_out: str) -> list[dict[str, float]]:
+    """Return the metrics of a run without those that a clock makes, and without those that begin as `left_out`."""
+    return [{k: v for k, v in row.items() if not k.startswith((*CLOCKS, *left_out))} for row in run.metrics()]
 
 
 def sampled_groups(context: RunContext, settings: TrainSettings) -> list[Group]:
-    """Return the groups of a run's first step."""
-
     async def collect() -> list[Group]:
-        async with context.make_collector(settings) as collector:
+        async with Collector(collect_plan(context, settings)) as collector:
             return (await collector.take(0, stats={})).groups
 
     return asyncio.run(collect())

@@ -2,18 +2,13 @@
 
 from dataclasses import dataclass
 
-from envgym.core.messages import Action
-from envgym.core.tasks import Split, Task, TaskSource, split_of
-from envgym.env import Env
+from envgym import Action, Env, Reply, Split, Task, tool
+from envgym.core.tasks import TaskSource, split_of
 from envgym.errors import InvalidInput, ToolError, sentence
-from envgym.records import Reply
-from envgym.tools import tool
 
 
 @dataclass(slots=True)
 class CounterState:
-    """Where the counter stands."""
-
     target: int
     limit: int
     count: int = 0
@@ -23,18 +18,15 @@ class CounterTasks:
     """The targets 1..`num_targets`, each in the split of its content."""
 
     def __init__(self, num_targets: int = 400) -> None:
-        """Sort the targets into their splits."""
         payloads = [{"target": target} for target in range(1, num_targets + 1)]
         self._targets = {
             split: [payload["target"] for payload in payloads if split_of(payload) is split] for split in Split
         }
 
     def size(self, split: Split) -> int:
-        """Return the number of targets."""
         return len(self._targets[split])
 
     def task(self, split: Split, index: int) -> Task:
-        """Return a target as a task."""
         if not 0 <= index < self.size(split):
             rule = f"lie in [0, {self.size(split)})"
             raise InvalidInput(sentence("index", rule, index, where="CounterTasks", do="choose a smaller one"))
@@ -49,7 +41,6 @@ class Counter(Env[CounterState]):
     tasks: TaskSource = CounterTasks()
 
     def __init__(self, *, max_turns: int | None = 8, render_mode: str | None = None) -> None:
-        """Prepare a counter."""
         super().__init__(max_turns=max_turns, render_mode=render_mode)
 
     def begin(self, task: Task) -> str:
@@ -72,7 +63,6 @@ class Counter(Env[CounterState]):
         return f"The counter stands at {self.state.count}; {self.np_random.choice(['rain', 'sun', 'wind'])} outside."
 
     def respond(self, action: Action) -> Reply:
-        """Score DONE; anything else goes on."""
         if action.content.strip() != "DONE":
             return Reply(observation="Use the tool, or say DONE.")
         return Reply(reward=float(self.state.count == self.state.target), terminated=True)
@@ -90,12 +80,10 @@ class SumTasks:
     """The sums a + b with a, b in 0..`below` - 1, each in the split of its content."""
 
     def __init__(self, below: int = 30) -> None:
-        """Sort the sums into their splits."""
         payloads: list[dict[str, int]] = [{"a": a, "b": b} for a in range(below) for b in range(below)]
         self._payloads = {split: [item for item in payloads if split_of(item) is split] for split in Split}
 
     def size(self, split: Split) -> int:
-        """Return the number of sums."""
         return len(self._payloads[split])
 
     def task(self, split: Split, index: int) -> Task:
@@ -110,8 +98,6 @@ class SumTasks:
 
 @dataclass(slots=True)
 class SumState:
-    """The sum that is asked for."""
-
     answer: int
 
 
@@ -122,7 +108,6 @@ class Sums(Env[SumState]):
     chance_score = 0.1
 
     def begin(self, task: Task) -> str:
-        """Show the sum."""
         first, second = task.payload["a"], task.payload["b"]
         assert isinstance(first, int), "made by SumTasks"
         assert isinstance(second, int), "made by SumTasks"
@@ -130,10 +115,8 @@ class Sums(Env[SumState]):
         return task.prompt
 
     def respond(self, action: Action) -> Reply:
-        """Score the answer."""
         is_right = action.content.strip() == str(self.state.answer)
         return Reply(observation="Right." if is_right else "Wrong.", reward=float(is_right), terminated=True)
 
     def oracle(self) -> str:
-        """Return the sum."""
         return str(self.state.answer)

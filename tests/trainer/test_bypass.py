@@ -4,18 +4,22 @@ import copy
 import math
 from contextlib import nullcontext
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 from transformers import LlamaForCausalLM
 
+from envgym.config.plugins import Choice
+from envgym.core.segments import Origin
+from envgym.core.tree import Source
 from envgym.errors import SettingsError
-from envgym.plugins import Choice
-from envgym.trainer.batch.rows import TrainRow
-from envgym.trainer.catalog import AGGREGATION
+from envgym.trainer.batch.rows import TrainRow, pad
 from envgym.trainer.learner.learner import Learner
-from envgym.trainer.learner.objective import Objective
+from envgym.trainer.learner.objective import Objective, Term
+from envgym.trainer.learner.settings import ObjectiveSettings, OptimSettings
+from envgym.trainer.learner.train_step import needs_old_logprobs_pass
 from envgym.trainer.methods.corrections import (
     Correction,
     Divergence,
@@ -28,8 +32,8 @@ from envgym.trainer.methods.corrections import (
 )
 from envgym.trainer.methods.corrections.rejection import Over
 from envgym.trainer.methods.losses import PpoClip
+from envgym.trainer.methods.losses.aggregate import AGGREGATION
 from envgym.trainer.metrics.update import Metrics
-from envgym.trainer.sections import ObjectiveSettings, OptimSettings
 from tests.support.differences import central_difference
 from tests.trainer.learner.test_learner import CPU, build_model, build_rows
 
@@ -129,6 +133,29 @@ def test_gradient_is_that_of_differences(seed: int) -> None:
     direction = torch.randn(len(start), generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     slope = central_difference(lambda by: value(start + by * direction), 1e-5)
     assert (gradient @ direction).item() == pytest.approx(slope, rel=1e-4, abs=1e-6)
+
+
+def test_tokens_that_no_policy_sampled_have_the_policy_before_the_step() -> None:
+    """Their ratio begins at 1: a demonstration's tokens have no log-prob of a sampler (0 stands in its place)."""
+    rows = build_rows(build_model())[:3]
+    shown = replace(
+        rows[1], behavior_logprobs=(0.0,) * len(rows[1]), id=replace(rows[1].id, source=Source.DEMONSTRATION)
+    )
+    whole = pad([rows[0], shown, rows[2]], range(3), CPU)
+    before_BT = torch.where(whole.loss_mask_BT, -2.0, 0.0)
+    old = goal("rollout").old_logprobs(before_BT, whole, None, lambda model: before_BT).logprobs_BT
+    assert torch.equal(old[[0, 2]], whole.behavior_logprobs_BT[[0, 2]])
+    assert torch.equal(old[1], before_BT[1])
+
+
+@pytest.mark.parametrize(
+    "term", [{"sources": frozenset({Source.DEMONSTRATION})}, {"origins": frozenset({Origin.TOOL})}]
+)
+def test_log_probs_are_computed_before_several_updates_where_a_term_reads_unsampled_tokens(term: Any) -> None:
+    alone, beside = goal("rollout"), replace(goal("rollout"), further=(Term(name="shown", loss=PpoClip(), **term),))
+    for optim, needs_pass in ((OptimSettings(), False), (OptimSettings(epochs=2), True)):
+        assert not needs_old_logprobs_pass(optim, alone)
+        assert needs_old_logprobs_pass(optim, beside) == needs_pass
 
 
 def test_no_pass_is_made_before_the_updates() -> None:

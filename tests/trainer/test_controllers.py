@@ -12,26 +12,25 @@ from pydantic import Field
 from torch import Tensor
 
 from envgym.agents.models.loading import load
+from envgym.config.settings import Settings
 from envgym.errors import InvalidInput, SettingsError
-from envgym.runs import RunDirectory
-from envgym.settings import Settings
+from envgym.runs.directory import RunDirectory
 from envgym.trainer.build import build_run_context
 from envgym.trainer.methods.controllers.base import Control, ControlContext
 from envgym.trainer.methods.losses.base import LossBatch
 from envgym.trainer.methods.scores import ScoreRequest
 from envgym.trainer.settings import TrainSettings
 from envgym.trainer.train import train
-from tests.trainer.test_critic_run import TINY, comparable, settings
+from tests.support.tiny_runs import TINY, comparable
+from tests.trainer.test_critic_run import settings
 
 
 class Script(Settings):
-    """Does what a test has written down for each step."""
-
     events: dict[int, dict[str, Any]] = Field(default_factory=dict)
     halve: int = 0
     """Step after which the weights are halved."""
 
-    def planned(self, settings: TrainSettings) -> Sequence[Mapping[str, Any]]:
+    def planned(self, settings: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
         del settings
         return [event["settings"] for event in self.events.values() if "settings" in event]
 
@@ -80,9 +79,7 @@ def test_changes_hold_from_the_next_step_on(changed: tuple[RunDirectory, TrainSe
     assert [row.get("control/Script/patience") for row in rows] == [None] * 4 + [7.0]
 
 
-def test_reference_is_the_policy_as_it_was_where_it_was_reset(
-    changed: tuple[RunDirectory, TrainSettings],
-) -> None:
+def test_reference_is_the_policy_as_it_was_where_it_was_reset(changed: tuple[RunDirectory, TrainSettings]) -> None:
     kl = [row.get("loss/kl_reference") for row in changed[0].metrics()]
     assert kl[0] is None, "there was no term"
     assert kl[2] is not None
@@ -100,9 +97,24 @@ def test_optimizer_that_was_reset_counts_its_updates_anew(changed: tuple[RunDire
     assert counts == [0, 1, 2]
 
 
-def test_weights_that_a_controller_sets_are_those_of_the_policy(
-    changed: tuple[RunDirectory, TrainSettings], tmp_path: Path
-) -> None:
+def test_resets_alone_are_kept_with_the_optimizer_that_they_left(tmp_path: Path) -> None:
+    events = {2: {"reset_optimizer": True}, 3: {"reset_reference": True}}
+    objective = {"kl_coef": 0.1}
+    train(scripted(tmp_path, steps=3, script={"events": events}, objective=objective))
+    run = RunDirectory.open(tmp_path)
+    rows = [row for row in run.metrics() if row["step"]]
+    assert [row["control/optimizer_resets"] for row in rows] == [0.0, 1.0, 0.0]
+    assert [row["control/reference_resets"] for row in rows] == [0.0, 0.0, 1.0]
+    history = json.loads((run.checkpoints / "step-000003" / "parts" / "control" / "history.json").read_text())
+    kept = [(event["step"], event["reset_optimizer"], event["reset_reference"]) for event in history["events"]]
+    assert kept == [(2, True, False), (3, False, True)]
+    before = comparable(run)
+    shutil.rmtree(run.checkpoints / "step-000003")
+    train(scripted(tmp_path, steps=3, script={"events": events}, objective=objective), resume=True)
+    assert comparable(run) == before, "step 3 begins with the optimizer without moments"
+
+
+def test_weights_of_a_controller_are_the_policys(changed: tuple[RunDirectory, TrainSettings], tmp_path: Path) -> None:
     chosen = scripted(tmp_path, steps=4, script={"events": EVENTS})
     train(chosen)
     kept, halved = (
@@ -174,15 +186,28 @@ class Foreign(Settings):
 
 
 class Sudden(Settings):
-    """Begins a KL term that nobody knew of."""
+    """Changes a setting that nobody knew of."""
+
+    change: dict[str, Any]
 
     def after_step(self, context: ControlContext) -> Control | None:
-        return Control(settings={"objective.kl_coef": 0.1})
+        return Control(settings=self.change)
 
 
-def test_reference_that_nobody_planned_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match=r"model reference must be .* got none .* begin the run with"):
-        train(scripted(tmp_path, steps=1, script={}, controllers=[f"{__name__}:Sudden"]))
+@pytest.mark.parametrize(
+    "change, sentence",
+    [
+        ({"objective.kl_coef": 0.1}, r"model reference must be .* got none .* begin the run with"),
+        (
+            {"credit": {"name": "reinforce_pp", "kl_coef": 0.1}},
+            r"model reference must be a frozen model .* got none \(score reference\)",
+        ),
+    ],
+)
+def test_reference_that_nobody_planned_is_refused(change: dict[str, Any], sentence: str, tmp_path: Path) -> None:
+    sudden = {"name": f"{__name__}:Sudden", "change": change}
+    with pytest.raises(SettingsError, match=sentence):
+        train(scripted(tmp_path, steps=1, script={}, controllers=[sudden]))
 
 
 def test_weights_of_another_model_are_refused(tmp_path: Path) -> None:
@@ -208,18 +233,6 @@ def test_token_weights_begin_between_steps_and_their_scores_are_computed(tmp_pat
     assert first["loss/policy"] != 0
     assert second["loss/policy"] == 0
     assert first["control/settings"] == 1
-
-
-class Late(Settings):
-    """Asks for a score of the reference that nobody knew of."""
-
-    def after_step(self, context: ControlContext) -> Control | None:
-        return Control(settings={"credit": {"name": "reinforce_pp", "kl_coef": 0.1}})
-
-
-def test_score_of_a_model_that_nobody_planned_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match=r"model reference must be a frozen model .* got none \(score reference\)"):
-        train(scripted(tmp_path, steps=1, script={}, controllers=[f"{__name__}:Late"]))
 
 
 def test_reference_of_adapters_is_reset_and_a_resumed_run_goes_on_with_it(tmp_path: Path) -> None:

@@ -2,45 +2,30 @@
 
 import math
 import shutil
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
 from envgym.errors import RunError, SettingsError
-from envgym.runs import RunDirectory
+from envgym.runs.directory import RunDirectory
 from envgym.trainer.method import build_method
-from envgym.trainer.settings import TrainSettings, train_settings
+from envgym.trainer.phases import dry_runs
 from envgym.trainer.train import train
-from envgym.trainer.workflows.dry_run import dry_run
+from tests.support.tiny_runs import comparable, tiny_settings
 
-TINY = {"hidden_size": 64, "num_layers": 1, "num_heads": 2, "num_kv_heads": 2, "intermediate_size": 64}
-
-
-def settings(directory: Path, **sections: Any) -> TrainSettings:
-    """Return a run of seconds on a game of up to two turns."""
-    run = {"name": "test", "directory": str(directory), "steps": 2, "checkpoint_every": 1, "trackers": []}
-    data: dict[str, Any] = {
-        "run": run,
-        "model": {"name": "tiny", "tiny": TINY},
-        "engine": {"device": "cpu"},
-        "envs": [{"id": "puzzles/guess_number-v0", "settings": {"size": 4, "max_turns": 2}}],
-        "agent": {"name": "plain", "max_turn_tokens": 4, "max_context_tokens": 512, "on_length": "close"},
-        "rollout": {"groups": 2, "group_size": 2},
-        "filter": {"name": "keep_all"},
-        # an untrained model is paid nothing, and a critic that says 0 is right: pay it for every episode's length
-        "shaping": {"name": "overlong", "max_tokens": 4, "buffer": 4},
-        "credit": {"name": "gae_turn", "decay": 0.9},
-        "optim": {"lr": 0.001, "minibatches": 2},
-        "evaluation": {"tasks": 1},
-    }
-    return train_settings({**data, **sections})
-
-
-def comparable(run: RunDirectory) -> list[dict[str, float]]:
-    """Return the metrics without those that a clock makes."""
-    return [{k: v for k, v in row.items() if not k.startswith(("time/", "speed/"))} for row in run.metrics()]
+settings = partial(
+    tiny_settings,
+    envs=[{"id": "puzzles/guess_number-v0", "settings": {"size": 4, "max_turns": 2}}],
+    agent={"max_context_tokens": 512},
+    rollout={"groups": 2, "group_size": 2},
+    # an untrained model is paid nothing, and a critic that says 0 is right: pay it for every episode's length
+    shaping={"name": "overlong", "max_tokens": 4, "buffer": 4},
+    credit={"name": "gae_turn", "decay": 0.9},
+    optim={"lr": 0.001, "minibatches": 2},
+)
+"""A run of seconds on a game of up to two turns."""
 
 
 def test_critic_learns_is_kept_and_resumes_to_the_same_numbers(tmp_path: Path) -> None:
@@ -69,10 +54,10 @@ def test_critic_learns_is_kept_and_resumes_to_the_same_numbers(tmp_path: Path) -
 
 
 def test_dry_run_counts_the_pass_of_the_critic(tmp_path: Path) -> None:
-    found = dry_run(settings(tmp_path, optim={}))
+    found = dry_runs([settings(tmp_path, optim={})])[0]
     assert found.cost is not None
     assert found.cost.passes == pytest.approx(1 + 1 / 3)
-    assert all(row.train.supervised for row in found.shown)
+    assert all(row.train.supervised for row in found.rows)
 
 
 def test_critic_without_a_credit_that_reads_it_is_refused(tmp_path: Path) -> None:

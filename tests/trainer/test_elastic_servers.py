@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from envgym.agents.policies.serving.weight_store import compute_digests
+from envgym.agents.policies.weights.weight_store import compute_digests
 from envgym.cli.main import main
-from envgym.files import SERVERS
-from envgym.server_list import ServerKind, WatchedServers, read_servers, write_servers
+from envgym.runs.files import SERVERS
+from envgym.runtime.membership import ServerKind, WatchedServers, read_servers, write_servers
 from envgym.serving.pool import pool_of
 from envgym.trainer.metrics.callbacks import Callback
 from envgym.trainer.metrics.update import Metrics
@@ -25,14 +25,10 @@ NOBODY = "http://127.0.0.1:9"
 
 
 class AfterSteps(Callback):
-    """Calls a function after some steps."""
-
     def __init__(self, calls: dict[int, Callable[[], None]]) -> None:
-        """Take them by step."""
         self._calls = calls
 
     def on_step(self, step: int, metrics: Metrics) -> None:
-        """Call that of the step."""
         self._calls.get(step, lambda: None)()
 
 
@@ -76,7 +72,7 @@ def test_servers_of_both_kinds_join_and_leave_in_mid_run(tmp_path: Path, caplog:
         assert (first._policy.version, second._policy.version) == (3, 5)
         assert first_env.metrics.opened == sessions["first"]
         assert second_env.metrics.opened > sessions["second"] > 0
-    told = [record.getMessage() for record in caplog.records if record.name == "envgym.server_list"]
+    told = [record.getMessage() for record in caplog.records if record.name == "envgym.runtime.membership"]
     assert len(told) == 1
     assert told[0].startswith(f"{NOBODY} cannot join: server must be reachable, got ConnectionFailed")
     assert not (tmp_path / "run" / SERVERS).exists()
@@ -88,9 +84,6 @@ def test_servers_of_both_kinds_join_and_leave_in_mid_run(tmp_path: Path, caplog:
 
 def engine(*urls: str) -> dict[str, Any]:
     return {"device": "cpu", "backend": {"name": "policy_servers", "servers": list(urls)}}
-
-
-# ---- what is refused ------------------------------------------------------------------------------------------------
 
 
 def test_a_run_that_does_not_run_has_no_servers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -119,9 +112,7 @@ def test_what_is_no_address_is_refused_and_changes_nothing(
     assert read_servers(file)[ServerKind.ENV] == ("http://a:1",)
 
 
-def test_the_list_is_shown_and_changed_once_for_each_address(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_list_is_shown_and_changed_once_for_each_address(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_servers(tmp_path / SERVERS, {ServerKind.POLICY: ("http://p:1",), ServerKind.ENV: ("http://a:1",)})
     added = ["--add", "http://b:2/", "--add", "http://b:2", "--remove", "http://c:3", "--remove", "http://a:1"]
     assert main(["servers", str(tmp_path), "env", *added]) == 0
@@ -130,18 +121,16 @@ def test_the_list_is_shown_and_changed_once_for_each_address(
     assert json.loads(capsys.readouterr().out) == {"policy": ["http://p:1"], "env": ["http://b:2"]}
 
 
-def test_a_list_that_holds_something_else_changes_nothing_and_says_so_once(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_list_of_something_else_changes_nothing_and_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     file = tmp_path / SERVERS
     watched = WatchedServers(file, ServerKind.ENV)
-    assert watched.changed() is None
+    assert watched.changes(["http://b:2"]) == ([], [])
     write_servers(file, {ServerKind.POLICY: (), ServerKind.ENV: ("http://a:1",)})
-    assert watched.changed() == ("http://a:1",)
-    assert watched.changed() is None
+    assert watched.changes(["http://b:2"]) == (["http://b:2"], ["http://a:1"])
+    assert watched.changes(["http://a:1"]) == ([], [])
     file.write_text('{"env": ["http://b:2"]}')
-    assert watched.changed() is watched.changed() is None
+    assert watched.changes(["http://a:1"]) == watched.changes(["http://a:1"]) == ([], [])
     assert "list of servers must hold addresses under policy and env, got KeyError: " in caplog.text
     assert len(caplog.records) == 1
     write_servers(file, {ServerKind.POLICY: ("http://p:1",), ServerKind.ENV: ("http://a:1",)})
-    assert watched.changed() is None  # nothing is new for this kind
+    assert watched.changes(["http://a:1"]) == ([], [])  # nothing is new for this kind

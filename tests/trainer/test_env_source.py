@@ -9,16 +9,11 @@ import pytest
 
 from envgym.agents.settings import EnvSettings, EvaluationSettings
 from envgym.authoring import GeneratedTasks
+from envgym.config.plugins import Choice
 from envgym.core.tasks import Split, Task
 from envgym.errors import InvalidInput, SettingsError, UnknownName
-from envgym.plugins import Choice
-from envgym.trainer.catalog import CREDIT
-from envgym.trainer.checks.compatibility import check_group
 from envgym.trainer.env_source import EnvSource, TaskPool, build_env_sources, decontaminate
-from envgym.trainer.methods.credit.gae import GaeTurn
-from envgym.trainer.methods.credit.outcome import Grpo
-from envgym.trainer.sections import DecontaminationSettings
-from envgym.trainer.settings import train_settings
+from envgym.trainer.settings import DecontaminationSettings
 
 ARITHMETIC = EnvSettings(id="math/arithmetic-v0", weight=2.0)
 
@@ -62,8 +57,6 @@ def test_no_train_task_has_a_held_out_text() -> None:
     copies = {task.prompt for task in held_out}
 
     class Leaking:
-        """Every other train task has the text of a held-out one."""
-
         def size(self, split: Split) -> int | None:
             return 6
 
@@ -114,15 +107,3 @@ def test_more_held_out_tasks_than_an_endless_supply_has_are_refused(monkeypatch:
     monkeypatch.setattr(GeneratedTasks, "task", lambda self, split, index: task)
     with pytest.raises(InvalidInput, match="number of distinct tasks must be at most"):
         build([ARITHMETIC])
-
-
-def test_credit_that_compares_needs_somebody_to_compare_with() -> None:
-    envs = [{"id": "math/arithmetic-v0"}]
-    alone = {"group_size": 1}
-    for credit in ("grpo", "turn_grpo", "spo"):
-        settings = train_settings({"envs": envs, "rollout": alone, "credit": credit})
-        with pytest.raises(SettingsError, match=f"rollout.group_size must be at least 2 for {credit}, which .* got 1"):
-            check_group(CREDIT.build(settings.credit), settings)
-    check_group(Grpo(), train_settings({"envs": envs, "rollout": alone, "credit": "mine:Reward"}))
-    check_group(GaeTurn(), train_settings({"envs": envs, "rollout": alone, "credit": "gae_turn"}))
-    check_group(Grpo(), train_settings({"envs": envs, "rollout": {"group_size": 2}}))

@@ -14,17 +14,21 @@ from typing import Any
 import pytest
 
 from envgym.agents.policies.scripted import ScriptedPolicy
-from envgym.agents.protocols import FinishReason, GenerateRequest, Generation
+from envgym.agents.protocols import GenerateRequest, Generation
 from envgym.core.messages import Action
 from envgym.parsing import tool_call_action
-from envgym.runs import RunDirectory
-from envgym.trainer.build import RunContext, build_run_context
+from envgym.runs.directory import RunDirectory
+from envgym.trainer.build import build_run_context
 from envgym.trainer.metrics.callbacks import Callbacks
+from envgym.trainer.prepare import PreparedRun
+from envgym.trainer.run import RunContext
 from envgym.trainer.settings import train_settings
 from envgym.trainer.train import TrainLoop
+from envgym.trainer.workflows.demonstrations import demonstration_sources
+from tests.support.generations import generated
+from tests.support.tiny_runs import TINY, comparable
 
 GOLDEN = Path(__file__).parent / "golden" / "three_steps.json"
-TINY = {"hidden_size": 64, "num_layers": 1, "num_heads": 2, "num_kv_heads": 2, "intermediate_size": 64}
 SETTINGS: dict[str, Any] = {
     "run": {"name": "golden", "steps": 3, "trackers": []},
     "model": {"name": "tiny", "tiny": TINY},
@@ -55,14 +59,7 @@ def scripted(bench: RunContext) -> ScriptedPolicy:
         ]
 
     def answer(request: GenerateRequest) -> Generation:
-        token_ids = bench.agent.renderer.encode_action(Action(words(request)))
-        return Generation(
-            token_ids=token_ids,
-            behavior_logprobs=(-4.0,) * len(token_ids),
-            raw_logprobs=None,
-            finish_reason=FinishReason.STOP,
-            policy_version=0,
-        )
+        return generated(bench.agent.renderer.encode_action(Action(words(request))), -4.0, version=0)
 
     return ScriptedPolicy(answer)
 
@@ -74,11 +71,9 @@ def numbers_of_a_run(directory: Path) -> list[dict[str, float]]:
     run = RunDirectory.create(directory, name="golden", config=settings.model_dump(mode="json"))
     with asyncio.Runner() as runner:
         parts = replace(bench, policy=scripted(bench))
-        TrainLoop(settings, run, parts, Callbacks(())).run(runner, None)
-    return [
-        {name: value for name, value in row.items() if not name.startswith(("time/", "speed/"))}
-        for row in run.metrics()
-    ]
+        prepared = PreparedRun(directory=run, context=parts, warm_sources=demonstration_sources(settings.sft))
+        TrainLoop(settings, prepared, Callbacks(())).run(runner)
+    return comparable(run)
 
 
 def test_three_steps_give_the_golden_numbers(tmp_path: Path) -> None:

@@ -7,20 +7,19 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from envgym.config.plugins import Choice
 from envgym.errors import SettingsError, UnknownName
-from envgym.plugins import Choice
-from envgym.runs import RunDirectory
+from envgym.runs.directory import RunDirectory
 from envgym.trainer.build import build_run_context
 from envgym.trainer.learner.checkpoint import require_checkpoint
 from envgym.trainer.phases import TULU_3, phase_settings, train_phases, untrained_phases
-from envgym.trainer.sections import NamedModelSettings
+from envgym.trainer.settings import NamedModelSettings
 from tests.support.tiny_runs import step_metrics, tiny_settings
 
 DECONTAMINATION = {"ngram": 5, "share": 0.9}
 
 
 def shared() -> dict[str, Any]:
-    """Return the sections that all phases have in common."""
     data = tiny_settings(Path("unused"), run={"steps": 1}).model_dump(mode="json", exclude_defaults=True)
     return {**data, "decontamination": DECONTAMINATION, "sft": None}
 

@@ -12,37 +12,32 @@ from torch import Tensor
 from envgym.agents.loop import state as agent_loop
 from envgym.agents.models.loading import load
 from envgym.agents.models.weights import merged_weights
-from envgym.agents.policies.transformers import TransformersPolicy
+from envgym.agents.policies.engine.policy import TransformersPolicy
 from envgym.agents.protocols import Generation, Policy
 from envgym.core.segments import Segment
 from envgym.errors import RunError
-from envgym.runs import RunDirectory
+from envgym.runs.directory import RunDirectory
 from envgym.trainer import build
+from envgym.trainer import run as run_verbs
 from envgym.trainer.batch import rows as batch
 from envgym.trainer.checks.mask_audit import AuditedPolicy, MaskAudit
-from envgym.trainer.settings import train_settings
 from envgym.trainer.train import train
-
-TINY = {"hidden_size": 64, "num_layers": 1, "num_heads": 2, "num_kv_heads": 2, "intermediate_size": 64}
+from tests.support.tiny_runs import tiny_settings
 
 
 def run(directory: Path, *, lora: bool = False, steps: int = 1, **sections: Any) -> list[dict[str, float]]:
     """Train for one step or some, in which the entropy bonus moves the weights, and return the metrics."""
-    settings = train_settings(
-        {
-            "run": {"directory": str(directory), "steps": steps, "trackers": []},
-            "model": {"name": "tiny", "tiny": TINY, "lora": {"rank": 4} if lora else None},
-            "engine": {"device": "cpu"},
-            "envs": [{"id": "math/arithmetic-v0", "settings": {"level": 1}}],
-            "agent": {"name": "tool_calling", "max_turn_tokens": 12, "max_context_tokens": 512},
-            "rollout": {"groups": 2, "group_size": 2},
-            "filter": {"name": "keep_all"},
-            "optim": {"lr": 0.03},
-            "objective": {"entropy_coef": 0.1},
-            "evaluation": {"tasks": 2},
-            **sections,
-        }
-    )
+    data = {
+        "run": {"steps": steps, "checkpoint_every": 10},
+        "model": {"lora": {"rank": 4} if lora else None},
+        "envs": [{"id": "math/arithmetic-v0", "settings": {"level": 1}}],
+        "agent": {"name": "tool_calling", "max_turn_tokens": 12, "max_context_tokens": 512, "on_length": "truncate"},
+        "rollout": {"groups": 2, "group_size": 2},
+        "optim": {"lr": 0.03},
+        "objective": {"entropy_coef": 0.1},
+        "evaluation": {"tasks": 2},
+    }
+    settings = tiny_settings(directory, **{**data, **sections})
     train(settings)
     return list(RunDirectory.open(directory).metrics())
 
@@ -61,9 +56,7 @@ def test_the_mask_audit_stops_a_run_whose_mask_is_off_by_one(tmp_path: Path, mon
         run(tmp_path / "run")
 
 
-def test_the_mask_audit_stops_a_run_whose_turns_are_tokenised_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_mask_audit_stops_a_run_that_tokenises_turns_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The text is the same, byte for byte, and the tokens are not those that the policy sampled."""
     tokenizer: Any = load("tiny", dtype="float32", device="cpu").tokenizer
     sound = agent_loop._sampled_segments
@@ -86,30 +79,25 @@ def test_the_mask_audit_stops_a_run_whose_turns_are_tokenised_again(
 # ---- an engine with weights of its own ------------------------------------------------------------------------------
 
 
-def copied(*_: object, learner_model: Any, deterministic: bool) -> Policy:  # PreTrainedModel or PeftModel
+def copied(*_: object, learner_model: Any, **_others: object) -> Policy:  # PreTrainedModel or PeftModel
     """Return a policy that samples from a plain copy of the model, as another engine does."""
-    del deterministic
     own = copy.deepcopy(learner_model)
     module = own.merge_and_unload() if hasattr(own, "merge_and_unload") else own
     return AuditedPolicy(TransformersPolicy(module), MaskAudit())
 
 
 def nothing(_: object) -> Iterable[tuple[str, Tensor]]:
-    """Send no weight."""
     return ()
 
 
 def without_adapters(model: Any) -> Iterator[tuple[str, Tensor]]:  # PeftModel
-    """Send the weights that the adapters lie on."""
     for name, parameter in model.get_base_model().named_parameters():
         if ".lora_" not in name:
             yield name.replace(".base_layer.", "."), parameter.detach()
 
 
 @pytest.mark.parametrize("lora", [False, True])
-def test_an_engine_that_gets_the_weights_lets_the_run_go_on(
-    lora: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_engine_with_new_weights_lets_a_run_go_on(lora: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("peft")
     monkeypatch.setattr(build, "build_trained_policy", copied)
     (row,) = run(tmp_path / "run", lora=lora)
@@ -123,13 +111,12 @@ def test_the_canary_stops_a_run_whose_engine_does_not(
 ) -> None:
     pytest.importorskip("peft")
     monkeypatch.setattr(build, "build_trained_policy", copied)
-    monkeypatch.setattr(build, "merged_weights", fault)
+    monkeypatch.setattr(run_verbs, "merged_weights", fault)
     with pytest.raises(RunError, match=r"must move with the learner's, got no change while .* \(canary, step 1\)"):
         run(tmp_path / "run", lora=lora)
 
 
 def without_embeddings(model: Any) -> Iterator[tuple[str, Tensor]]:  # PreTrainedModel
-    """Send a part of the weights."""
     for name, parameter in model.named_parameters():
         if "embed" not in name:
             yield name, parameter.detach()
@@ -147,9 +134,7 @@ class KeepsContexts(TransformersPolicy):
         return await self._scorer.compute_logprobs(token_ids)
 
 
-def keeps_contexts(*_: object, learner_model: Any, deterministic: bool) -> Policy:  # PreTrainedModel
-    """Return a policy whose cache survives its weights."""
-    del deterministic
+def keeps_contexts(*_: object, learner_model: Any, **_others: object) -> Policy:  # PreTrainedModel
     return AuditedPolicy(KeepsContexts(copy.deepcopy(learner_model)), MaskAudit())
 
 
@@ -158,9 +143,7 @@ FAST: dict[str, Any] = {"steps": 3, "optim": {"lr": 0.3}}
 
 
 @pytest.mark.slow
-def test_the_samples_of_a_sound_run_agree_also_after_large_updates(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_samples_of_a_sound_run_agree_also_after_large_updates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(build, "build_trained_policy", copied)
     assert all(row["canary/gap"] < 1e-4 for row in run(tmp_path / "run", **FAST))
 
@@ -171,7 +154,7 @@ def test_the_samples_of_a_step_stop_a_run_before_its_update(
     policy: object, fault: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(build, "build_trained_policy", policy)
-    monkeypatch.setattr(build, "merged_weights", fault)
+    monkeypatch.setattr(run_verbs, "merged_weights", fault)
     with pytest.raises(RunError, match=r"must match the learner's within 0.1 nats, .* \(canary, samples of step 2\)"):
         run(tmp_path / "run", **FAST)
     assert [row["step"] for row in RunDirectory.open(tmp_path / "run").metrics()] == [1]

@@ -10,7 +10,7 @@ from torch import Tensor
 from envgym.agents.loop import state as agent_loop
 from envgym.agents.models.loading import load
 from envgym.agents.models.tiny import TinySettings
-from envgym.agents.policies.serving.transport import FileTransport, WeightUpdate
+from envgym.agents.policies.weights.transport import FileTransport, WeightUpdate
 from envgym.agents.protocols import Generation
 from envgym.core.segments import Segment
 from envgym.errors import PolicyFailure, RunError
@@ -89,9 +89,7 @@ def test_the_canary_stops_a_run_whose_servers_get_old_weights(tmp_path: Path, mo
     assert len(first) >= 2
 
 
-def test_the_mask_audit_stops_a_run_whose_turns_are_tokenised_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_mask_audit_stops_a_run_that_tokenises_turns_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sound = agent_loop._sampled_segments
 
     def others(generation: Generation, strings: tuple[str, ...]) -> tuple[Segment, ...]:
@@ -109,7 +107,6 @@ def test_the_mask_audit_stops_a_run_whose_turns_are_tokenised_again(
 
 
 def kill_after(server: Served, num_steps: int) -> None:
-    """Let a server vanish after so many sampled tokens."""
     decode, left = server._policy._model.decode, [num_steps]
 
     def counted(*arguments: Any) -> Tensor:

@@ -10,12 +10,12 @@ import yaml
 
 from envgym.cli.main import main
 from envgym.errors import RunError
-from envgym.processes import process_states
+from envgym.runtime.processes.group import process_states
 from envgym.trainer.metrics.callbacks import Callback
 from envgym.trainer.metrics.update import Metrics
 from envgym.trainer.train import train
-from tests.envgym.ray_launcher.test_starter import shown_actors
-from tests.envgym.test_processes import gone
+from tests.envgym.runtime.processes.test_group import gone
+from tests.envgym.runtime.ray.test_starter import shown_actors
 from tests.support.ray_cluster import RayNodes, node_without, ray_nodes
 from tests.support.sources import ROOT
 from tests.support.tiny_runs import step_metrics, tiny_settings
@@ -33,15 +33,11 @@ SENTENCES = {
 
 
 class Observer(Callback):
-    """Notes what runs after a step, and does something once."""
-
     def __init__(self, nodes: RayNodes) -> None:
-        """Begin without a step."""
         self.nodes, self.actors, self.pids, self.at = nodes, dict[str, str](), tuple[int, ...](), 0.0
         self.victim: Any = None  # a node of Ray
 
     def on_step(self, step: int, metrics: Metrics) -> None:
-        """Look."""
         self.actors = shown_actors(self.nodes)
         self.pids = tuple(state.pid for state in process_states())
         self.at = time.monotonic()
@@ -64,7 +60,6 @@ def nodes() -> Iterator[RayNodes]:
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    """A file of settings, one folder beside that of the run."""
     settings = tiny_settings(tmp_path / "run" / "ray").model_dump(mode="json", exclude_defaults=True)
     (tmp_path / "run").mkdir()
     (tmp_path / "tiny.yaml").write_text(yaml.safe_dump(settings))
@@ -72,7 +67,6 @@ def file(tmp_path: Path) -> Path:
 
 
 def refused(file: Path, capsys: pytest.CaptureFixture[str], *launch: str) -> str:
-    """Run a command that must be refused, having written nothing; return its sentence."""
     words = [word for setting in launch for word in ("--set", f"launch.{setting}")]
     assert main(["train", str(file), "--launcher", "ray", *words]) == 2
     assert list((file.parent / "run").iterdir()) == []
@@ -109,15 +103,18 @@ def test_run_on_two_nodes_has_the_numbers_of_the_run_on_this_machine(nodes: RayN
     assert not [name for name in names if name.startswith(".envgym")]
 
 
-def test_a_node_that_is_killed_ends_the_run_with_one_sentence_and_it_is_resumed(
-    nodes: RayNodes, tmp_path: Path
-) -> None:
+@pytest.mark.timeout(600)  # two runs, each of which starts processes on nodes
+def test_a_killed_node_ends_the_run_with_one_sentence_and_it_is_resumed(nodes: RayNodes, tmp_path: Path) -> None:
     observer = Observer(nodes)
-    observer.victim = nodes.add(3)
+    observer.victim = victim = nodes.add(3)
     launch = {"env_servers": 2, **nodes.settings(env_server_cpus=3)}  # one on each node but the head
     settings = tiny_settings(tmp_path / "ray", launch=launch, run={"steps": 500})
-    with pytest.raises(RunError) as raised:
-        train(settings, callbacks=[observer])
+    try:
+        with pytest.raises(RunError) as raised:
+            train(settings, callbacks=[observer])
+    finally:
+        if observer.victim is not None:  # no step ended: the other tests count the nodes
+            nodes.kill(victim)
     assert time.monotonic() - observer.at < 60
     assert ", got the loss of its actor on node " in str(raised.value)
     assert str(raised.value).endswith("--resume.")
@@ -131,9 +128,7 @@ def test_a_node_that_is_killed_ends_the_run_with_one_sentence_and_it_is_resumed(
 
 
 @pytest.mark.parametrize("setting", SENTENCES)
-def test_too_few_resources_are_counted(
-    nodes: RayNodes, file: Path, capsys: pytest.CaptureFixture[str], setting: str
-) -> None:
+def test_too_few_are_counted(nodes: RayNodes, file: Path, capsys: pytest.CaptureFixture[str], setting: str) -> None:
     told = refused(file, capsys, "env_servers=1", setting, f"ray.address={nodes.address}")
     assert told.startswith(SENTENCES[setting])
 
@@ -159,9 +154,7 @@ def test_a_node_with_another_version_or_another_clock_is_named(
         assert found.startswith(told)
 
 
-def test_a_run_directory_that_is_not_shared_is_refused(
-    nodes: RayNodes, file: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_unshared_run_directory_is_refused(nodes: RayNodes, file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     launch = ("servers=6", f"ray.address={nodes.address}")  # one more than fit on the others
     with node_without(str(file.parent / "run"), nodes, num_cpus=1):
         told = refused(file, capsys, *launch)

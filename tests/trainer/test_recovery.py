@@ -12,9 +12,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from envgym.files import SERVERS
-from envgym.process_log import FOLDER
-from envgym.runs import RunDirectory
+from envgym.runs.directory import RunDirectory
+from envgym.runs.files import LOGS, SERVERS
 from tests.support.env_server import wait_until
 from tests.support.tiny_runs import TINY
 from tests.trainer.learner.ranks.test_runs import ended, pids_of, run_file, started
@@ -57,7 +56,6 @@ MODEL = {"name": "tiny", "tiny": TINY}
 
 
 def settings_file(folder: Path, launch: dict[str, Any], *, steps: int, **sections: Any) -> Path:
-    """Write the settings of a run with servers."""
     (folder / "slow_game.py").write_text(SLOW_GAME)
     run = {"name": "ranks", "directory": "ranks", "steps": steps, "max_invalid_rate": 1.0}
     sections = {"envs": [{"id": "slow_game.py:SlowWords"}], **sections}
@@ -66,8 +64,7 @@ def settings_file(folder: Path, launch: dict[str, Any], *, steps: int, **section
 
 
 def events(folder: Path, name: str) -> list[dict[str, Any]]:
-    """Return what the run's own log has of one event."""
-    log = (folder / "ranks" / FOLDER / "controller.jsonl").read_text().splitlines()
+    log = (folder / "ranks" / LOGS / "controller.jsonl").read_text().splitlines()
     return [entry for entry in map(json.loads, log) if entry.get("event") == name]
 
 
@@ -100,7 +97,6 @@ def check_counts(folder: Path, *, steps: int) -> list[dict[str, float]]:
 
 
 def check_nothing_left(folder: Path, temporary: Path) -> None:
-    """See that no process, socket, or file of the run is left."""
     for start in events(folder, "start"):
         ended(start["pid"])
     for entry in events(folder, "join"):

@@ -8,17 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from envgym.core.messages import Action
-from envgym.core.tasks import Task
+from envgym import Action, Env, Reply, Task
 from envgym.core.tree import Tree
-from envgym.env import Env
-from envgym.episodes import trees_of
-from envgym.records import Reply
-from envgym.runs import RunDirectory
+from envgym.runs.directory import RunDirectory
+from envgym.runs.episodes import trees_of
 from envgym.seeds import derive_seed
 from envgym.trainer.train import train
 from tests.support.parrots import ParrotTasks
-from tests.trainer.test_critic_run import comparable, settings
+from tests.support.tiny_runs import comparable
+from tests.trainer.test_critic_run import settings
 
 
 @dataclass(slots=True)
@@ -46,7 +44,6 @@ class Fickle(Env[Talk]):
 
 @contextmanager
 def hurried_threads() -> Iterator[None]:
-    """Let threads take turns as often as possible."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     try:
@@ -56,7 +53,6 @@ def hurried_threads() -> Iterator[None]:
 
 
 def run(folder: Path, recipe: str, *, blocking: bool = False) -> RunDirectory:
-    """Make a step."""
     sections = {
         "recipe": recipe,
         "run": {"name": "test", "directory": str(folder), "steps": 1, "trackers": []},

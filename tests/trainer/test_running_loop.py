@@ -7,8 +7,8 @@ import pytest
 from envgym.agents.evaluation.run import run_evaluation
 from envgym.agents.settings import EvalSettings
 from envgym.errors import RunError, UnknownName
+from envgym.trainer.phases import dry_runs
 from envgym.trainer.train import train
-from envgym.trainer.workflows.dry_run import dry_run
 from tests.support.loops import in_a_running_loop
 from tests.support.tiny_runs import step_metrics, tiny_settings
 
@@ -35,7 +35,7 @@ def test_evaluation_runs(tmp_path: Path) -> None:
 
 
 def test_dry_run_runs(tmp_path: Path) -> None:
-    result = in_a_running_loop(lambda: dry_run(tiny_settings(tmp_path / "none")))
+    result = in_a_running_loop(lambda: dry_runs([tiny_settings(tmp_path / "none")])[0])
     assert len(result.batch.groups) == 2
     assert not (tmp_path / "none").exists()
 

@@ -8,12 +8,10 @@ from typing import Any
 
 import pytest
 
-from envgym.core.messages import Action
-from envgym.core.tasks import Split, Task
-from envgym.episodes import trees_of
+from envgym import Action, Reply
 from envgym.errors import SettingsError
-from envgym.records import Reply
-from envgym.runs import RunDirectory
+from envgym.runs.directory import RunDirectory
+from envgym.runs.episodes import trees_of
 from envgym.trainer.methods.annotators.process_reward import turn_prefixes
 from envgym.trainer.methods.self_training.agent_prm import AgentPrmRounds
 from envgym.trainer.methods.self_training.base import SelfTrainingPlan
@@ -22,7 +20,7 @@ from envgym.trainer.self_training import self_train
 from envgym.trainer.settings import TrainSettings
 from envgym.trainer.workflows.critic_value import critic
 from envgym.trainer.workflows.demonstrations import DemonstrationRequest, RecordedDemonstrations
-from tests.support.parrots import Parrot, ParrotTasks, parrot_task
+from tests.support.parrots import Parrot, ParrotTasks
 from tests.trainer.test_critic_run import settings as critic_settings
 
 NO_ONE: Any = None
@@ -30,37 +28,20 @@ NO_ONE: Any = None
 FIT = {"optim": {"epochs": 1, "minibatches": 2, "lr": 0.001}, "critic": {"detach": False, "lr": 0.02, "coef": 1.0}}
 
 
-class ManyTasks(ParrotTasks):
-    """16 tasks in each split."""
-
-    def size(self, split: Split) -> int:
-        return 16
-
-    def task(self, split: Split, index: int) -> Task:
-        return parrot_task(f"Q{index}", split)
-
-
 class Parity(Parrot):
     """Hears two turns, and pays 1 at the end where they have an even number of characters."""
 
-    tasks = ManyTasks()
+    tasks = ParrotTasks(16)
 
     def respond(self, action: Action) -> Reply:
-        """Count."""
         self.state.heard += len(action.content) + 1000
         is_over = self.state.heard >= 2000
         return Reply(observation="go on", reward=float(is_over and self.state.heard % 2 == 0), terminated=is_over)
 
 
-def settings(directory: Path, **sections: Any) -> TrainSettings:
-    data: dict[str, Any] = {
-        "run": {"name": "self", "directory": str(directory), "steps": 1, "trackers": []},
-        "envs": [{"id": f"{__name__}:Parity"}],
-        "shaping": {"name": "none"},
-        "credit": {"name": "grpo"},
-        "evaluation": {"tasks": 1},
-    }
-    return critic_settings(directory, **{**data, **sections})
+def settings(directory: Path) -> TrainSettings:
+    plain = {"shaping": {"name": "none"}, "credit": {"name": "grpo"}}
+    return critic_settings(directory, run={"steps": 1}, envs=[{"id": f"{__name__}:Parity"}], **plain)
 
 
 REST = RestMctsRounds(
@@ -71,7 +52,6 @@ REWARDS = AgentPrmRounds(update="reinforce", kl_coef=0.1)
 
 
 def content(folder: Path) -> dict[Path, bytes]:
-    """Return what the runs of a folder have learned."""
     wanted = [*folder.rglob("*.safetensors"), *folder.rglob("critic.pt")]
     return {path.relative_to(folder): path.read_bytes() for path in wanted}
 

@@ -5,16 +5,15 @@ from typing import Any
 
 import pytest
 
+from envgym.config.plugins import Choice
 from envgym.errors import InvalidInput
-from envgym.plugins import Choice
-from envgym.trainer.catalog import RECIPE, RecipeEntry
+from envgym.trainer.recipes import RECIPE, RecipeEntry
 from envgym.trainer.settings import Recipe, TrainSettings, load_train_settings, recipe_settings, train_settings
 
 ENVS = [{"id": "math/arithmetic-v0"}]
 
 
 def settings(**sections: Any) -> TrainSettings:  # plain data, as YAML gives it
-    """Return the settings of a run on one env."""
     return train_settings({"envs": ENVS, **sections})
 
 
@@ -31,19 +30,19 @@ def test_run_that_names_a_recipe_makes_its_choices(name: str) -> None:
     assert {point: getattr(found, point) for point in Recipe.model_fields} == dict(recipe_settings(name))
 
 
-def test_settings_for_a_method_are_added_to_those_of_the_recipe() -> None:
-    loss = settings(recipe="grpo", loss={"clip_high": 0.3}).loss
-    assert (loss.name, loss.settings) == ("ppo_clip", {"clip_low": 0.2, "clip_high": 0.3})
-
-
-def test_another_method_drops_the_settings_that_the_recipe_had_for_its_own() -> None:
-    loss = settings(recipe="grpo", loss={"name": "reinforce"}).loss
-    assert (loss.name, loss.settings) == ("reinforce", {})
-
-
-def test_naming_the_recipes_own_method_keeps_its_settings() -> None:
-    loss = settings(recipe="grpo", loss={"name": "ppo_clip", "clip_high": 0.3}).loss
-    assert loss.settings == {"clip_low": 0.2, "clip_high": 0.3}
+@pytest.mark.parametrize(
+    "loss, name, settings_of_loss",
+    [
+        ({"clip_high": 0.3}, "ppo_clip", {"clip_low": 0.2, "clip_high": 0.3}),
+        ({"name": "ppo_clip", "clip_high": 0.3}, "ppo_clip", {"clip_low": 0.2, "clip_high": 0.3}),
+        ({"name": "reinforce"}, "reinforce", {}),  # another method drops those of the recipe's own
+    ],
+)
+def test_settings_of_a_method_are_added_to_those_of_the_recipe(
+    loss: dict[str, Any], name: str, settings_of_loss: dict[str, float]
+) -> None:
+    found = settings(recipe="grpo", loss=loss).loss
+    assert (found.name, found.settings) == (name, settings_of_loss)
 
 
 def test_objective_is_replaced_key_by_key() -> None:
@@ -60,17 +59,17 @@ def test_recipe_may_choose_more_than_methods_and_a_run_replaces_it() -> None:
 
 def test_agents_name_leaves_the_limits_that_a_recipe_chose(monkeypatch: pytest.MonkeyPatch) -> None:
     recipe = RecipeEntry("long contexts", {"agent": {"max_context_tokens": 8192}})
-    monkeypatch.setattr("envgym.trainer.catalog.RECIPES.grpo", recipe)
+    monkeypatch.setattr("envgym.trainer.recipes.RECIPES.grpo", recipe)
     agent = settings(recipe="grpo", agent={"name": "react"}).agent
     assert (agent.name, agent.max_context_tokens) == ("react", 8192)
 
 
 def test_recipe_that_chooses_what_belongs_to_a_run_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "envgym.trainer.catalog.RECIPES.grpo", RecipeEntry("its own model", {"model": {"name": "tiny"}})
+        "envgym.trainer.recipes.RECIPES.grpo", RecipeEntry("its own model", {"model": {"name": "tiny"}})
     )
     assert refusal(recipe="grpo").startswith("recipe must choose among curriculum, ")
-    monkeypatch.setattr("envgym.trainer.catalog.RECIPES.grpo", RecipeEntry("a typo", {"optim": {"lrr": 1.0}}))
+    monkeypatch.setattr("envgym.trainer.recipes.RECIPES.grpo", RecipeEntry("a typo", {"optim": {"lrr": 1.0}}))
     assert "did you mean lr?" in refusal(recipe="grpo")
 
 
@@ -94,9 +93,6 @@ def test_file_is_read_with_its_overrides(tmp_path: Path) -> None:
     path.write_text("recipe: grpo\nrun: {steps: 5}\nenvs:\n  - id: math/arithmetic-v0\n")
     found = load_train_settings(path, ["run.steps=9", "credit.name=rloo", "envs.0.settings.level=2"])
     assert (found.run.steps, found.credit.name, found.envs[0].settings) == (9, "rloo", {"level": 2})
-
-
-# ---- refusals ------------------------------------------------------------------------------------------------
 
 
 def test_unknown_recipe_names_near_ones() -> None:

@@ -10,12 +10,13 @@ import pytest
 from envgym.agents.settings import EnvSettings, EvaluationSettings
 from envgym.core.tasks import Split, Task
 from envgym.errors import InvalidInput, SettingsError
-from envgym.runs import RunDirectory
+from envgym.runs.directory import RunDirectory
 from envgym.trainer.env_source import ADDED_FROM, TaskPool, build_env_sources
 from envgym.trainer.methods.protocols import CurriculumContext, ObservingCurriculum, StepOutcome, TaskRequest
 from envgym.trainer.train import train
-from tests.trainer.learner.test_checkpoint_parts import Tally
-from tests.trainer.test_critic_run import comparable, settings
+from tests.support.tiny_runs import comparable
+from tests.trainer.learner.test_checkpoint import Tally
+from tests.trainer.test_critic_run import settings
 
 GAME = "puzzles/guess_number-v0"
 
@@ -92,8 +93,6 @@ class Mining(Tally):
 
 
 class Silent(Mining):
-    """Chooses nothing."""
-
     def choose(self, context: CurriculumContext) -> Sequence[TaskRequest]:
         return []
 

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from envgym.process_log import FOLDER, close_log, open_log, read_trace
+from envgym.runs.files import LOGS
+from envgym.runtime.processes.log import close_log, open_log, read_trace
 from envgym.trainer.train import train
 from tests.support.tiny_runs import tiny_settings
 
@@ -14,7 +15,7 @@ pytestmark = pytest.mark.slow
 def test_trace_of_a_group_tells_its_episodes(tmp_path: Path) -> None:
     search = {"name": "random_expand", "trees": 2, "rounds": 1, "nodes": 1}
     settings = tiny_settings(tmp_path / "run", search=search, run={"steps": 1})
-    open_log(tmp_path / "run-logs" / FOLDER / "controller.jsonl", run="tiny", role="controller")
+    open_log(tmp_path / "run-logs" / LOGS / "controller.jsonl", run="tiny", role="controller")
     try:
         train(settings)
     finally:

@@ -12,16 +12,15 @@ import pytest
 
 from envgym.agents.evaluation.run import run_evaluation
 from envgym.agents.settings import EvalSettings
+from envgym.config.settings import build_settings
 from envgym.errors import RunError
-from envgym.runs import RunDirectory
-from envgym.settings import build_settings
+from envgym.runs.directory import RunDirectory
 from envgym.trainer.metrics.callbacks import Callback
 from envgym.trainer.metrics.update import Metrics
 from envgym.trainer.settings import TrainSettings, train_settings
 from envgym.trainer.train import train
 from tests.support.programs import run_program
-
-TINY = {"hidden_size": 64, "num_layers": 1, "num_heads": 2, "num_kv_heads": 2, "intermediate_size": 64}
+from tests.support.tiny_runs import TINY, comparable
 
 
 def settings(directory: Path, **sections: Mapping[str, Any]) -> TrainSettings:
@@ -44,17 +43,7 @@ def settings(directory: Path, **sections: Mapping[str, Any]) -> TrainSettings:
     return train_settings(data)
 
 
-def comparable(run: RunDirectory) -> list[dict[str, float]]:
-    """Return the metrics without those that a clock makes."""
-    return [
-        {name: value for name, value in row.items() if not name.startswith(("time/", "speed/", "journal/"))}
-        for row in run.metrics()
-    ]
-
-
 class Stop(Callback):
-    """Ends the process of the run with SIGKILL in the middle of a step."""
-
     def __init__(self, step: int) -> None:
         self._step, self._seen = step, 0
 
@@ -91,7 +80,7 @@ def test_killed_run_resumes_to_the_numbers_of_an_uninterrupted_one(tmp_path: Pat
     # The directory is part of the settings, so the resumed run is told the same one.
     train(settings(tmp_path / "killed"), resume=True)
     whole = RunDirectory.open(tmp_path / "whole")
-    assert comparable(killed) == comparable(whole)
+    assert comparable(killed, "journal/") == comparable(whole, "journal/")
     reused = [row.get("journal/turns", 0.0) for row in killed.metrics()]
     assert reused == [0, 0, 0, len(sampled)], "what was sampled before the kill is not sampled again"
     assert not list((killed.path / "journal").glob("turns-0000000[0-2]*"))
@@ -162,7 +151,7 @@ def test_lora_trains_adapters_and_resumes(tmp_path: Path) -> None:
 def test_a_run_on_old_samples_repeats_and_says_how_old_they_are(tmp_path: Path) -> None:
     asked: dict[str, Any] = {"rollout": {"staleness": 1}, "correction": {"name": "tis"}, "evaluation": {"tasks": 1}}
     runs = [RunDirectory.open(train(settings(tmp_path / name, **asked)).directory) for name in ("one", "two")]
-    first, second = (comparable(run) for run in runs)
+    first, second = (comparable(run, "journal/") for run in runs)
     assert first == second
     assert [row["staleness/max"] for row in first if row["step"] > 0] == [0.0, 1.0, 1.0]
 
@@ -217,9 +206,7 @@ def test_evaluations_inside_a_run_are_those_of_eval_with_search_and_backend_alik
     assert (record.label, record.step, record.selected_by) == (after.label, 1, "majority")
 
 
-def test_micro_batches_that_will_not_fit_are_said_before_anything_is_sampled(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_micro_batches_too_large_are_told_before_sampling(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     free = tmp_path / "meminfo"
     free.write_text("MemAvailable: 1024 kB\n")
     monkeypatch.setattr("envgym.agents.models.loading._MEMINFO", free)

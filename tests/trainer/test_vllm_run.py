@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from envgym.runs import RunDirectory
+from envgym.runs.directory import RunDirectory
 from envgym.trainer.metrics.callbacks import Callback
 from envgym.trainer.settings import TrainSettings, train_settings
 from envgym.trainer.train import train

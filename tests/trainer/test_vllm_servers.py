@@ -8,30 +8,19 @@ from typing import Any
 import pytest
 from torch import Tensor
 
-from envgym.agents.policies.serving.transport import FileTransport, WeightUpdate
+from envgym.agents.policies.weights.transport import FileTransport, WeightUpdate
 from envgym.core.segments import Origin
-from envgym.episodes import trees_of
 from envgym.errors import RunError, SettingsError
-from envgym.process_log import FOLDER, read_trace
-from envgym.processes import process_states
-from envgym.runs import RunDirectory
-from envgym.trainer.launch import process_specs
+from envgym.runs.directory import RunDirectory
+from envgym.runs.episodes import trees_of
+from envgym.runs.files import LOGS
+from envgym.runtime.processes.log import read_trace
+from envgym.trainer.launch.launch import process_specs
 from envgym.trainer.metrics.callbacks import Callback
-from envgym.trainer.metrics.update import Metrics
 from envgym.trainer.train import train
-from tests.support.tiny_runs import step_metrics, tiny_settings
+from tests.support.tiny_runs import StartedProcesses, step_metrics, tiny_settings
 
 LAUNCH = {"servers": 1, "server_engine": "vllm"}
-
-
-class StartedProcesses(Callback):
-    """Notes which processes run."""
-
-    pids: tuple[int, ...] = ()
-
-    def on_step(self, step: int, metrics: Metrics) -> None:
-        """Look."""
-        self.pids = tuple(state.pid for state in process_states())
 
 
 def run(folder: Path, callbacks: Iterable[Callback] = ()) -> None:
@@ -70,7 +59,7 @@ def test_a_run_trains_through_a_vllm_server_that_it_starts(tmp_path: Path) -> No
     assert members(started.pids) == []
     with pytest.raises(ProcessLookupError):
         os.kill(started.pids[0], 0)
-    assert (tmp_path / "run" / FOLDER / "policy-server-0.jsonl").exists()
+    assert (tmp_path / "run" / LOGS / "policy-server-0.jsonl").exists()
     roles = {entry["role"] for entry in read_trace(tmp_path / "run", "step-000001/000")}
     assert roles == {"controller", "policy-server-0"}
 
@@ -78,9 +67,7 @@ def test_a_run_trains_through_a_vllm_server_that_it_starts(tmp_path: Path) -> No
 @pytest.mark.vllm
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.timeout(600)
-def test_the_canary_stops_a_run_whose_vllm_server_gets_old_weights(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_canary_stops_a_run_whose_vllm_server_gets_old_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sound, first = FileTransport.publish, list[list[tuple[str, Tensor]]]()
 
     def stale(transport: FileTransport, named_tensors: Iterable[tuple[str, Tensor]], version: int) -> WeightUpdate:
@@ -93,15 +80,13 @@ def test_the_canary_stops_a_run_whose_vllm_server_gets_old_weights(
     assert len(first) >= 2
 
 
-def test_vllm_servers_have_the_cache_of_the_settings_where_vllm_is_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_vllm_servers_have_the_cache_of_the_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = {"device": "cpu", "threads": 1, "cache_gib": 0.5, "max_context": 700}
     settings = tiny_settings(tmp_path, launch=LAUNCH, engine=engine)
-    monkeypatch.setattr("envgym.agents.policies._vllm_engine._DISTRIBUTIONS", ("no-such-vllm",))
+    monkeypatch.setattr("envgym.agents.policies.vllm.engine._DISTRIBUTIONS", ("no-such-vllm",))
     with pytest.raises(SettingsError, match="backend vllm must have vLLM installed, got no such package"):
         process_specs(settings)
-    monkeypatch.setattr("envgym.agents.policies._vllm_engine._DISTRIBUTIONS", ("h11",))  # which names no torch
+    monkeypatch.setattr("envgym.agents.policies.vllm.engine._DISTRIBUTIONS", ("h11",))  # which names no torch
     (spec,) = process_specs(settings)
     words = " ".join(spec.command)
     assert "--engine vllm --dtype float32 --device cpu --threads 1 --max-batch 64 --cache-gib 0.5" in words

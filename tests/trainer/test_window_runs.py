@@ -9,8 +9,8 @@ import pytest
 
 from envgym.core.segments import Origin
 from envgym.core.tree import Tree
-from envgym.episodes import trees_of
-from envgym.runs import RunDirectory
+from envgym.runs.directory import RunDirectory
+from envgym.runs.episodes import trees_of
 from envgym.trainer.metrics.callbacks import Callback
 from envgym.trainer.metrics.update import Metrics
 from envgym.trainer.settings import TrainSettings
@@ -74,7 +74,6 @@ def tasks_of(run: RunDirectory) -> dict[str, str]:
 
 
 def num_turns(trees: list[Tree], *, since: int) -> int:
-    """Return how many turns were sampled with weights of a version or newer ones."""
     turns = [node.edge.segments for tree in trees for node in tree.nodes]
     newest = [[part.policy_version or 0 for part in turn if part.origin is Origin.POLICY] for turn in turns]
     return sum(max(versions) >= since for versions in newest if versions)
@@ -82,7 +81,6 @@ def num_turns(trees: list[Tree], *, since: int) -> int:
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
-    """A run that was not interrupted."""
     place = tmp_path_factory.mktemp("window") / "whole"
     train(settings(place))
     return RunDirectory.open(place)

@@ -45,7 +45,7 @@ class Shares:
 def balance_rows(
     token_ids: Sequence[Sequence[int]],
     groups: Sequence[int],
-    chosen: Sequence[int],
+    indices: Sequence[int],
     num_ranks: int,
     cost: TokenCost,
     *,
@@ -56,22 +56,22 @@ def balance_rows(
     Args:
         token_ids: of all rows.
         groups: number of the group of every row; rows of one are likely to share a prefix.
-        chosen: the rows to deal out.
+        indices: the rows to deal out.
         num_ranks: at least 1.
         cost: of tokens.
         packed: whether a rank computes a shared prefix once; else every row is a group of its own.
     """
     if not packed:
-        return group_shares(token_ids, range(len(token_ids)), chosen, num_ranks, cost, packed=False)
-    whole = group_shares(token_ids, groups, chosen, num_ranks, cost)
-    parts = cut_shares(token_ids, chosen, num_ranks, cost)
+        return group_shares(token_ids, range(len(token_ids)), indices, num_ranks, cost, packed=False)
+    whole = group_shares(token_ids, groups, indices, num_ranks, cost)
+    parts = cut_shares(token_ids, indices, num_ranks, cost)
     return min(whole, parts, key=lambda shares: shares.slowest)
 
 
 def group_shares(
     token_ids: Sequence[Sequence[int]],
     groups: Sequence[int],
-    chosen: Sequence[int],
+    indices: Sequence[int],
     num_ranks: int,
     cost: TokenCost,
     *,
@@ -79,7 +79,7 @@ def group_shares(
 ) -> Shares:
     """Deal whole groups out, the longest first by the cost of its distinct tokens, each to the rank with the least."""
     rows_of: dict[int, list[int]] = {}
-    for row in sorted(chosen):
+    for row in sorted(indices):
         rows_of.setdefault(groups[row], []).append(row)
     sized = [(sum(_added_costs(token_ids, rows, cost, packed=packed)), rows) for rows in rows_of.values()]
     dealt: list[list[int]] = [[] for _ in range(num_ranks)]
@@ -92,13 +92,13 @@ def group_shares(
     return Shares(rows=tuple(tuple(sorted(rows)) for rows in dealt), costs=costs, plan="groups")
 
 
-def cut_shares(token_ids: Sequence[Sequence[int]], chosen: Sequence[int], num_ranks: int, cost: TokenCost) -> Shares:
+def cut_shares(token_ids: Sequence[Sequence[int]], indices: Sequence[int], num_ranks: int, cost: TokenCost) -> Shares:
     """Cut the trie in depth-first order into a run a rank, so that the largest cost of a run is the least possible.
 
     Where a limit is given, runs that are as long as it allows are the fewest: a run costs no more without its first
     row. So a binary search finds the least limit that needs no more runs than there are ranks.
     """
-    trie = build_trie(token_ids, chosen)
+    trie = build_trie(token_ids, indices)
     added = [cost.of(same, length) for same, length in zip(trie.shared, trie.lengths, strict=True)]
     alone = [cost.of(0, length) for length in trie.lengths]
     low, high = max(alone, default=0), sum(added)
@@ -132,7 +132,7 @@ def _runs(added: Sequence[int], alone: Sequence[int], limit: int) -> list[range]
 def _added_costs(
     token_ids: Sequence[Sequence[int]], rows: Sequence[int], cost: TokenCost, *, packed: bool = True
 ) -> list[int]:
-    """Return what each row costs beyond what it shares with the one before it."""
+    """Return the cost of each row beyond the tokens that it shares with the one before it."""
     if not packed:
         return [cost.of(0, len(token_ids[row])) for row in rows]
     trie = build_trie(token_ids, rows)

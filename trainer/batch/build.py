@@ -76,23 +76,24 @@ def build_batch(
     Raises: InvalidInput, UnknownName: as `score_episodes` and `reweighted`.
     """
     episodes = [episode for group in groups for episode in group.valid]
-    found = score_episodes(episodes, scores, compute)
+    episode_scores = score_episodes(episodes, scores, compute, origins=origins)
     along_paths = {
-        name: [along_path(episode, of_rows[key_of(episode)]) for episode in episodes] for name, of_rows in found.items()
+        name: [along_path(episode, of_rows[key_of(episode)]) for episode in episodes]
+        for name, of_rows in episode_scores.items()
     }
     credits = assign_credits(credit, groups, CreditContext(step=step, scores=along_paths))
     rows = train_rows(credits, once=once, groups=groups, origins=origins)
-    values = found.pop(CRITIC_VALUES, None)
+    values = episode_scores.pop(CRITIC_VALUES, None)
     if values is not None:
         rows = _with_value_targets(rows, credits, values)
-    if found:
-        rows = _with_scores(rows, credits, found)
-    for chosen in weights if rows else ():
-        rows = reweighted(rows, chosen, step=step)
+    if episode_scores:
+        rows = with_scores(rows, credits, episode_scores)
+    for token_weights in weights if rows else ():
+        rows = reweighted(rows, token_weights, step=step)
     return TrainingBatch(credits, rows)
 
 
-def _with_scores(
+def with_scores(
     rows: Sequence[TrainRow], credits: Sequence[TrajectoryCredit], scores: Mapping[str, EpisodeScores]
 ) -> list[TrainRow]:
     """Join the rows of the credits with their scores."""
@@ -140,7 +141,6 @@ def reweighted(rows: Sequence[TrainRow], weights: TokenWeights, *, step: int) ->
 def _with_value_targets(
     rows: Sequence[TrainRow], credits: Sequence[TrajectoryCredit], values: EpisodeScores
 ) -> list[TrainRow]:
-    """Join the rows of the credits with the critic's values and its targets."""
     values_of_rows = [of_row for credit in credits for of_row in values[key_of(credit.trajectory)]]
     targets_of_rows = [
         token_targets(credit, row) for credit in credits for row in credit.trajectory.rows if any(row.loss_mask)

@@ -34,10 +34,10 @@ class Trie:
         return sum(self.lengths) - sum(self.shared)
 
 
-def build_trie(token_ids: Sequence[Sequence[int]], chosen: Sequence[int]) -> Trie:
+def build_trie(token_ids: Sequence[Sequence[int]], indices: Sequence[int]) -> Trie:
     """Merge the chosen rows; the result does not depend on their order but for equal rows."""
-    tokens = {row: np.asarray(token_ids[row], dtype=">u4") for row in chosen}  # big end first: bytes sort as numbers
-    rows = sorted(chosen, key=lambda row: (tokens[row].tobytes(), row))
+    tokens = {row: np.asarray(token_ids[row], dtype=">u4") for row in indices}  # big end first: bytes sort as numbers
+    rows = sorted(indices, key=lambda row: (tokens[row].tobytes(), row))
     shared = [num_shared(tokens[before], tokens[row]) for before, row in pairwise(rows)]
     return Trie(rows=tuple(rows), lengths=tuple(len(tokens[row]) for row in rows), shared=(0, *shared)[: len(rows)])
 

@@ -58,7 +58,6 @@ class TrainRow:
     """Named extra numbers per token, for losses to read."""
 
     def __len__(self) -> int:
-        """Return the number of tokens."""
         return len(self.token_ids)
 
     @property
@@ -83,8 +82,8 @@ class TrainRow:
             return self.loss_mask
         others = origins - TRAINED
         in_mask = self.loss_mask if origins & TRAINED else (False,) * len(self)
-        found = zip(in_mask, self.id.origins(len(self)), range(len(self)), strict=True)
-        return tuple(trains or (origin in others and place > 0) for trains, origin, place in found)
+        triples = zip(in_mask, self.id.origins(len(self)), range(len(self)), strict=True)
+        return tuple(trains or (origin in others and place > 0) for trains, origin, place in triples)
 
     @property
     def supervised(self) -> list[tuple[int, ValueTarget]]:
@@ -173,7 +172,7 @@ def train_rows(
 def episode_ids(credits: Sequence[TrajectoryCredit], groups: Iterable[Group]) -> list[RowId]:
     """Number the episodes, trees, groups and tasks of some credits, each from 0; episodes as they are given."""
     group_of_tree = {tree.id: f"group {group.key}" for group in groups for tree in group.trees}
-    found: list[RowId] = []
+    ids: list[RowId] = []
     numbers: dict[str, dict[str, int]] = {"tree": {}, "group": {}, "task": {}}
 
     def number_of(kind: str, key: str) -> int:
@@ -181,7 +180,7 @@ def episode_ids(credits: Sequence[TrajectoryCredit], groups: Iterable[Group]) ->
 
     for episode, credit in enumerate(credits):
         tree, reward = credit.trajectory.tree, credit.trajectory.reward
-        found.append(
+        ids.append(
             RowId(
                 episode=episode,
                 tree=number_of("tree", tree.id),
@@ -192,7 +191,7 @@ def episode_ids(credits: Sequence[TrajectoryCredit], groups: Iterable[Group]) ->
                 prompts=tree.prompts,
             )
         )
-    return found
+    return ids
 
 
 def train_row(row: Row, advantages: Sequence[float], weights: Sequence[float] | None = None) -> TrainRow:
@@ -220,41 +219,42 @@ def scored_row(token_ids: tuple[int, ...], *, first: int) -> TrainRow:
 
 
 def first_states(rows: Sequence[TrainRow], prompts: Sequence[str]) -> list[TrainRow]:
-    """Return what the first action of every tree follows, under other first contexts: a row per tree and prompt.
+    """Return the contexts of every tree's first action under other prompts: a row per tree and prompt.
 
     Each ends with the tree's first sampled token, which is scored, so that the hidden state before it is computed, and
     does not train. A tree without the prompt gives none, nor does one of which only later contexts train.
 
     Raises: UnknownName: no tree of the policy has a prompt of this name.
     """
-    found: dict[tuple[int, str], TrainRow] = {}
-    known = {name for row in rows for name in row.id.prompts}
+    states: dict[tuple[int, str], TrainRow] = {}
+    names = {name for row in rows for name in row.id.prompts}
     for name in prompts if any(row.id.source is Source.POLICY for row in rows) else ():
-        check_known("prompt of the trees", name, known, where="objective")
+        check_known("prompt of the trees", name, names, where="objective")
     for row, name in product(rows, prompts):
         of_tree, key = row.id.row, (row.id.tree, name)
         begins = of_tree is not None and of_tree.rewrite is None and any(row.loss_mask)
-        if of_tree is None or not begins or name not in row.id.prompts or key in found:
+        if of_tree is None or not begins or name not in row.id.prompts or key in states:
             continue
         cut, end = of_tree.nodes.count(0), row.loss_mask.index(True) + 1
         token_ids = (*row.id.prompts[name], *row.token_ids[cut:end])
         scored = scored_row(token_ids, first=len(token_ids) - 1)
-        found[key] = replace(
+        states[key] = replace(
             scored,
             loss_mask=(False,) * len(scored),
             other_tokens=scored.loss_mask,
+            scores=dict.fromkeys(row.scores, (0.0,) * len(scored)),
             id=replace(row.id, row=None, prompt=name),
         )
-    return list(found.values())
+    return list(states.values())
 
 
 def padded_batches(
-    rows: Sequence[TrainRow], chosen: Sequence[int], max_tokens: int, device: torch.device
+    rows: Sequence[TrainRow], indices: Sequence[int], max_tokens: int, device: torch.device
 ) -> list[MicroBatch]:
     """Deal the chosen rows, longest first, into batches of at most `max_tokens` padded tokens (at least one row)."""
     batches: list[MicroBatch] = []
     open_rows: list[int] = []
-    for number in sorted(chosen, key=lambda number: (-len(rows[number]), number)):
+    for number in sorted(indices, key=lambda number: (-len(rows[number]), number)):
         if open_rows and (len(open_rows) + 1) * len(rows[open_rows[0]]) > max_tokens:
             batches.append(pad(rows, open_rows, device))
             open_rows = []
@@ -265,7 +265,7 @@ def padded_batches(
 
 
 def pack_multiple(device: torch.device) -> int:
-    """Return what the lengths of packs are padded to a multiple of.
+    """Return the number that the padded lengths of packs are a multiple of.
 
     A GPU's kernels work on tiles, are compiled and tuned for lengths, and its memory is cached in blocks by size; on a
     CPU padding would only cost time. FlexAttention reads masks in squares of 128, and is compiled once for all packs of
@@ -275,7 +275,7 @@ def pack_multiple(device: torch.device) -> int:
 
 
 def packed_batches(
-    rows: Sequence[TrainRow], chosen: Sequence[int], max_tokens: int, device: torch.device
+    rows: Sequence[TrainRow], indices: Sequence[int], max_tokens: int, device: torch.device
 ) -> list[MicroBatch]:
     """Merge the chosen rows on their prefixes, in packs of at most `max_tokens` tokens (at least one row).
 
@@ -283,7 +283,7 @@ def packed_batches(
     """
     token_ids = [row.token_ids for row in rows]
     scored_masks = [row.scored_mask for row in rows]
-    trie = build_trie(token_ids, chosen)
+    trie = build_trie(token_ids, indices)
     batches: list[MicroBatch] = []
     for run in cut(trie, max_tokens):
         pack = build_pack(token_ids, scored_masks, trie, run, CPU, multiple=pack_multiple(device))
@@ -292,22 +292,22 @@ def packed_batches(
     return batches
 
 
-def pad(rows: Sequence[TrainRow], chosen: Sequence[int], device: torch.device) -> MicroBatch:
+def pad(rows: Sequence[TrainRow], indices: Sequence[int], device: torch.device) -> MicroBatch:
     """Pad rows on the right to the longest of them."""
-    return to_device(_padded(rows, chosen, device), device)
+    return to_device(_padded(rows, indices, device), device)
 
 
-def _padded(rows: Sequence[TrainRow], chosen: Sequence[int], device: torch.device) -> MicroBatch:
+def _padded(rows: Sequence[TrainRow], indices: Sequence[int], device: torch.device) -> MicroBatch:
     """Pad rows, in tensors of the CPU that are meant for a device."""
-    length = max(len(rows[number]) for number in chosen)
-    shape = (len(chosen), length)
+    length = max(len(rows[number]) for number in indices)
+    shape = (len(indices), length)
     input_ids_BT = torch.zeros(shape, dtype=torch.int64)
     attention_mask_BT = torch.zeros(shape, dtype=torch.bool)
     loss_mask_BT = torch.zeros(shape, dtype=torch.bool)
-    scored_mask_BT = torch.zeros(shape, dtype=torch.bool) if any(rows[n].other_tokens for n in chosen) else loss_mask_BT
-    scores = {name: torch.zeros(shape) for number in chosen for name in rows[number].scores}
+    scored_mask_BT = torch.zeros_like(loss_mask_BT) if any(rows[n].other_tokens for n in indices) else loss_mask_BT
+    scores = {name: torch.zeros(shape) for number in indices for name in rows[number].scores}
     advantages_BT, behavior_logprobs_BT, weights_BT = (torch.zeros(shape) for _ in range(3))
-    for place, number in enumerate(chosen):
+    for place, number in enumerate(indices):
         row = rows[number]
         part = (place, slice(0, len(row)))
         input_ids_BT[part] = torch.tensor(row.token_ids)
@@ -323,9 +323,9 @@ def _padded(rows: Sequence[TrainRow], chosen: Sequence[int], device: torch.devic
     follows_BT = scored_mask_BT.clone()
     follows_BT[:, 0] = False  # the first token follows nothing, so nothing predicted it
     return MicroBatch(
-        rows=tuple(chosen),
-        rows_B=torch.tensor(list(chosen), dtype=torch.int64),
-        ids=RowIds(ids=[rows[number].id for number in chosen], length=length, device=device),
+        rows=tuple(indices),
+        rows_B=torch.tensor(list(indices), dtype=torch.int64),
+        ids=RowIds(ids=[rows[number].id for number in indices], length=length, device=device),
         input_ids_BT=input_ids_BT,
         attention_mask_BT=attention_mask_BT,
         loss_mask_BT=loss_mask_BT,
@@ -334,6 +334,6 @@ def _padded(rows: Sequence[TrainRow], chosen: Sequence[int], device: torch.devic
         advantages_BT=advantages_BT,
         behavior_logprobs_BT=behavior_logprobs_BT,
         weights_BT=weights_BT,
-        episode_shares_B=torch.tensor([rows[number].episode_share for number in chosen]),
+        episode_shares_B=torch.tensor([rows[number].episode_share for number in indices]),
         scores=scores,
     )

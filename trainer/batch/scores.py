@@ -1,21 +1,23 @@
 """Scores of rows: which rows a pass computes, under which first context, and the way back to the rows as sampled."""
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from dataclasses import replace
 
+from envgym.core.segments import Origin
 from envgym.core.trajectory import Row, Trajectory
 from envgym.errors import InvalidInput, check_known, sentence
-from envgym.trainer.batch.rows import TrainRow, train_row
+from envgym.trainer.batch.rows import TRAINED, TrainRow, train_row
 from envgym.trainer.batch.spread import node_values
 from envgym.trainer.methods.protocols import TrajectoryValues
+from envgym.trainer.methods.row_ids import RowId
 from envgym.trainer.methods.scores import Quantity, ScoreRequest
 
 ComputeScores = Callable[
     [Sequence[TrainRow], Mapping[str, Collection[Quantity]]],
     Mapping[tuple[str, Quantity], Sequence[Sequence[float]]],
 ]
-"""Computes quantities of models, by name: one number per token of each row, 0 where the loss mask is False."""
+"""Computes quantities of models, by name: one number per token of each row, 0 at tokens that are not scored."""
 
 Key = tuple[int, int]
 """Of an episode in a batch: its tree's identity (names of trees may repeat), and its leaf."""
@@ -24,7 +26,7 @@ EpisodeScores = Mapping[Key, Sequence[tuple[float, ...]]]
 
 
 def key_of(episode: Trajectory) -> Key:
-    """Return what an episode is known by."""
+    """Return the key of an episode."""
     return id(episode.tree), episode.leaf
 
 
@@ -34,31 +36,41 @@ def trained_rows(episode: Trajectory) -> list[Row]:
 
 
 def score_episodes(
-    episodes: Sequence[Trajectory], requests: Sequence[ScoreRequest], compute: ComputeScores
+    episodes: Sequence[Trajectory],
+    requests: Sequence[ScoreRequest],
+    compute: ComputeScores,
+    *,
+    origins: Set[Origin] = TRAINED,
 ) -> dict[str, EpisodeScores]:
     """Compute the scores of episodes, by name: one pass for each first context and model.
+
+    Args:
+        episodes: whose rows are scored.
+        requests: the scores.
+        compute: computes them.
+        origins: of the tokens that the objective reads: those outside the loss mask are scored, too.
 
     Raises: UnknownName: a tree without the prompt that is asked for. InvalidInput: a prompt in place of a context that
         was rewritten, or a number that is not finite.
     """
     pairs = [(episode, row) for episode in episodes for row in trained_rows(episode)]
-    found: dict[str, EpisodeScores] = {}
+    scores: dict[str, EpisodeScores] = {}
     contexts = dict.fromkeys((request.prompt, request.without_prompt) for request in requests)
     for context in contexts:
-        asked = [request for request in requests if (request.prompt, request.without_prompt) == context]
-        rows = [_row_under(episode, row, asked[0]) for episode, row in pairs]
+        context_requests = [request for request in requests if (request.prompt, request.without_prompt) == context]
+        rows = [_row_under(episode, row, context_requests[0], origins) for episode, row in pairs]
         quantities: dict[str, list[Quantity]] = {}
-        for request in asked:
+        for request in context_requests:
             quantities.setdefault(request.model, []).append(request.quantity)
         numbers = compute(rows, quantities) if rows else {}
-        for request in asked:
+        for request in context_requests:
             of_rows = numbers[request.model, request.quantity] if rows else ()
             triples = zip(pairs, rows, of_rows, strict=True)
-            values = iter([_as_sampled(request, row, under, given) for (_, row), under, given in triples])
-            found[request.name] = {
+            values = iter([_as_sampled(request, row, under, row_scores) for (_, row), under, row_scores in triples])
+            scores[request.name] = {
                 key_of(episode): [next(values) for _ in trained_rows(episode)] for episode in episodes
             }
-    return found
+    return scores
 
 
 def along_path(episode: Trajectory, of_rows: Sequence[Sequence[float]]) -> TrajectoryValues:
@@ -88,9 +100,11 @@ def token_scores_of(
     ]
 
 
-def _row_under(episode: Trajectory, row: Row, request: ScoreRequest) -> TrainRow:
+def _row_under(episode: Trajectory, row: Row, request: ScoreRequest, origins: Set[Origin]) -> TrainRow:
     """Return a row without advantages, its first context replaced by the prompt that is asked for."""
     own = train_row(row, (0.0,) * len(row))
+    if not origins <= TRAINED:
+        own = replace(own, other_tokens=replace(own, id=RowId(row=row)).tokens_of(origins - TRAINED))
     tree, prompt = episode.tree, request.prompt
     if prompt is None or (prompt not in tree.prompts and request.without_prompt == "own"):
         return own
@@ -106,6 +120,7 @@ def _row_under(episode: Trajectory, row: Row, request: ScoreRequest) -> TrainRow
         own,
         token_ids=(*first, *row.token_ids[cut:]),
         loss_mask=(*[False] * len(first), *row.loss_mask[cut:]),
+        other_tokens=(*[False] * len(first), *own.other_tokens[cut:]) if own.other_tokens else (),
         advantages=rest,
         behavior_logprobs=rest,
         weights=(1.0,) * len(rest),
@@ -118,13 +133,13 @@ def _length_of_first_context(row: Row) -> int:
 
 def _as_sampled(request: ScoreRequest, row: Row, under: TrainRow, values: Sequence[float]) -> tuple[float, ...]:
     """Return the numbers of a row as it was sampled, 0 in the first context; refuse what is not finite."""
-    kept = tuple(values[: len(under)])
-    if not all(map(math.isfinite, kept)):
-        place = next(place for place, value in enumerate(kept) if not math.isfinite(value))
+    scores = tuple(values[: len(under)])
+    if not all(map(math.isfinite, scores)):
+        place = next(place for place, value in enumerate(scores) if not math.isfinite(value))
         do = "check the model that computes it"
         where = f"tree {row.tree_id}, leaf {row.leaf}, token {place}"
-        raise InvalidInput(sentence(f"score {request.name}", "be finite", kept[place], where=where, do=do))
+        raise InvalidInput(sentence(f"score {request.name}", "be finite", scores[place], where=where, do=do))
     if len(under) == len(row) and under.token_ids == row.token_ids:
-        return kept
+        return scores
     cut = _length_of_first_context(row)
-    return (0.0,) * cut + kept[len(under) - (len(row) - cut) :]
+    return (0.0,) * cut + scores[len(under) - (len(row) - cut) :]

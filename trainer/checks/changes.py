@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from envgym.config.settings import build_settings, read_value, set_value
 from envgym.errors import SettingsError, near_names
-from envgym.settings import build_settings, read_value, set_value
 from envgym.trainer.methods.controllers.base import Controller, Planned
 from envgym.trainer.settings import TrainSettings
 
@@ -54,6 +54,25 @@ _REASONS: Final = {
 }
 
 
+class SettingsInForce:
+    """The settings by which a run goes on, as its controllers have changed them."""
+
+    def __init__(self, settings: TrainSettings) -> None:
+        """Begin with those of the run."""
+        self.now = settings
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """The sections as plain data."""
+        return self.now.model_dump(mode="json")
+
+    def change(self, changes: Mapping[str, Any], *, where: str) -> dict[str, Any]:
+        """Put changes in force; return them with one dotted path for each value. Raises: as `changed_settings`."""
+        values = leaves(changes, self.data)
+        self.now = changed_settings(self.now, changes, where=where)
+        return values
+
+
 def changed_settings(settings: TrainSettings, changes: Mapping[str, Any], *, where: str) -> TrainSettings:
     """Return the settings with a controller's changes, checked like those that a run begins with.
 
@@ -71,9 +90,9 @@ def changed_settings(settings: TrainSettings, changes: Mapping[str, Any], *, whe
         _check_changeable(path, settings, where)
         section, _, key = path.rpartition(".")
         if key == "name" and value != read_value(data, path):
-            set_value(data, section, {"name": value}, given=path, where=where)
+            set_value(data, section, {"name": value}, source=path, where=where)
         else:
-            set_value(data, path, value, given=path, where=where)
+            set_value(data, path, value, source=path, where=where)
     return build_settings(TrainSettings, data, where=where)
 
 
@@ -82,23 +101,24 @@ def planned_settings(settings: TrainSettings, controllers: Sequence[Controller])
 
     Raises: SettingsError: a controller plans what cannot be.
     """
+    data = settings.model_dump(mode="json")
     for choice, controller in zip(settings.controllers, controllers, strict=True):
         planned = settings
-        for changes in controller.planned(settings) if isinstance(controller, Planned) else ():
+        for changes in controller.planned(data) if isinstance(controller, Planned) else ():
             planned = changed_settings(planned, changes, where=f"controller {choice.name}")
             yield planned
 
 
 def leaves(changes: Mapping[str, Any], data: Mapping[str, Any]) -> dict[str, Any]:
     """Return changes with one dotted path for each value; a bare plug-in name stands for `SECTION.name`."""
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for path, value in changes.items():
         if isinstance(value, Mapping):
-            found |= leaves({f"{path}.{key}": inner for key, inner in value.items()}, data)
+            values |= leaves({f"{path}.{key}": inner for key, inner in value.items()}, data)
         else:
             is_bare_name = isinstance(value, str) and isinstance(read_value(data, path), Mapping)
-            found[f"{path}.name" if is_bare_name else path] = value
-    return found
+            values[f"{path}.name" if is_bare_name else path] = value
+    return values
 
 
 def _names_first(change: tuple[str, Any]) -> tuple[bool, int]:
@@ -108,11 +128,11 @@ def _names_first(change: tuple[str, Any]) -> tuple[bool, int]:
 
 
 def _check_changeable(path: str, settings: TrainSettings, where: str) -> None:
-    if not any(f"{path}.".startswith(f"{known}.") for known in CHANGEABLE):
+    if not any(f"{path}.".startswith(f"{setting}.") for setting in CHANGEABLE):
         reason = _REASONS.get(path.partition(".")[0], "there is no such section")
-        known = near_names(path, CHANGEABLE) or CHANGEABLE
+        names = near_names(path, CHANGEABLE) or CHANGEABLE
         must = f"be one that can change during a run ({reason})"
-        raise SettingsError.of("setting", must, path, where=where, do=f"choose {' or '.join(known)}")
+        raise SettingsError.of("setting", must, path, where=where, do=f"choose {' or '.join(names)}")
     if path == "sampling.temperature" and settings.rollout.staleness:
         got = f"rollout.staleness={settings.rollout.staleness}"
         must, do = "change only where no samples of the temperature before are under way", "set rollout.staleness=0"

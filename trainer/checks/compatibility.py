@@ -1,56 +1,43 @@
-"""What of a run's choices cannot work together, or does nothing, and is refused before the run begins.
+"""Choices that cannot work together, or that do nothing, are refused before a run begins.
 
-The rules at the end know plug-ins of ours by their names; what another package or an import path names is taken as
-meant.
+A plug-in states what it requires (`methods.requirements`). The rules here read sections and what plug-ins declare.
 """
 
-from collections.abc import Callable, Mapping
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
-from typing import Final, NamedTuple
+from typing import Final
 
 from envgym.agents.loop.agent import AgentSettings
 from envgym.agents.search import Strategy
 from envgym.agents.search.snapshots import Branching, resolve_branching
+from envgym.core.segments import Origin
 from envgym.core.tree import Source
-from envgym.errors import SettingsError, sentence
-from envgym.plugins import Choice
-from envgym.trainer.catalog import CREDIT, CURRICULUM, LOSS
+from envgym.errors import SettingsError, check_known
 from envgym.trainer.env_source import EnvSource
+from envgym.trainer.methods.losses.base import is_corrected
 from envgym.trainer.methods.protocols import BatchCredit, Credit, CriticCredit, Curriculum
-from envgym.trainer.settings import TrainSettings
+from envgym.trainer.methods.requirements import Choices, Fault, GroupPlugins, Requires
+from envgym.trainer.methods.scores import POLICY_MODEL, ScoreRequest
 
-AnyCredit = Credit | BatchCredit
+_log = logging.getLogger(__name__)
 
 
-def check_run(
-    search: Strategy,
-    credit: AnyCredit,
-    curriculum: Curriculum,
-    settings: TrainSettings,
-    env_sources: Mapping[str, EnvSource],
-) -> None:
+def check_run(method: GroupPlugins, env_sources: Mapping[str, EnvSource], agent: AgentSettings, size: int) -> None:
     """Check that a method suits the envs, the agent and the size of groups. Raises: SettingsError: it does not."""
-    check_search(search, env_sources, settings.agent, group_size=settings.rollout.group_size)
-    check_group(credit, settings)
-    check_start_states(curriculum, env_sources)
+    check_search(method.search, env_sources, agent, group_size=size)
+    for point in ("curriculum", "allocator"):
+        check_start_states(getattr(method, point), env_sources, where=point)
+    check_skills(method.curriculum, env_sources)
 
 
-def check_critic_stays(before: AnyCredit, after: AnyCredit, settings: TrainSettings) -> None:
+def check_critic_stays(before: Credit | BatchCredit, after: Credit | BatchCredit, name: str) -> None:
     """Check that a change of settings leaves the critic alone. Raises: SettingsError: it needs one, or one no more."""
     had_critic = isinstance(before, CriticCredit)
     if isinstance(after, CriticCredit) != had_critic:
         must = f"{'read' if had_critic else 'not read'} a critic's values, as the one before"
         do = "start a new run with it: the critic is built with the model"
-        raise SettingsError.of("credit", must, settings.credit.name, where="controllers", do=do)
-
-
-def check_group(credit: AnyCredit, settings: TrainSettings) -> None:
-    """Check that groups can be compared. Raises: SettingsError: every advantage would be 0."""
-    size, name = settings.rollout.group_size, settings.credit.name
-    # Most of ours give the only episode of a group 0, and those say so that do not; one of another package need not.
-    if size < 2 and name in CREDIT.table and not getattr(credit, "works_alone", False):
-        must = f"be at least 2 for {name}, which compares the episodes of a group"
-        raise SettingsError(sentence("rollout.group_size", must, size, where="rollout", do="raise it"))
+        raise SettingsError.of("credit", must, name, where="controllers", do=do)
 
 
 def check_search(
@@ -62,228 +49,131 @@ def check_search(
             search.check(env, agent, group_size=group_size)
 
 
-def check_start_states(curriculum: Curriculum, env_sources: Mapping[str, EnvSource]) -> None:
-    """Check that episodes can go on from recorded states where the curriculum asks for it. Raises: SettingsError."""
-    for env_source in env_sources.values() if getattr(curriculum, "needs_start_states", False) else ():
+def check_start_states(method: object, env_sources: Mapping[str, EnvSource], *, where: str) -> None:
+    """Check that episodes can go on from recorded states where a method asks for it. Raises: SettingsError."""
+    for env_source in env_sources.values() if getattr(method, "needs_start_states", False) else ():
         with closing(env_source.make()) as env:
-            resolve_branching(env, Branching.AUTO, where="curriculum")
+            resolve_branching(env, Branching.AUTO, where=where)
 
 
-class Fault(NamedTuple):
-    """The parts of a sentence."""
-
-    what: str
-    must: str
-    got: str
-    do: str
+def check_skills(curriculum: Curriculum, env_sources: Mapping[str, EnvSource]) -> None:
+    """Check that the skills of a curriculum are for envs of the run. Raises: UnknownName: one names another env."""
+    for skill in getattr(curriculum, "skills", ()):
+        for env in getattr(skill, "envs", ()):
+            check_known("env", env, list(env_sources), where=f"curriculum, skill {skill.name}")
 
 
-Rule = Callable[[TrainSettings, AnyCredit], Fault | None]
+def allocator_needs_room(choices: Choices) -> Fault | None:
+    """At the largest size no group is extended."""
+    size, most = choices.rollout.group_size, choices.rollout.max_group_size
+    must = f"be above rollout.group_size ({size}) with an allocator, which adds episodes up to it"
+    return Fault.unless(choices.allocator is None or most > size, "rollout.max_group_size", must, most, "raise it")
 
 
-def tree_credit_needs_branches(settings: TrainSettings, credit: AnyCredit) -> Fault | None:
-    """A chain has no branch to compare: what these credits read off a tree is 0 for all of it."""
-    if settings.credit.name not in ("tree_grpo", "tree_po", "tree_rl", "spo") or settings.search.name != "chain":
-        return None
-    must = "be used with a search that grows trees, as a chain has no branches to compare"
-    return Fault(
-        f"credit {settings.credit.name}", must, "search chain", "set search.name=random_expand, or credit=grpo"
-    )
+def fitted_scale_needs_other_groups(choices: Choices) -> Fault | None:
+    """A scale of a credit's baseline that is fitted is measured on the other groups of a step."""
+    holds = getattr(choices.credit, "beta", None) != "fitted" or choices.rollout.groups > 1
+    must = f"be at least 2 for {choices.names['credit']} with beta=fitted, which is measured on the other groups"
+    return Fault.unless(holds, "rollout.groups", must, 1, "raise it, or set credit.beta=1")
 
 
-def deep_search_needs_mcts(settings: TrainSettings, credit: AnyCredit) -> Fault | None:
-    """Its advantages are what the Monte Carlo search backed up on the nodes; other searches back up nothing."""
-    others = ("chain", "best_of", "random_expand", "surprisal_fork", "turn_uncertainty", "planned")
-    if settings.credit.name != "deep_search" or settings.search.name not in others:
-        return None
-    must = "be used with search mcts, which backs up the values that it uses"
-    return Fault("credit deep_search", must, f"search {settings.search.name}", "set search.name=mcts")
-
-
-def sibling_needs_rows_per_path(settings: TrainSettings, credit: AnyCredit) -> Fault | None:
-    """Its weights share a node out among the rows through it already; `once` would divide a second time."""
-    if settings.credit.name != "sibling" or settings.objective.shared_tokens != "once":
-        return None
-    must = "be per_path with credit sibling, whose weights already account for shared tokens"
-    return Fault("objective.shared_tokens", must, "once", "set objective.shared_tokens=per_path")
-
-
-def planned_trains_tokens_once(settings: TrainSettings, credit: AnyCredit) -> Fault | None:
-    """Its weights are those of nodes; per path a node would train as often as it has leaves."""
-    is_tree = settings.search.name not in ("chain", "best_of")
-    is_planned = settings.credit.name in ("planned", "planned_gae")
-    if not is_planned or settings.objective.shared_tokens != "per_path" or not is_tree:
-        return None
-    must = f"be once with credit {settings.credit.name}, whose weights are those of nodes"
-    return Fault("objective.shared_tokens", must, "per_path", "set objective.shared_tokens=once")
-
-
-def fitted_scale_needs_other_groups(settings: TrainSettings, credit: AnyCredit) -> Fault | None:
-    """What it is fitted to are the other groups of a step."""
-    if getattr(credit, "beta", None) != "fitted" or settings.rollout.groups > 1:
-        return None
-    must = f"be at least 2 for {settings.credit.name} with beta=fitted, which is measured on the other groups"
-    return Fault("rollout.groups", must, "1", "raise it, or set credit.beta=1")
-
-
-def old_samples_need_a_correction(settings: TrainSettings, credit: AnyCredit) -> Fault | None:
+def old_samples_need_a_correction(choices: Choices) -> Fault | None:
     """Samples several steps old come from another policy, and nothing weighs them."""
-    is_weighed = settings.correction.name != "none" or settings.objective.old_policy == "rollout"
-    if settings.rollout.staleness < 2 or is_weighed:
-        return None
-    must = "be at most 1 without a correction for off-policy samples"
-    do = "set correction.name=tis, or objective.old_policy=rollout"
-    return Fault("rollout.staleness", must, str(settings.rollout.staleness), do)
+    staleness, must = choices.rollout.staleness, "be at most 1 without a correction for off-policy samples"
+    is_weighed = not choices.correction.is_identity or choices.objective.old_policy == "rollout"
+    do = f"set {'correction.name=tis, or ' if is_corrected(choices.loss) else ''}objective.old_policy=rollout"
+    return Fault.unless(staleness < 2 or is_weighed, "rollout.staleness", must, staleness, do)
 
 
-def critic_needs_all_groups(settings: TrainSettings, credit: AnyCredit) -> Fault | None:
-    """Tasks that always or never succeed are those whose value a critic must learn; the filter keeps them from it."""
-    if settings.filter.name != "zero_variance" or not isinstance(credit, CriticCredit):
-        return None
-    must = "keep groups with zero reward variance for a credit with a critic, which must learn their values"
-    return Fault("filter", must, "zero_variance", "set filter.name=keep_all")
-
-
-def variance_needs_two_episodes(settings: TrainSettings, credit: AnyCredit) -> Fault | None:
-    """One episode has no variance: every group would be dropped, and nothing is ever learned."""
-    is_by_variance = settings.filter.name in ("zero_variance", "top_variance")
-    if settings.rollout.group_size > 1 or not is_by_variance or settings.allocator is not None:
-        return None
-    must = f"be at least 2 with filter {settings.filter.name}, which drops groups with zero reward variance"
-    return Fault("rollout.group_size", must, "1", "raise it, or set filter.name=keep_all")
-
-
-def reinforce_needs_one_epoch(settings: TrainSettings, credit: AnyCredit) -> Fault | None:
-    """A second pass over the rows is off-policy, and this loss has no ratio that would say so."""
-    if settings.loss.name != "reinforce" or settings.optim.epochs == 1:
-        return None
-    must = "be 1 with loss reinforce, which has no importance ratio"
-    return Fault("optim.epochs", must, str(settings.optim.epochs), "set it to 1, or loss.name=ppo_clip")
-
-
-def reinforce_needs_one_minibatch(settings: TrainSettings, credit: AnyCredit) -> Fault | None:
-    """After the first update of a step the rows are off-policy, and this loss has no ratio that would say so."""
-    if settings.loss.name != "reinforce" or settings.optim.minibatches == 1:
-        return None
-    must = "be 1 with loss reinforce, which has no importance ratio"
-    return Fault("optim.minibatches", must, str(settings.optim.minibatches), "set it to 1, or loss.name=ppo_clip")
-
-
-def reinforce_has_no_old_policy(settings: TrainSettings, credit: AnyCredit) -> Fault | None:
-    """The old policy stands in a ratio, and this loss has none: the setting would do nothing."""
-    is_read = settings.loss.name != "reinforce" or settings.correction.name != "none" or settings.objective.terms
-    if settings.objective.old_policy != "rollout" or is_read:
-        return None
-    must = "be recomputed with loss reinforce, which has no importance ratio"
-    return Fault("objective.old_policy", must, "rollout", "set loss.name=ppo_clip, or a correction")
-
-
-def value_clip_needs_several_updates(settings: TrainSettings, credit: AnyCredit) -> Fault | None:
+def value_clip_needs_several_updates(choices: Choices) -> Fault | None:
     """The clip is about how far values moved within a step; before its only update they have not."""
-    clip = None if settings.critic is None else settings.critic.clip
-    if clip is None or settings.optim.epochs * settings.optim.minibatches > 1:
-        return None
+    clip = None if choices.critic is None else choices.critic.clip
+    holds = clip is None or choices.optim.epochs * choices.optim.minibatches > 1
     must = "be used with several updates per step, as values have not changed before the first"
-    return Fault("critic.clip", must, "optim.epochs=1 and optim.minibatches=1", "leave it out, or raise one of them")
+    got, do = "optim.epochs=1 and optim.minibatches=1", "leave it out, or raise one of them"
+    return Fault.unless(holds, "critic.clip", must, got, do)
 
 
-def dual_clip_lies_beyond_the_clip(settings: TrainSettings, credit: AnyCredit) -> Fault | None:
-    """A dual clip inside the range of the ratio would stop the gradient where the clip itself allows it."""
-    chosen = settings.loss.settings
-    high, dual = chosen.get("clip_high", 0.2), chosen.get("dual_clip")
-    if settings.loss.name != "ppo_clip" or dual is None or dual > 1 + high:
-        return None
-    must = f"be above 1 + clip_high ({1 + high:g}), the largest ratio that the clip allows"
-    return Fault("loss.dual_clip", must, f"{dual:g}", "raise it: 3 and 10 are usual")
-
-
-def terms_need_their_sources(settings: TrainSettings, credit: AnyCredit) -> Fault | None:
+def terms_need_their_sources(choices: Choices) -> Fault | None:
     """A term has no token where nothing brings episodes of the sources that it reads."""
-    known = {Source.POLICY}
-    if settings.demonstrations is not None:
-        known.add(Source.DEMONSTRATION)
-    if settings.allocator is not None:  # one may join episodes that it had sampled under a hint
-        known.add(Source.REPLAY)
-    lone = [term for term in settings.objective.terms if not known & set(term.sources)]
-    if not lone or settings.replay is not None:  # one of your own may bring episodes of any source
+    available = {Source.POLICY}
+    if choices.demonstrations is not None:
+        available.add(Source.DEMONSTRATION)
+    if choices.allocator is not None:  # one may join episodes that it had sampled under a hint
+        available.add(Source.REPLAY)
+    lone = [term for term in choices.terms if not available & set(term.sources)]
+    if not lone or choices.replay is not None:  # one of your own may bring episodes of any source
         return None
-    sources = ", ".join(lone[0].sources)
     has_replayed = Source.REPLAY in lone[0].sources
     do = "set replay.name=rlep" if has_replayed else "add the section demonstrations, or a replay that brings them"
-    must = f"be used with a source of {sources} tokens"
-    return Fault(f"objective term {lone[0].name}", must, "none", f"{do}, or add POLICY to its sources")
+    must = f"be used with a source of {', '.join(lone[0].sources)} tokens"
+    return Fault(lone[0].title, must, "none", f"{do}, or add POLICY to its sources")
 
 
-def guide_needs_its_ratio(settings: TrainSettings, credit: AnyCredit) -> Fault | None:
-    """Hinted episodes train in another context than they were sampled in: only their loss knows of it."""
-    if settings.allocator is None or settings.allocator.name != "guide":
+def prefixes_need_demonstrations(choices: Choices) -> Fault | None:
+    """Only episodes that go on from a demonstration hold both tokens of one and sampled tokens."""
+    plugins = (choices.curriculum, choices.allocator, choices.replay)
+    lone = [term.title for term in choices.terms if term.origins == {Origin.DEMONSTRATION}]
+    if not lone or any(getattr(plugin, "starts_in_demonstrations", plugin is not None) for plugin in plugins):
         return None
-    if settings.loss.name != "guide":
-        return Fault("loss", "be guide with allocator guide", settings.loss.name, "set loss.name=guide")
-    if settings.correction.name != "none":
-        must = "be none with allocator guide, because the sampler's log-probs belong to another context"
-        return Fault("correction", must, settings.correction.name, "set correction.name=none")
+    must = "be used with a method that starts episodes inside demonstrations, for its origins [DEMONSTRATION]"
+    do = "set allocator={name: prefix_rft, run: runs/first}; whole demonstrations are sources=[DEMONSTRATION]"
+    return Fault(lone[0], must, "none", do)
+
+
+def prompts_are_kept(choices: Choices) -> Fault | None:
+    """Where no tree keeps another prompt, states and scores under it have nothing to be compared with."""
+    tree_prompts = choices.tree_prompts
+    if tree_prompts is None:
+        return None
+    got = f"{choices.names['curriculum']} with {', '.join(tree_prompts) or 'none'}"
+    for reader, plugin in choices.readers:
+        states: Sequence[str] = getattr(plugin, "state_prompts", ())
+        scores: Sequence[ScoreRequest] = getattr(plugin, "scores", ())
+        # Another model is a teacher under the same context, too.
+        read = [score.prompt for score in scores if score.model == POLICY_MODEL or score.without_prompt == "refuse"]
+        rendered = "set curriculum.name=reworded and curriculum.prompts.{0}, or name those in its prompts"
+        hinted = "set curriculum={{name: hinted, keep_as: {0}}}, skill_bank, or another prompt"
+        for prompts, verb, do in ((states, "renders", rendered), (read, "keeps", hinted)):
+            for prompt in (prompt for prompt in prompts if prompt not in (None, *tree_prompts)):
+                must = f"be used with a curriculum that {verb} its prompt {prompt}"
+                return Fault(reader, must, got, do.format(prompt))
     return None
 
 
-def _losses(settings: TrainSettings) -> list[Choice]:
-    return [settings.loss, *(term.loss for term in settings.objective.terms)]
+def groups_are_compared(choices: Choices) -> Fault | None:
+    """A credit that compares the episodes of a group gives the only episode of one an advantage of 0."""
+    size, works_alone = choices.rollout.group_size, getattr(choices.credit, "works_alone", True)
+    must = f"be at least 2 for {choices.names['credit']}, which compares the episodes of a group"
+    return Fault.unless(size > 1 or works_alone, "rollout.group_size", must, size, "raise it")
 
 
-def states_need_their_prompts(settings: TrainSettings, credit: AnyCredit) -> Fault | None:
-    """A loss that reads states under other prompts has nothing to compare where no tree keeps such a prompt."""
-    name, chosen = settings.curriculum.name, settings.curriculum.settings
-    kept = {
-        "reworded": chosen.get("prompts"),
-        "hinted": [chosen.get("keep_as")],
-        "skill_bank": [chosen.get("prompt", "skill")],
-    }
-    known = [str(prompt) for prompt in kept.get(name) or () if prompt is not None]
-    for choice in _losses(settings):
-        loss = LOSS.build(choice)
-        missing = [prompt for prompt in getattr(loss, "state_prompts", ()) if prompt not in known]
-        if missing and name in CURRICULUM.table:
-            must = f"be used with a curriculum that renders its prompt {missing[0]}"
-            got = f"{name} with {', '.join(known) or 'none'}"
-            do = f"set curriculum.name=reworded and curriculum.prompts.{missing[0]}, or name those in its prompts"
-            return Fault(f"loss {choice.name}", must, got, do)
-    return None
-
-
-def contrastive_needs_two_tasks(settings: TrainSettings, credit: AnyCredit) -> Fault | None:
-    """It pushes the states of different tasks apart; an update with one task has none."""
-    groups, minibatches = settings.rollout.groups, settings.optim.minibatches
-    if groups >= 2 * minibatches or all(loss.name != "contrastive" for loss in _losses(settings)):
-        return None
-    must = "be at least 2 for each minibatch with loss contrastive, which compares tasks"
-    return Fault("rollout.groups", must, f"{groups} for {minibatches}", "raise it, or lower optim.minibatches")
-
-
-RULES: Final[tuple[Rule, ...]] = (
-    tree_credit_needs_branches,
-    guide_needs_its_ratio,
-    deep_search_needs_mcts,
-    sibling_needs_rows_per_path,
-    planned_trains_tokens_once,
+RULES: Final[tuple[Callable[[Choices], Fault | None], ...]] = (
+    allocator_needs_room,
     fitted_scale_needs_other_groups,
     old_samples_need_a_correction,
-    critic_needs_all_groups,
-    variance_needs_two_episodes,
-    reinforce_needs_one_epoch,
-    reinforce_needs_one_minibatch,
-    reinforce_has_no_old_policy,
     value_clip_needs_several_updates,
-    dual_clip_lies_beyond_the_clip,
     terms_need_their_sources,
-    states_need_their_prompts,
-    contrastive_needs_two_tasks,
+    prefixes_need_demonstrations,
+    prompts_are_kept,
+    groups_are_compared,
 )
-"""Each returns what is wrong with a run's choices; None: nothing that it knows of."""
 
 
-def check_combination(settings: TrainSettings, credit: AnyCredit) -> None:
-    """Check that a run's choices work together. Raises: SettingsError: the first rule that they break."""
-    for rule in RULES:
-        fault = rule(settings, credit)
-        if fault is not None:
+def check_choices(choices: Choices, plugins: Iterable[object]) -> None:
+    """Check what the plug-ins of a run require, then the rules. Raises: SettingsError: the first that does not hold."""
+    for requirement in (*(plugin.requires for plugin in plugins if isinstance(plugin, Requires)), *RULES):
+        if (fault := requirement(choices)) is not None:
             raise SettingsError.of(fault.what, fault.must, fault.got, where="settings", do=fault.do)
+
+
+def warn_of_other_rewards(choices: Choices) -> None:
+    """Log choices by which groups or baselines depend on other rewards than a reader may expect."""
+    credit, shaping = choices.credit, choices.shaping
+    if getattr(choices.filter, "drops_equal_rewards", False) and getattr(credit, "trains_equal_rewards", False):
+        text = "filter %s drops groups of equal rewards, which credit %s would train: consider filter.name=keep_all"
+        _log.warning(text, choices.names["filter"], choices.names["credit"])
+    is_shaped = not getattr(shaping, "is_identity", False)
+    if getattr(credit, "reads_draws", False) and choices.allocator is not None and is_shaped:
+        text = "credit %s subtracts the success rate of the env's rewards from successes after shaping %s"
+        _log.warning(text, choices.names["credit"], choices.names["shaping"])

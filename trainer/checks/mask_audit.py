@@ -45,7 +45,6 @@ class MaskAudit:
     """A record of what the policy sampled after which context, with which the rows that train are compared."""
 
     def __init__(self) -> None:
-        """Begin without a record."""
         self._steps: deque[_Continuations] = deque([{}])
         """Of each step that is remembered, the newest last."""
         self._declared: set[_DeclaredRow] = set()
@@ -127,12 +126,10 @@ class AuditedPolicy(WrappedPolicy):
     """A policy whose samples are recorded for the audit."""
 
     def __init__(self, policy: Policy, audit: MaskAudit) -> None:
-        """Record what `policy` samples in `audit`."""
         super().__init__(policy)
         self._audit = audit
 
     async def generate(self, request: GenerateRequest) -> Generation:
-        """Sample one continuation, and record it."""
         generation = await self._policy.generate(request)
         self._audit.record(request, generation)
         return generation

@@ -24,7 +24,7 @@ from envgym.trainer.learner.train_step import SamplesCheck
 from envgym.trainer.methods.corrections import CorrectionStats
 from envgym.trainer.methods.row_ids import SAMPLED
 from envgym.trainer.metrics.update import Metrics
-from envgym.trainer.sections import CanarySettings
+from envgym.trainer.settings import CanarySettings
 
 TEXT: Final = (
     "A miner carried a small bird into the dark, because it fell silent long before he could notice that the air had "
@@ -63,9 +63,9 @@ class _CanaryReading:
 
     def moves_since(self, last: "_CanaryReading") -> tuple[float, float]:
         """Return by how much policy and learner moved, over the tokens that both have; (0, 0) if there are none."""
-        kept = [k for k, tokens in enumerate(self.token_ids) if tokens == last.token_ids[k]]
+        common = [k for k, tokens in enumerate(self.token_ids) if tokens == last.token_ids[k]]
         pairs = (self.policy_logprobs, last.policy_logprobs), (self.learner_logprobs, last.learner_logprobs)
-        policy, learner = (_mean_distance([now[k] for k in kept], [then[k] for k in kept]) for now, then in pairs)
+        policy, learner = (_mean_distance([now[k] for k in common], [then[k] for k in common]) for now, then in pairs)
         return policy, learner
 
 
@@ -82,7 +82,7 @@ class WeightCanary:
         """Of a step's samples, until it is returned; None: they did not tell."""
 
     def samples_check(self, rows: Sequence[TrainRow], sampling: Sampling | None, *, step: int) -> SamplesCheck | None:
-        """Return what checks how far policy and learner differ over the rows of a step, before an update is applied.
+        """Return the check of how far policy and learner differ over the rows of a step, before an update is applied.
 
         It raises a RunError where they differ by too much. None: the rows do not tell, as they were not all sampled
         from the whole distribution by the weights as they are now.
@@ -174,13 +174,11 @@ def _logprobs(
 
 
 def _is_sampled_by(row: TrainRow, version: int) -> bool:
-    """Return whether the policy sampled all of a row in this step, by the weights of a version."""
     if row.id.source is not Source.POLICY or row.id.row is None:
         return False
     return all(segment.policy_version == version for segment in row.id.row.segments if segment.trains)
 
 
 def _mean_distance(left: Sequence[Sequence[float]], right: Sequence[Sequence[float]]) -> float:
-    """Return the mean absolute difference over the tokens of all samples."""
     pairs = [(a, b) for one, other in zip(left, right, strict=True) for a, b in zip(one, other, strict=True)]
     return sum(abs(a - b) for a, b in pairs) / max(len(pairs), 1)

@@ -27,8 +27,8 @@ from torch.distributed.tensor import DTensor
 
 from envgym.agents.models.weights import widen_head
 from envgym.errors import RunError
-from envgym.files import move_into_place, write_json
-from envgym.runs import RunDirectory
+from envgym.runs.directory import RunDirectory
+from envgym.runs.files import move_into_place, write_json
 from envgym.trainer.learner.causal_lm import lm_head_of
 from envgym.trainer.learner.critic import Critic
 from envgym.trainer.methods.protocols import Checkpointed, TaskStats
@@ -71,7 +71,7 @@ def save_checkpoint(
     beside = folder / ".draft"
     shutil.rmtree(beside, ignore_errors=True)
     beside.mkdir(parents=True)
-    with _telling_of_space(place):
+    with _telling_of_failure(place):
         _write_model(model, beside / "model")
         tokenizer.save_pretrained(beside / "model")
         learner.save(beside)
@@ -97,20 +97,25 @@ def save_model(model: Any, place: Path) -> None:  # PreTrainedModel or PeftModel
     """Write the weights alone (adapters alone, where there are some) beside their place, and rename."""
     beside = place.with_name(f".{place.name}.draft")
     shutil.rmtree(beside, ignore_errors=True)
-    with _telling_of_space(place):
+    with _telling_of_failure(place):
         _write_model(model, beside)
     move_into_place(beside, place)
 
 
 @contextmanager
-def _telling_of_space(place: Path) -> Iterator[None]:
-    """Say what could not be written where writers raise errors of their own. Raises: RunError: a disk that is full."""
+def _telling_of_failure(place: Path) -> Iterator[None]:
+    """Turn the errors of writers into one sentence. Raises: RunError: a full disk, or a model that cannot be saved."""
     try:
         yield
     except (SafetensorError, RuntimeError) as error:
         do = "free some space, then resume the run"
         reason = str(error).splitlines()[0]
         raise RunError.of("checkpoint", "be written completely", reason, where=str(place), do=do) from error
+    except (ValueError, TypeError) as error:  # of transformers and tokenizers, for settings that they refuse to write
+        do = "correct the model's or the tokenizer's JSON files"
+        reason = " ".join(line.strip() for line in str(error).splitlines())
+        must = "hold a model that save_pretrained can write"
+        raise RunError.of("checkpoint", must, reason, where=str(place), do=do) from error
 
 
 def _write_model(model: Any, folder: Path) -> None:
@@ -276,7 +281,6 @@ def load_value_head(checkpoint: Path, critic: Critic) -> None:
 
 
 def _load_into(taker: torch.optim.Optimizer | Critic | nn.Module, path: Path, *, part: str | None = None) -> None:
-    """Give a state that was kept, or a part of it, back."""
     with _telling_of_misfit(path):
         state = torch.load(path, weights_only=True)
         taker.load_state_dict(state if part is None else state[part])

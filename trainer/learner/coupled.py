@@ -34,7 +34,7 @@ class CoupledGradient(NamedTuple):
 def coupled_gradient(
     forward: ForwardPass,
     rows: Sequence[TrainRow],
-    chosen: Sequence[int],
+    indices: Sequence[int],
     loss_fn: Callable[[MicroBatch, TokenLogprobs], Float[Tensor, ""]],
     *,
     temperature: float,
@@ -48,22 +48,22 @@ def coupled_gradient(
     Args:
         forward: of the model that learns.
         rows: of the train step.
-        chosen: those of the update.
+        indices: those of the update.
         loss_fn: returns the loss of the chosen rows in their order, with gradient by the numbers that it is given.
         temperature: that the rows were sampled at.
         with_states: whether the loss reads the rows' hidden states.
     """
-    batches = forward.micro_batches(rows, chosen)
+    batches = forward.micro_batches(rows, indices)
     computed = forward.token_logprobs(rows, batches, temperature, with_states=with_states)
     numbers = [values for values in computed if values is not None]
-    whole = pad(rows, chosen, forward.device)
+    whole = pad(rows, indices, forward.device)
     places = (whole.row_slice, whole.row_slice, whole.rows_B)[: len(numbers)]
     leaves = [values[place].requires_grad_() for values, place in zip(numbers, places, strict=True)]
     loss = loss_fn(whole, TokenLogprobs(*leaves))
-    found = [torch.zeros_like(values) for values in numbers]
+    all_gradients = [torch.zeros_like(values) for values in numbers]
     if loss.requires_grad:  # else it had nothing to compare in these rows
         gradients = torch.autograd.grad(loss, leaves, allow_unused=True)
-        for of_all, place, gradient in zip(found, places, gradients, strict=True):
+        for of_all, place, gradient in zip(all_gradients, places, gradients, strict=True):
             if gradient is not None:
                 of_all[place] = gradient
-    return CoupledGradient(*found)
+    return CoupledGradient(*all_gradients)

@@ -17,10 +17,10 @@ from torch import Tensor, nn
 from envgym.trainer.batch.rows import MicroBatch, TrainRow
 from envgym.trainer.learner.causal_lm import lm_head_of
 from envgym.trainer.learner.logprobs import TokenHiddenStates
+from envgym.trainer.learner.settings import CriticSettings, OptimSettings
 from envgym.trainer.methods.losses import Denominator, TokenMean
 from envgym.trainer.methods.tensors import check_rows, to_device
 from envgym.trainer.metrics.update import Metrics, UpdateMetrics
-from envgym.trainer.sections import CriticSettings, OptimSettings
 
 
 def value_loss(
@@ -70,7 +70,6 @@ class ValueHead(nn.Module):
         self.bias = nn.Parameter(torch.zeros((), dtype=dtype, device=device))
 
     def forward(self, hidden_SD: Float[Tensor, "S D"]) -> Float[Tensor, " S"]:
-        """Return one value per hidden state."""
         with torch.autocast(hidden_SD.device.type, enabled=False):
             width = len(self.weight_D)
             normal_SD = nn.functional.rms_norm(hidden_SD.to(self.weight_D.dtype), (width,))
@@ -103,11 +102,11 @@ class PaddedValueTargets:
         values_S, targets_S = self.values_NT[self.mask_NT].double(), self.targets_NT[self.mask_NT].double()
         if not len(targets_S):
             return {}
-        found = {"critic/value": values_S.mean().item(), "critic/target": targets_S.mean().item()}
+        metrics = {"critic/value": values_S.mean().item(), "critic/target": targets_S.mean().item()}
         variance = targets_S.var(correction=0).item()
         if variance > 0:
-            found["critic/explained_variance"] = 1 - (targets_S - values_S).var(correction=0).item() / variance
-        return found
+            metrics["critic/explained_variance"] = 1 - (targets_S - values_S).var(correction=0).item() / variance
+        return metrics
 
 
 class Critic:
@@ -173,7 +172,7 @@ class Critic:
         return nn.utils.clip_grad_norm_(self.head.parameters(), self._max_norm).item()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what the next update depends on."""
+        """Return the state that the next update depends on."""
         return {"head": self.head.state_dict(), "optimizer": self.optimizer.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

@@ -15,7 +15,7 @@ from envgym.trainer.batch.rows import MicroBatch, TrainRow, packed_batches, padd
 from envgym.trainer.learner.compiled import CompiledLayers
 from envgym.trainer.learner.logprobs import TokenHiddenStates, TokenLogprobs, token_hidden_states
 from envgym.trainer.learner.packing.support import can_pack, packed_token_hidden_states
-from envgym.trainer.sections import OptimSettings
+from envgym.trainer.learner.settings import OptimSettings
 
 
 class ForwardPass:
@@ -49,9 +49,9 @@ class ForwardPass:
         """Have the layers that are run in their places, for a forward pass and its backward pass."""
         return nullcontext() if self._compiled is None else self._compiled.in_place()
 
-    def micro_batches(self, rows: Sequence[TrainRow], chosen: Sequence[int]) -> list[MicroBatch]:
+    def micro_batches(self, rows: Sequence[TrainRow], indices: Sequence[int]) -> list[MicroBatch]:
         """Deal the chosen rows into micro-batches: with each shared prefix once where the model can, else padded."""
-        return self._make_batches(rows, chosen, self._max_tokens, self.device)
+        return self._make_batches(rows, indices, self._max_tokens, self.device)
 
     def hidden_states(self, batch: MicroBatch, model: nn.Module | None = None) -> TokenHiddenStates:
         """Run the body of the model, or of another of its architecture; call it inside `mode`."""

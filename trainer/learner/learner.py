@@ -14,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from envgym.errors import InvalidInput, sentence
-from envgym.trainer.batch.rows import MicroBatch, TrainRow, first_states
+from envgym.trainer.batch.rows import MicroBatch, TrainRow
 from envgym.trainer.learner.checkpoint import OpenReference, load_critic, load_optimizer, save_critic, save_optimizer
 from envgym.trainer.learner.critic import Critic
 from envgym.trainer.learner.forward import ForwardPass
@@ -22,10 +22,10 @@ from envgym.trainer.learner.logprobs import TokenLogprobs
 from envgym.trainer.learner.memory import explain_out_of_memory
 from envgym.trainer.learner.objective import Objective
 from envgym.trainer.learner.processes import ONE_PROCESS, OneProcess
+from envgym.trainer.learner.settings import OptimSettings
 from envgym.trainer.learner.token_record import TokenRecord
 from envgym.trainer.learner.train_step import LossFn, SamplesCheck, StepInputs, minibatches, needs_old_logprobs_pass
 from envgym.trainer.metrics.update import Metrics
-from envgym.trainer.sections import OptimSettings
 
 Pause = Callable[[], AbstractContextManager[None]]
 """Holds sampling off for a block."""
@@ -88,16 +88,24 @@ class Learner:
 
         Raises: InvalidInput: the loss or the gradient is not finite. The update is not made; those before it are.
         """
-        rows = _with_first_states(rows, objective)
         rate = self.optim.lr * schedule(self.optim, step, self.num_steps)
         set_learning_rate(self.optimizer, rate)
-        in_own_pass = needs_old_logprobs_pass(self.optim, objective)
-        inputs = StepInputs.compute(self, rows, objective, with_old_logprobs=in_own_pass, step=step, record=record)
+        inputs = StepInputs.compute(
+            rows,
+            objective,
+            forward=self.forward,
+            critic=self.critic,
+            reference=self.reference,
+            processes=self.processes,
+            num_minibatches=self.optim.minibatches if needs_old_logprobs_pass(self.optim, objective) else None,
+            step=step,
+            record=record,
+        )
         norms: list[float] = []
         for _ in range(self.optim.epochs):
-            for chosen in minibatches(rows, self.optim.minibatches, whole_groups=objective.is_coupled):
-                batches = inputs.then_check(self.micro_batches(rows, chosen), None if norms else check_samples)
-                norms.append(self.update(batches, inputs.loss_fn(chosen)))
+            for indices in minibatches(inputs.rows, self.optim.minibatches, whole_groups=objective.is_coupled):
+                batches = inputs.then_check(self.micro_batches(inputs.rows, indices), None if norms else check_samples)
+                norms.append(self.update(batches, inputs.loss_fn(indices)))
         if record is not None:
             self.processes.complete(record)
         return {
@@ -141,19 +149,6 @@ class Learner:
         self.zero_grad()
         return norm
 
-    def backward_largest_micro_batch(self, rows: Sequence[TrainRow], objective: Objective) -> int:
-        """Accumulate the gradient of the micro-batch that needs the most memory; return its number of tokens.
-
-        Nothing is updated; the caller drops the gradient (`zero_grad`) or reads it.
-        """
-        rows = _with_first_states(rows, objective)
-        everything = range(len(rows))
-        inputs = StepInputs.compute(self, rows, objective, with_old_logprobs=objective.is_coupled, step=0)
-        batch = max(self.micro_batches(rows, everything), key=lambda batch: batch.num_tokens)
-        with self.forward.layers():
-            inputs.loss_fn(everything)(batch).backward()
-        return batch.num_tokens
-
     def zero_grad(self) -> None:
         """Drop the accumulated gradient of model and critic."""
         self.optimizer.zero_grad(set_to_none=True)
@@ -167,9 +162,9 @@ class Learner:
 
     # ---- numbers of rows, without gradient -----------------------------------------------------------------------
 
-    def micro_batches(self, rows: Sequence[TrainRow], chosen: Sequence[int]) -> list[MicroBatch]:
+    def micro_batches(self, rows: Sequence[TrainRow], indices: Sequence[int]) -> list[MicroBatch]:
         """Deal the chosen rows into micro-batches: with each shared prefix once where the model can, else padded."""
-        return self.forward.micro_batches(rows, chosen)
+        return self.forward.micro_batches(rows, indices)
 
     def compute_logprobs(
         self, rows: Sequence[TrainRow], temperature: float, batches: Sequence[MicroBatch] | None = None
@@ -205,6 +200,10 @@ class Learner:
         load_optimizer(folder, self.model, self.optimizer)
         if self.critic is not None:
             load_critic(folder, self.critic)
+
+    def change_optim(self, optim: OptimSettings) -> None:
+        """Take the learning rate, the clipping and the passes of the next steps from changed settings."""
+        self.optim = optim
 
     def reset_optimizer(self) -> None:
         """Begin with an optimizer without moments."""
@@ -280,8 +279,3 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
     """Set the learning rate of every parameter group."""
     for group in optimizer.param_groups:
         group["lr"] = rate
-
-
-def _with_first_states(rows: Sequence[TrainRow], objective: Objective) -> Sequence[TrainRow]:
-    """Return the rows of a step, and those that show first states under the prompts that the objective reads."""
-    return [*rows, *first_states(rows, objective.state_prompts)] if objective.state_prompts else rows

@@ -190,7 +190,6 @@ def _product_dtype(hidden_TD: Tensor, head: LmHead) -> torch.dtype:
 
 
 def _check(hidden_TD: Tensor, targets_T: Tensor, temperature: float, chunk_size: int) -> None:
-    """Refuse settings and shapes out of range."""
     where = "chunked_logprobs"
     if not temperature > 0:
         do = "score greedy samples at temperature 1"

@@ -18,7 +18,7 @@ from envgym.trainer.batch.rows import MicroBatch, scored_row
 from envgym.trainer.learner.causal_lm import causal_lm, lm_head_of
 from envgym.trainer.learner.forward import ForwardPass
 from envgym.trainer.learner.logprobs import default_chunk_size
-from envgym.trainer.sections import OptimSettings
+from envgym.trainer.learner.settings import OptimSettings
 
 _MOMENTS: Final = 2
 """Numbers that AdamW keeps per parameter."""
@@ -39,7 +39,7 @@ class MemoryUse:
 
     peak = 0
     """The most at a time."""
-    held = 0
+    remaining = 0
     """At the end."""
 
 
@@ -52,7 +52,7 @@ def measure_memory(device: torch.device) -> Iterator[MemoryUse]:
         before = torch.cuda.memory_allocated(device)
         yield use
         use.peak = torch.cuda.max_memory_allocated(device) - before
-        use.held = torch.cuda.memory_allocated(device) - before
+        use.remaining = torch.cuda.memory_allocated(device) - before
         return
     # Compiled code makes tensors that nobody sees. Nor would torch ever compile what it has seen in such a mode.
     with torch.compiler.set_stance("force_eager"), _TensorBytes(use):
@@ -65,7 +65,7 @@ class _TensorBytes(TorchDispatchMode):
     def __init__(self, use: MemoryUse) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch leaves it untyped
         self._use = use
-        self._known: dict[int, weakref.ref[torch.UntypedStorage]] = {}
+        self._storages: dict[int, weakref.ref[torch.UntypedStorage]] = {}
 
     def __torch_dispatch__(
         self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
@@ -78,16 +78,16 @@ class _TensorBytes(TorchDispatchMode):
 
     def _add(self, values: object, *, is_new: bool) -> None:
         for tensor in tree_leaves(values):
-            if not isinstance(tensor, Tensor) or (storage := tensor.untyped_storage())._cdata in self._known:
+            if not isinstance(tensor, Tensor) or (storage := tensor.untyped_storage())._cdata in self._storages:
                 continue
             key, num_bytes = storage._cdata, storage.nbytes() if is_new else 0
-            self._known[key] = weakref.ref(storage, partial(self._drop, key, num_bytes))
-            self._use.held += num_bytes
-            self._use.peak = max(self._use.peak, self._use.held)
+            self._storages[key] = weakref.ref(storage, partial(self._drop, key, num_bytes))
+            self._use.remaining += num_bytes
+            self._use.peak = max(self._use.peak, self._use.remaining)
 
     def _drop(self, key: int, num_bytes: int, _: object) -> None:
-        del self._known[key]
-        self._use.held -= num_bytes
+        del self._storages[key]
+        self._use.remaining -= num_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +104,6 @@ class StateMemory:
         return self.weights + self.gradients + self.optimizer
 
     def __add__(self, other: "StateMemory") -> "StateMemory":
-        """Return what two models hold together."""
         return StateMemory(
             weights=self.weights + other.weights,
             gradients=self.gradients + other.gradients,
@@ -120,11 +119,11 @@ def state_memory(model: nn.Module, *, reference: bool) -> StateMemory:
         reference: whether a frozen copy is kept for the KL term; with adapters that is a copy of the adapters, but on
             learner ranks, which keep a shard of the whole.
     """
-    held = sum(map(_bytes_here, model.parameters()))
+    weights = sum(map(_bytes_here, model.parameters()))
     trained = sum(_bytes_here(parameter) for parameter in model.parameters() if parameter.requires_grad)
     is_sharded = any(isinstance(parameter, DTensor) for parameter in model.parameters())
-    copied = (trained if hasattr(model, "peft_config") and not is_sharded else held) if reference else 0
-    return StateMemory(weights=held + copied, gradients=trained, optimizer=_MOMENTS * trained)
+    copied = (trained if hasattr(model, "peft_config") and not is_sharded else weights) if reference else 0
+    return StateMemory(weights=weights + copied, gradients=trained, optimizer=_MOMENTS * trained)
 
 
 def _bytes_here(parameter: nn.Parameter) -> int:
@@ -168,27 +167,26 @@ def micro_batch_memory(forward: ForwardPass) -> MicroBatchMemory:
     row = scored_row(tuple(place % len(weight_VD) for place in range(num_tokens)), first=1)
     (batch,) = forward.micro_batches([row], [0])
     recomputes = bool(getattr(model, "is_gradient_checkpointing", False))
-    kept = whole = _kept_bytes(forward, batch)
+    saved_bytes = whole = _kept_bytes(forward, batch)
     if recomputes:
         whole = _kept_bytes(forward, batch, recomputes=False)
     of_layer = whole / config.num_hidden_layers
     logits = _LOGIT_BUFFERS * default_chunk_size(weight_VD.device) * len(weight_VD) * 4
     return MicroBatchMemory(
-        per_token=kept / batch.num_tokens,
+        per_token=saved_bytes / batch.num_tokens,
         per_token_in_layer=(recomputes + _IN_LAYER) * of_layer / batch.num_tokens,
         head=logits + (weight_VD.numel() * 4 if weight_VD.requires_grad else 0),
     )
 
 
 def _kept_bytes(forward: ForwardPass, batch: MicroBatch, *, recomputes: bool = True) -> int:
-    """Return the bytes that the body's forward pass keeps for its backward pass."""
     with forward.mode(), measure_memory(forward.device) as use:
         if not recomputes:
             forward.model.eval()  # checkpointing is for training alone
         states = forward.hidden_states(batch)
-    held = use.held
+    num_bytes = use.remaining
     del states  # until here it held what its gradient needs
-    return held
+    return num_bytes
 
 
 def too_many_tokens(got: str, *, where: object, fitting: int) -> str:

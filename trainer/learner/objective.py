@@ -22,6 +22,7 @@ from envgym.errors import SettingsError, sentence
 from envgym.trainer.batch.rows import TRAINED, MicroBatch, TrainRow
 from envgym.trainer.learner.checkpoint import OpenReference
 from envgym.trainer.learner.logprobs import TokenLogprobs
+from envgym.trainer.learner.settings import ObjectiveSettings
 from envgym.trainer.methods.corrections import Correction, CorrectionResult
 from envgym.trainer.methods.losses import (
     Aggregation,
@@ -33,13 +34,13 @@ from envgym.trainer.methods.losses import (
     PolicyLoss,
     TokenMean,
 )
-from envgym.trainer.methods.losses.base import ReadsStates, log_ratio, loss_stats, scope_of
+from envgym.trainer.methods.losses.aggregate import SumOverDivisor
+from envgym.trainer.methods.losses.base import ReadsStates, is_corrected, log_ratio, loss_stats, scope_of
 from envgym.trainer.methods.losses.kl import k3
 from envgym.trainer.methods.losses.kl_reference import REFERENCE
 from envgym.trainer.methods.row_ids import ORIGINS, SAMPLED, SOURCES
 from envgym.trainer.methods.schedules import Constant, Schedule
 from envgym.trainer.metrics.update import UpdateMetrics
-from envgym.trainer.sections import ObjectiveSettings
 
 TOKEN_MEAN: Final = TokenMean()
 ONE: Final = Constant(value=1.0)
@@ -59,8 +60,15 @@ class Term:
     """Of the rows that it reads."""
     origins: frozenset[Origin] = TRAINED
     """Of the tokens that it reads."""
+    may_be_empty: str | None = None
+    """Why the first rows of its sources may hold no token that it reads; None: that stops the run."""
     is_weighted: bool = True
     """Whether the correction's weights hold for it; what the correction rejects, it rejects in any case."""
+
+    @property
+    def corrects(self) -> bool:
+        """Whether the correction holds for its loss at all."""
+        return is_corrected(self.loss)
 
     def mask_of(self, row: TrainRow) -> tuple[bool, ...]:
         """Return the tokens of a row that the term reads."""
@@ -86,15 +94,18 @@ class Term:
         return Denominator(tokens=math.fsum(weights), sequences=shares, groups=groups)
 
 
+def _name(plugin: object) -> str:
+    return type(plugin).__name__
+
+
 def _of_sources(mask_BT: Bool[Tensor, "B T"], batch: MicroBatch, sources: Set[Source]) -> Bool[Tensor, "B T"]:
-    """Return what a mask holds of rows of some sources."""
     if all(row_id.source in sources for row_id in batch.ids.ids):
         return mask_BT
     return mask_BT & _is_one_of(batch.ids.sources_B, [SOURCES.index(source) for source in sources])[:, None]
 
 
-def _is_one_of(numbers: Tensor, chosen: Sequence[int]) -> Tensor:
-    return reduce(or_, (numbers == number for number in chosen), torch.zeros_like(numbers, dtype=torch.bool))
+def _is_one_of(numbers: Tensor, members: Sequence[int]) -> Tensor:
+    return reduce(or_, (numbers == number for number in members), torch.zeros_like(numbers, dtype=torch.bool))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,7 +114,8 @@ class Objective:
 
     Three policies take part: π_behavior sampled, π_old stands in the ratio π/π_old, π learns. With `old_policy:
     recomputed` π_old is π before the step's first update, and the correction goes from π_behavior to it. With
-    `rollout` π_old is π_behavior; what the correction rejects, it rejects by π/π_behavior, before each update.
+    `rollout` π_old is π_behavior; what the correction rejects, it rejects by π/π_behavior, before each update. Tokens
+    that no policy sampled have no π_behavior: their π_old is that of `recomputed`.
 
     Source: 2110.00641 (three policies).
     """
@@ -124,11 +136,22 @@ class Objective:
     """Terms beside the policy's loss, its KL term and its entropy bonus; those whose coefficient is 0 are left out."""
 
     def __post_init__(self) -> None:
-        """Refuse to correct for the sampler twice. Raises: SettingsError: both ratio and weights would."""
+        """Refuse what would change the loss. Raises: SettingsError: a correction, or an aggregation, that does."""
         if self.is_bypass and not self.correction.only_masks:
             rule = "only reject where objective.old_policy=rollout, as the ratio weighs already"
             got, do = repr(self.correction), "set its weights to none, choose none, or objective.old_policy=recomputed"
             raise SettingsError(sentence("correction", rule, got, where="objective", do=do))
+        readers = [term for term in self.terms if term.is_weighted and term.corrects and term.sources & SAMPLED]
+        if not self.correction.is_identity and not readers:
+            rule, do = f"be none with a loss that no correction applies to ({_name(self.loss)})", "set correction=none"
+            raise SettingsError(sentence("correction", rule, _name(self.correction), where="objective", do=do))
+        for term in self.terms:
+            suited = getattr(term.loss, "aggregations", ())
+            if suited and isinstance(term.aggregation, SumOverDivisor) and not isinstance(term.aggregation, suited):
+                names = " or ".join(kind.__name__ for kind in suited)
+                rule, do = f"be {names} for {_name(term.loss)}, whose scale it decides", "set it to token-sum"
+                where = f"objective, term {term.name}"
+                raise SettingsError(sentence("aggregation", rule, _name(term.aggregation), where=where, do=do))
 
     @cached_property
     def terms(self) -> tuple[Term, ...]:
@@ -158,6 +181,15 @@ class Objective:
         return frozenset().union(*(term.origins for term in self.terms))
 
     @property
+    def plugins(self) -> dict[str, object]:
+        """What it is made of, by a name for each: the parts that may have a state."""
+        parts: dict[str, object] = {"correction": self.correction, "kl_estimator": self.kl_estimator}
+        for term in self.terms:
+            own = {"": term.loss, "-aggregation": term.aggregation, "-coef": term.coef}
+            parts |= {f"objective-{term.name}{kind}": part for kind, part in own.items()}
+        return parts
+
+    @property
     def is_coupled(self) -> bool:
         """True where a term must be given all rows of an update at once."""
         return any(scope_of(term.loss) == "update" for term in self.terms)
@@ -165,8 +197,8 @@ class Objective:
     @cached_property
     def state_prompts(self) -> tuple[str, ...] | None:
         """Prompts under which terms read hidden states, beside those of the rows; None: no term reads any."""
-        asked = [term.loss.state_prompts for term in self.terms if isinstance(term.loss, ReadsStates)]
-        return tuple(dict.fromkeys(chain.from_iterable(asked))) if asked else None
+        prompts = [term.loss.state_prompts for term in self.terms if isinstance(term.loss, ReadsStates)]
+        return tuple(dict.fromkeys(chain.from_iterable(prompts))) if prompts else None
 
     @property
     def reads_states(self) -> bool:
@@ -177,6 +209,11 @@ class Objective:
     def is_bypass(self) -> bool:
         """True where the old policy is the one that sampled."""
         return self.settings.old_policy == "rollout"
+
+    @cached_property
+    def reads_unsampled(self) -> bool:
+        """True where a term reads tokens that no policy sampled, such as those of demonstrations."""
+        return any(term.sources - SAMPLED or term.origins - TRAINED for term in self.terms)
 
     @property
     def weighs_samples(self) -> bool:
@@ -217,8 +254,11 @@ class Objective:
         if reference is not None:
             with reference() as model:
                 reference_BT = reference_logprobs(model)
+        if self.is_bypass:  # of tokens that no policy sampled, the ratio is to the policy before the update
+            sampled_BT = _of_sources(batch.loss_mask_BT, batch, SAMPLED)
+            logprobs_BT = torch.where(sampled_BT, behavior_logprobs_BT, logprobs_BT)
         return OldLogprobs(
-            logprobs_BT=behavior_logprobs_BT if self.is_bypass else logprobs_BT,
+            logprobs_BT=logprobs_BT,
             reference_logprobs_BT=reference_BT,
             corrected=corrected,
         )
@@ -263,7 +303,7 @@ class ObjectiveInputs:
     """Train steps done before."""
 
     def of_term(self, term: Term, mask_BT: Bool[Tensor, "B T"]) -> LossBatch:
-        """Return what a term's loss is given."""
+        """Return the inputs of a term's loss."""
         old, batch = self.old_logprobs, self.batch
         reference = {} if old.reference_logprobs_BT is None else {REFERENCE: old.reference_logprobs_BT}
         return LossBatch(
@@ -313,12 +353,12 @@ def _term_loss(
     batch, corrected = inputs.batch, inputs.old_logprobs.corrected
     read_BT = term.mask(batch)
     sampled_BT = _of_sources(batch.loss_mask_BT, batch, SAMPLED)
-    mask_BT = read_BT & (corrected.loss_mask_BT | ~sampled_BT)
+    mask_BT = read_BT & (corrected.loss_mask_BT | ~sampled_BT) if term.corrects else read_BT
     loss_batch = inputs.of_term(term, mask_BT)
     result = term.loss(loss_batch)
     coef = None if term.coef == ONE else term.coef(inputs.step)
     losses_BT = result.losses_BT
-    if term.is_weighted:
+    if term.is_weighted and term.corrects:
         losses_BT = losses_BT * torch.where(sampled_BT, corrected.weights_BT, 1.0)
     if term is objective.terms[0]:
         stats = result.stats

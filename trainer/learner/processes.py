@@ -7,9 +7,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from envgym.trainer.learner.forward import ForwardPass
+from envgym.trainer.learner.settings import OptimSettings
 from envgym.trainer.learner.token_record import TokenRecord
 from envgym.trainer.metrics.update import UpdateMetrics
-from envgym.trainer.sections import OptimSettings
 
 
 class OneProcess:

@@ -32,7 +32,6 @@ class TokenRecord:
     """Log-probs, entropies and ratios of the tokens of one train step, on their device until they are read."""
 
     def __init__(self) -> None:
-        """Start with no row."""
         self._parts: dict[tuple[int, ...], _Part] = {}
 
     def add(
@@ -56,11 +55,11 @@ class TokenRecord:
         if not len(batch.scored_S):  # a pass of a rank that has no rows left
             return
         ratios_BT = (logprobs_BT.detach() - old_logprobs_BT.detach()).exp()
-        known = self._parts.get(batch.rows)
-        if known is None:
+        part = self._parts.get(batch.rows)
+        if part is None:
             entropies_BT = torch.zeros_like(ratios_BT) if entropies_BT is None else entropies_BT.detach()
-            known = _Part(batch.rows, learner_logprobs_BT.detach(), entropies_BT, ratios_BT)
-        self._parts[batch.rows] = replace(known, ratios_BT=ratios_BT)
+            part = _Part(batch.rows, learner_logprobs_BT.detach(), entropies_BT, ratios_BT)
+        self._parts[batch.rows] = replace(part, ratios_BT=ratios_BT)
 
     def extend(self, other: "TokenRecord") -> None:
         """Add the rows of another process."""
@@ -81,13 +80,13 @@ class TokenRecord:
             rows: the first of those of the step, whose numbers the micro-batches held; one that no update read is of
                 zeros.
         """
-        found: Mapping[str, list[list[float]]] = {
+        by_name: Mapping[str, list[list[float]]] = {
             name: [[0.0] * len(row) for row in rows] for name in (LEARNER_LOGPROBS, ENTROPIES, RATIOS)
         }
         for part in self.cpu()._parts.values():
             columns = (part.learner_logprobs_BT, part.entropies_BT, part.ratios_BT)
-            for of_rows, numbers in zip(found.values(), columns, strict=True):
+            for of_rows, numbers in zip(by_name.values(), columns, strict=True):
                 for row, values in zip(part.rows, numbers.tolist(), strict=True):
                     if row < len(rows):
                         of_rows[row] = values[: len(rows[row])]
-        return dict(found)
+        return dict(by_name)

@@ -15,7 +15,7 @@ from envgym.trainer.metrics.update import Metrics, UpdateMetrics
 def value_update(
     learner: Learner,
     rows: Sequence[TrainRow],
-    chosen: Sequence[int],
+    indices: Sequence[int],
     value_targets: PaddedValueTargets,
     *,
     factor: float,
@@ -26,7 +26,7 @@ def value_update(
     Args:
         learner: of the model, with a critic.
         rows: with value targets.
-        chosen: those of the update.
+        indices: those of the update.
         value_targets: of all rows.
         factor: on the learning rates of both.
         metrics: the micro-batches are added to them.
@@ -37,14 +37,14 @@ def value_update(
     assert critic is not None, "the caller gives a learner with one"
     set_learning_rate(learner.optimizer, learner.optim.lr * factor)
     set_learning_rate(critic.optimizer, critic.settings.lr * factor)
-    denominator = supervised_tokens([rows[number] for number in chosen])
+    denominator = supervised_tokens([rows[number] for number in indices])
 
     def loss_fn(batch: MicroBatch) -> Float[Tensor, ""]:
         with learner.forward.mode():
             states = learner.forward.hidden_states(batch)
             return critic.loss(states, batch, value_targets, denominator=denominator, metrics=metrics)
 
-    return learner.update(learner.micro_batches(rows, chosen), loss_fn)
+    return learner.update(learner.micro_batches(rows, indices), loss_fn)
 
 
 def value_step(
@@ -64,9 +64,9 @@ def value_step(
     value_targets = PaddedValueTargets.of_rows(rows, dtype=learner.forward.dtype, device=learner.device)
     metrics = UpdateMetrics()
     norms = [
-        value_update(learner, rows, chosen, value_targets, factor=factor, metrics=metrics)
+        value_update(learner, rows, indices, value_targets, factor=factor, metrics=metrics)
         for _ in range(epochs)
-        for chosen in minibatches(rows, num_minibatches)
+        for indices in minibatches(rows, num_minibatches)
     ]
     return {
         **metrics.value_means(),

@@ -15,9 +15,9 @@ def trained_weights(model: nn.Module) -> dict[str, Tensor]:
 def set_trained_weights(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
     """Give every parameter that trains another value. Raises: InvalidInput: other names or shapes."""
     mine = trained_weights(model)
-    given, wanted = ({name: tuple(w.shape) for name, w in of.items()} for of in (weights, mine))
-    if given != wanted:
-        wrong = sorted(name for name in {*given, *wanted} if given.get(name) != wanted.get(name))[:3]
+    shapes, expected = ({name: tuple(w.shape) for name, w in of.items()} for of in (weights, mine))
+    if shapes != expected:
+        wrong = sorted(name for name in {*shapes, *expected} if shapes.get(name) != expected.get(name))[:3]
         do = "return the names and shapes of ControlContext.weights"
         raise InvalidInput(sentence("weights", "be those that train", f"others at {wrong}", where="learner", do=do))
     for name, weight in mine.items():

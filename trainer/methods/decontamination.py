@@ -81,13 +81,12 @@ class DecontaminatedTasks:
         self._tasks, self._share, self._where = tasks, share, where
         self._texts = HeldOutTexts((task.prompt for task in held_out), ngram=ngram)
         size = tasks.size(Split.TRAIN)
-        self._kept = None if size is None else [index for index in range(size) if self._is_clean(index)]
-        if size and not self._kept:
+        self._indices = None if size is None else [index for index in range(size) if self._is_clean(index)]
+        if size and not self._indices:
             raise self._nothing_left(size)
 
     def size(self, split: Split) -> int | None:
-        """Return the number of tasks in `split`, or None where the supply does not end."""
-        return len(self._kept) if split is Split.TRAIN and self._kept is not None else self._tasks.size(split)
+        return len(self._indices) if split is Split.TRAIN and self._indices is not None else self._tasks.size(split)
 
     def task(self, split: Split, index: int) -> Task:
         """Return a task. In an endless train split it is the first clean one from `index` on.
@@ -96,11 +95,11 @@ class DecontaminatedTasks:
         """
         if split is not Split.TRAIN:
             return self._tasks.task(split, index)
-        if self._kept is not None:
-            if not 0 <= index < len(self._kept):
-                must, do = f"lie in [0, {len(self._kept)})", "choose a smaller one"
+        if self._indices is not None:
+            if not 0 <= index < len(self._indices):
+                must, do = f"lie in [0, {len(self._indices)})", "choose a smaller one"
                 raise InvalidInput(sentence("index", must, index, where=self._where, do=do))
-            return self._tasks.task(split, self._kept[index])
+            return self._tasks.task(split, self._indices[index])
         for candidate in range(index, index + _MOST_SKIPPED):
             if self._is_clean(candidate):
                 return self._tasks.task(split, candidate)

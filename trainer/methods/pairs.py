@@ -62,7 +62,7 @@ def sibling_pairs(
     for path, reward in zip(paths, rewards, strict=True):
         for node in path:
             rewards_through.setdefault(node, []).append(reward)
-    values = {node: statistics.fmean(found) for node, found in rewards_through.items()}
+    values = {node: statistics.fmean(node_rewards) for node, node_rewards in rewards_through.items()}
     return child_pairs(paths, values, which=which, min_margin=min_margin)
 
 

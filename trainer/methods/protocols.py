@@ -7,14 +7,17 @@ Losses, their aggregation and corrections have their Protocols beside their tens
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, NamedTuple, Protocol, runtime_checkable
+from typing import ClassVar, Final, NamedTuple, Protocol, runtime_checkable
 
 from envgym.agents.protocols import Sampling
+from envgym.config.plugins import PluginKind
+from envgym.config.settings import Settings
 from envgym.core.json_types import JsonValue
 from envgym.core.tasks import Task
 from envgym.core.trajectory import Group, StartState, Trajectory
 from envgym.errors import InvalidInput
 from envgym.trainer.methods.scores import ScoreRequest
+from envgym.trainer.tables import KINDS
 
 
 @runtime_checkable
@@ -88,6 +91,21 @@ class TaskRequest:
     """A train task that is not the env's own: generated, mined, or made of others."""
 
 
+class GroupSource(Settings):
+    """Settings of a curriculum, allocator or replay that declares the first contexts of its groups.
+
+    A plug-in without these attributes may bring any first context.
+    """
+
+    starts_in_demonstrations: ClassVar[bool] = False
+    fixed_prompts: ClassVar[tuple[str, ...]] = ()
+
+    @property
+    def tree_prompts(self) -> tuple[str, ...]:
+        """Names in `Tree.prompts` that are filled."""
+        return self.fixed_prompts
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CurriculumContext:
     """What the groups of a train step are chosen from."""
@@ -103,6 +121,13 @@ class CurriculumContext:
     """(env, index) -> what training has seen of the task; nothing where it was not sampled."""
     seed: int = 0
     """From which every draw derives."""
+    num_drawn: int | None = None
+    """Groups that were drawn for the steps before; None: `num_groups` for each of them."""
+
+    @property
+    def first(self) -> int:
+        """Number of the step's first group among all that are drawn, from 0."""
+        return self.step * self.num_groups if self.num_drawn is None else self.num_drawn
 
 
 @runtime_checkable
@@ -112,6 +137,9 @@ class Curriculum(Protocol):
     def choose(self, context: CurriculumContext) -> Sequence[TaskRequest]:
         """Return the groups of a train step; an equal context, and an equal state of its own, give equal requests."""
         ...
+
+
+CURRICULUM: Final[PluginKind[Curriculum]] = KINDS["curriculum"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,7 +174,7 @@ class Allocator(Protocol):
     """Says how many episodes a group gets, while it is under way, and which of them train."""
 
     def extend(self, request: TaskRequest, group: Group, *, round: int, step: int) -> TaskRequest | None:
-        """Return what to sample beside the trees that have ended; None: the group has enough.
+        """Return the request for more trees than those that have ended; None: the group has enough.
 
         Args:
             request: of the group, with its `task`. What is returned differs in size, hint, start or sampling alone.
@@ -161,6 +189,9 @@ class Allocator(Protocol):
         ...
 
 
+ALLOCATOR: Final[PluginKind[Allocator]] = KINDS["allocator"]
+
+
 class FilterResult(NamedTuple):
     """Groups kept, and why the others were dropped."""
 
@@ -172,8 +203,8 @@ class FilterResult(NamedTuple):
     def split(cls, groups: Sequence[Group], reasons: Sequence[str | None]) -> "FilterResult":
         """Keep the groups that no reason is given to drop."""
         pairs = list(zip(groups, reasons, strict=True))
-        kept = tuple(group for group, reason in pairs if reason is None)
-        return cls(kept, tuple((group, reason) for group, reason in pairs if reason is not None))
+        remaining = tuple(group for group, reason in pairs if reason is None)
+        return cls(remaining, tuple((group, reason) for group, reason in pairs if reason is not None))
 
     def at_most(self, count: int) -> "FilterResult":
         """Keep the first `count` of the kept groups; the others are dropped as `surplus` of dynamic sampling."""
@@ -183,11 +214,18 @@ class FilterResult(NamedTuple):
 
 @runtime_checkable
 class Filter(Protocol):
-    """Keeps the groups worth training on."""
+    """Keeps the groups worth training on.
+
+    It is given the rewards that train, after shaping; with an attribute `rewards` of "env" the rewards of the env. A
+    class with `drops_equal_rewards = True` drops groups whose rewards are equal.
+    """
 
     def __call__(self, groups: Sequence[Group]) -> FilterResult:
         """Split the groups into kept and dropped, order preserved."""
         ...
+
+
+FILTER: Final[PluginKind[Filter]] = KINDS["filter"]
 
 
 @runtime_checkable
@@ -201,7 +239,7 @@ class ObservingFilter(Filter, Protocol):
 
 @runtime_checkable
 class Shaping(Protocol):
-    """Adds to the rewards that credit sees."""
+    """Adds to the rewards that credit sees, except one with `is_identity = True`."""
 
     def __call__(self, group: Group) -> Group:
         """Return the group with other rewards; its episodes and their tokens stay, and none becomes valid.
@@ -209,6 +247,9 @@ class Shaping(Protocol):
         An episode whose other reward is unknown, as where a judge failed, becomes invalid, so that it does not train.
         """
         ...
+
+
+SHAPING: Final[PluginKind[Shaping]] = KINDS["shaping"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -225,7 +266,11 @@ class TrajectoryCredit:
 
 @runtime_checkable
 class Credit(Protocol):
-    """Assigns advantages to the valid episodes of one group."""
+    """Assigns advantages to the valid episodes of one group.
+
+    A class may declare `works_alone = False`: the only episode of a group gets 0; `trains_equal_rewards = True`: groups
+    whose rewards are equal train; `reads_draws = True`: a baseline is the record of an allocator (`draws_of`).
+    """
 
     def __call__(self, group: Group) -> tuple[TrajectoryCredit, ...]:
         """Return one credit per valid episode, in order. A group of one episode gets advantage 0."""
@@ -259,24 +304,33 @@ class CreditContext:
 
     def scores_of(self, name: str, groups: Sequence[Group]) -> list[tuple[TrajectoryValues, ...]]:
         """Return a score of every group's valid episodes. Raises: InvalidInput: it is not one entry per episode."""
-        found, wanted = self.scores.get(name, ()), sum(len(group.valid) for group in groups)
-        if len(found) != wanted:
+        scores, expected = self.scores.get(name, ()), sum(len(group.valid) for group in groups)
+        if len(scores) != expected:
             do = "give one entry per valid episode, in order"
-            raise InvalidInput.of(name, f"be of {wanted} episodes", len(found), where="CreditContext.scores", do=do)
-        remaining = iter(found)
+            raise InvalidInput.of(name, f"be of {expected} episodes", len(scores), where="CreditContext.scores", do=do)
+        remaining = iter(scores)
         return [tuple(next(remaining) for _ in group.valid) for group in groups]
+
+
+class GroupCredit(Settings):
+    """Settings of a credit that compares the episodes of a group."""
+
+    works_alone: ClassVar[bool] = False
 
 
 @runtime_checkable
 class BatchCredit(Protocol):
     """Assigns advantages to the valid episodes of all groups of a step together.
 
-    It may have an attribute `scores`, a tuple of `ScoreRequest`: what it finds in the context.
+    It may have an attribute `scores`, a tuple of `ScoreRequest`: what it finds in the context; and those of a `Credit`.
     """
 
     def assign(self, groups: Sequence[Group], context: CreditContext) -> Sequence[TrajectoryCredit]:
         """Return one credit per valid episode, group by group; an episode that is left out does not train."""
         ...
+
+
+CREDIT: Final[PluginKind[Credit | BatchCredit]] = KINDS["credit"]
 
 
 @runtime_checkable

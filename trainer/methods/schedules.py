@@ -1,11 +1,13 @@
 """Coefficients as functions of the train step."""
 
 import math
-from typing import Protocol, runtime_checkable
+from typing import Final, Protocol, runtime_checkable
 
 from pydantic import Field
 
-from envgym.settings import Settings
+from envgym.config.plugins import PluginKind
+from envgym.config.settings import Settings
+from envgym.trainer.tables import KINDS
 
 
 @runtime_checkable
@@ -17,6 +19,9 @@ class Schedule(Protocol):
         ...
 
 
+SCHEDULE: Final[PluginKind[Schedule]] = KINDS["schedule"]
+
+
 class Constant(Settings):
     """Always the same number."""
 
@@ -24,7 +29,6 @@ class Constant(Settings):
     """The coefficient at every step."""
 
     def __call__(self, step: int) -> float:
-        """Return the number."""
         return self.value
 
 
@@ -39,7 +43,6 @@ class Linear(Settings):
     """Train steps between the two."""
 
     def __call__(self, step: int) -> float:
-        """Return the number after `step` train steps."""
         return self.start + (self.end - self.start) * min(step / self.steps, 1.0)
 
 
@@ -61,7 +64,6 @@ class Cosine(Settings):
     """Return 1 less the number: what is left for another term."""
 
     def __call__(self, step: int) -> float:
-        """Return the number after `step` train steps."""
         if step < self.warmup:
             value = self.peak * step / self.warmup
         else:

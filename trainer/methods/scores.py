@@ -49,19 +49,19 @@ class ReadsScores(Protocol):
 
 
 def required_scores(plugins: Mapping[str, object]) -> tuple[ScoreRequest, ...]:
-    """Return what some plug-ins ask for, each score once.
+    """Return the scores that some plug-ins request, each one once.
 
     Args:
         plugins: by the place in the settings that chose each.
 
     Raises: SettingsError: two different scores of one name.
     """
-    found: dict[str, ScoreRequest] = {}
+    by_name: dict[str, ScoreRequest] = {}
     for where, plugin in plugins.items():
         requests: Sequence[ScoreRequest] = getattr(plugin, "scores", ())
         for request in requests:
-            if found.setdefault(request.name, request) != request:
+            if by_name.setdefault(request.name, request) != request:
                 do = "give one of them another name"
-                got = f"{found[request.name]} and {request}"
+                got = f"{by_name[request.name]} and {request}"
                 raise SettingsError(sentence(f"score {request.name}", "have one meaning", got, where=where, do=do))
-    return tuple(found.values())
+    return tuple(by_name.values())

@@ -124,7 +124,6 @@ class BatchStats:
     """
 
     def __add__(self, other: Self) -> Self:
-        """Return the statistics of both parts together."""
         return type(self)(
             **{
                 field.name: _join(field.name, getattr(self, field.name), getattr(other, field.name))

@@ -86,8 +86,8 @@ def measure_moments(groups: Sequence[Group], *, by_tokens: bool = True) -> Branc
     for turn in range(size):
         fit = variance.fit(turn)
         if fit is not None:
-            given, values = fit
-            variances[turn, :-1] = np.interp(range(size), [*given, size], [*values, 0.0])
+            turns, values = fit
+            variances[turn, :-1] = np.interp(range(size), [*turns, size], [*values, 0.0])
     for start in range(size):  # what was paid before turn u is known there
         variances[:start, start] = variances[start, start]
     return BranchingMoments(variances, scores, costs)

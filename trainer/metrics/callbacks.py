@@ -1,19 +1,26 @@
 """What a run reports while it runs: a progress display, TensorBoard, Weights & Biases, or your own."""
 
+import json
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
+from uuid import uuid4
 
+from envgym.config.plugins import PluginKind
 from envgym.core.tree import Tree
 from envgym.errors import SettingsError, sentence
-from envgym.progress import ProgressDisplay
+from envgym.runs.files import write_json
+from envgym.runs.wall_time import WallClock
+from envgym.runtime.progress import ProgressDisplay
 from envgym.trainer.metrics.update import Metrics
-from envgym.wall_time import WallClock
+from envgym.trainer.tables import KINDS
 
 COLLECT, LEARN = PHASES_OF_A_STEP = ("collect", "learn")
 """Phases that every train step has; the step's own line tells how they went."""
 _STEPS = "train steps"
+WANDB_RUN = "wandb.json"
+"""Name of the file of a run directory that holds the id of its run at Weights & Biases."""
 
 
 class Callback:
@@ -35,6 +42,9 @@ class Callback:
         """Run once, also when the run failed (then without a report)."""
 
 
+TRACKER: Final[PluginKind[Callback]] = KINDS["tracker"]
+
+
 class EpisodeCounter:
     """Tells callbacks how many episodes of a phase have ended; call it with every tree as it ends."""
 
@@ -45,7 +55,6 @@ class EpisodeCounter:
         self._tell()
 
     def __call__(self, tree: Tree) -> None:
-        """Count the episodes of a tree."""
         self._done += len(tree.leaves)
         self._tell()
 
@@ -63,11 +72,9 @@ class TensorBoard(Callback):
     """Write event files into the run directory, where the package tensorboard is installed."""
 
     def __init__(self) -> None:
-        """Begin without a writer."""
         self._writer: Any = None  # SummaryWriter, of a package that is loaded late
 
     def on_start(self, directory: Path, config: Mapping[str, Any], first_step: int, last_step: int) -> None:
-        """Open the writer."""
         if find_spec("tensorboard") is None:
             return
         from torch.utils.tensorboard import SummaryWriter  # heavy: loaded where it is needed
@@ -75,16 +82,13 @@ class TensorBoard(Callback):
         self._writer = SummaryWriter(str(directory / "tensorboard"), purge_step=first_step + 1)
 
     def on_step(self, step: int, metrics: Metrics) -> None:
-        """Write the step's numbers."""
         for name, value in metrics.items() if self._writer is not None else ():
             self._writer.add_scalar(name, value, step)
 
     def on_evaluation(self, step: int, label: str, metrics: Metrics) -> None:
-        """Write the evaluation's numbers."""
         self.on_step(step, {f"{label}/{name}": value for name, value in metrics.items()})
 
     def on_end(self, report: Path | None) -> None:
-        """Close the writer."""
         if self._writer is not None:
             self._writer.close()
 
@@ -111,21 +115,27 @@ class Wandb(Callback):
         self._wandb, self._project = wandb, project
 
     def on_start(self, directory: Path, config: Mapping[str, Any], first_step: int, last_step: int) -> None:
-        """Open the run."""
+        """Open the run; a resumed one is the same run, whose id is in `wandb.json` of the run directory."""
+        place = directory / WANDB_RUN
+        run_id = json.loads(place.read_text(encoding="utf-8"))["id"] if place.exists() else uuid4().hex[:16]
+        if not place.exists():
+            write_json(place, {"id": run_id})
         self._wandb.init(
-            project=self._project, name=config["run"]["name"], config=dict(config), dir=str(directory), resume="allow"
+            project=self._project,
+            name=config["run"]["name"],
+            config=dict(config),
+            dir=str(directory),
+            id=run_id,
+            resume="allow",
         )
 
     def on_step(self, step: int, metrics: Metrics) -> None:
-        """Log the step's numbers."""
         self._wandb.log(dict(metrics), step=step)
 
     def on_evaluation(self, step: int, label: str, metrics: Metrics) -> None:
-        """Log the evaluation's numbers."""
         self.on_step(step, {f"{label}/{name}": value for name, value in metrics.items()})
 
     def on_end(self, report: Path | None) -> None:
-        """Close the run."""
         self._wandb.finish()
 
 
@@ -145,11 +155,9 @@ class LiveProgress(Callback):
     """Column -> metric of the line per step."""
 
     def __init__(self) -> None:
-        """Begin without a display."""
         self._display: ProgressDisplay | None = None
 
     def on_start(self, directory: Path, config: Mapping[str, Any], first_step: int, last_step: int) -> None:
-        """Open the display."""
         self._display = ProgressDisplay(quiet=(_STEPS, *PHASES_OF_A_STEP)).open()
         self._step, self._last = first_step, last_step
         self._display.print(f"run directory: {directory}")
@@ -161,19 +169,16 @@ class LiveProgress(Callback):
         self._shown(phase, done, total, detail)
 
     def on_step(self, step: int, metrics: Metrics) -> None:
-        """Print one line."""
         self._step = step
         self._shown(_STEPS, step, self._last)
         parts = [f"{label} {metrics[name]:.3g}" for label, name in self.SHOWN if name in metrics]
         self._shown.print(f"step {step:>4}/{self._last}  " + "  ".join(parts) + self._shown.time_left(_STEPS))
 
     def on_evaluation(self, step: int, label: str, metrics: Metrics) -> None:
-        """Print one line."""
         text = "{success:.1%} [{success_low:.1%}, {success_high:.1%}]".format(**metrics)
         self._shown.print(f"evaluation after {step} steps ({label}, {int(metrics['tasks'])} tasks): success {text}")
 
     def on_end(self, report: Path | None) -> None:
-        """Close the display."""
         if self._display is not None:
             self._display.close()
 
@@ -187,15 +192,12 @@ class TimeKeeper(Callback):
     """Records the wall time of a run, after every step and evaluation."""
 
     def __init__(self, clock: WallClock) -> None:
-        """Record by `clock`."""
         self._clock = clock
 
     def on_step(self, step: int, metrics: Metrics) -> None:
-        """Record the time."""
         self._clock.record()
 
     def on_evaluation(self, step: int, label: str, metrics: Metrics) -> None:
-        """Record the time."""
         self._clock.record()
 
     def on_end(self, report: Path | None) -> None:
@@ -207,30 +209,24 @@ class Callbacks(Callback):
     """Hands every call to each of several callbacks, in order."""
 
     def __init__(self, members: Sequence[Callback]) -> None:
-        """Join `members`."""
         self._members = tuple(members)
 
     def on_start(self, directory: Path, config: Mapping[str, Any], first_step: int, last_step: int) -> None:
-        """Pass on."""
         for member in self._members:
             member.on_start(directory, config, first_step, last_step)
 
     def on_progress(self, phase: str, done: int, total: int, detail: str = "") -> None:
-        """Pass on."""
         for member in self._members:
             member.on_progress(phase, done, total, detail)
 
     def on_step(self, step: int, metrics: Metrics) -> None:
-        """Pass on."""
         for member in self._members:
             member.on_step(step, metrics)
 
     def on_evaluation(self, step: int, label: str, metrics: Metrics) -> None:
-        """Pass on."""
         for member in self._members:
             member.on_evaluation(step, label, metrics)
 
     def on_end(self, report: Path | None) -> None:
-        """Pass on."""
         for member in self._members:
             member.on_end(report)

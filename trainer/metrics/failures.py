@@ -1,6 +1,6 @@
 """Failures that a run has survived from one train step to the next: restarts, requests and episodes begun again."""
 
-from envgym.restarts import failure_counts
+from envgym.runtime.processes.restarts import failure_counts
 from envgym.trainer.metrics.update import Metrics
 
 
@@ -8,7 +8,6 @@ class SurvivedFailures:
     """What this process has counted since the metrics of the step before."""
 
     def __init__(self) -> None:
-        """Begin to count."""
         self._before = failure_counts()
 
     def since_last(self) -> Metrics:

@@ -9,11 +9,10 @@ from collections.abc import Sequence
 from itertools import chain
 
 from envgym.agents.evaluation.metrics.base import Metric, compute_metrics
-from envgym.agents.evaluation.metrics.endings import endings
-from envgym.agents.evaluation.metrics.lengths import lengths
+from envgym.agents.evaluation.metrics.effort import endings, lengths
 from envgym.core.trajectory import Group, Trajectory, Turn
 from envgym.core.tree import Rewrite, Source
-from envgym.core.turns import Cost, Invalid, Scored
+from envgym.core.turns import Cost, Invalid, Scored, reaches
 from envgym.errors import RunError, sentence
 from envgym.stats import wilson_interval
 from envgym.trainer.methods.credit.outcome import episode_rewards
@@ -46,55 +45,54 @@ def rollout_metrics(groups: Sequence[Group], *, success_at: float) -> Metrics:
     """
     episodes = [episode for group in groups for episode in group.trajectories]
     rewards = [reward for episode in episodes if isinstance(reward := episode.reward, Scored)]
-    found: Metrics = {
+    metrics: Metrics = {
         "rollout/episodes": float(len(episodes)),
         "rollout/invalid": float(len(episodes) - len(rewards)),
         "rollout/groups": float(len(groups)),
     }
     causes = Counter(item.reward.cause for item in episodes if isinstance(item.reward, Invalid))
-    found |= {f"invalid/{cause}": float(count) for cause, count in sorted(causes.items())}
+    metrics |= {f"invalid/{cause}": float(count) for cause, count in sorted(causes.items())}
     stats = [tree.nodes[0].stats for group in groups for tree in group.trees]  # the root says why leaves are missing
     if num_short := sum(of_root is not None and of_root.shortfall is not None for of_root in stats):
-        found["rollout/short_trees"] = float(num_short)
+        metrics["rollout/short_trees"] = float(num_short)
     if rewards:
-        found |= _success(groups, success_at)
-        found["reward/mean"] = statistics.fmean(reward.value for reward in rewards)
-        found |= _components(rewards)
+        metrics |= _success(groups, success_at)
+        metrics["reward/mean"] = statistics.fmean(reward.value for reward in rewards)
+        metrics |= _components(rewards)
     if episodes:
-        found |= {f"ending/{name}": share for name, share in endings(episodes).items()} | _lengths(episodes, groups)
-    return found
+        metrics |= {f"ending/{name}": share for name, share in endings(episodes).items()} | _lengths(episodes, groups)
+    return metrics
 
 
 def annotation_metrics(groups: Sequence[Group]) -> Metrics:
     """Return for each name how many annotations there are, how many of them failed, and the mean of the others."""
     annotations = [item for group in groups for tree in group.trees for item in tree.annotations]
-    found: Metrics = {}
+    metrics: Metrics = {}
     for name in sorted({item.name for item in annotations}):
         values = [item.value for item in annotations if item.name == name]
-        given = [value for value in values if value is not None]
-        found[f"annotate/{name}_count"] = float(len(values))
-        found[f"annotate/{name}_failed"] = float(len(values) - len(given))
-        if given:
-            found[f"annotate/{name}_mean"] = statistics.fmean(given)
-    return found
+        numbers = [value for value in values if value is not None]
+        metrics[f"annotate/{name}_count"] = float(len(values))
+        metrics[f"annotate/{name}_failed"] = float(len(values) - len(numbers))
+        if numbers:
+            metrics[f"annotate/{name}_mean"] = statistics.fmean(numbers)
+    return metrics
 
 
 def env_metrics(labels: Sequence[str], groups: Sequence[Group], *, success_at: float) -> Metrics:
-    """Return what each env of a mixture was given and how it went; `labels` names the env of every group."""
-    found: Metrics = {}
+    """Return groups, success and reward of each env of a mixture; `labels` names the env of every group."""
+    metrics: Metrics = {}
     for label in sorted(set(labels)):
         own = [group for name, group in zip(labels, groups, strict=True) if name == label]
-        found[f"envs/{label}/groups"] = float(len(own))
+        metrics[f"envs/{label}/groups"] = float(len(own))
         if rewards := [reward for group in own for reward in episode_rewards(group)]:
-            found[f"envs/{label}/success"] = statistics.fmean(_success_of_groups(own, success_at))
-            found[f"envs/{label}/reward"] = statistics.fmean(rewards)
-    return found
+            metrics[f"envs/{label}/success"] = statistics.fmean(_success_of_groups(own, success_at))
+            metrics[f"envs/{label}/reward"] = statistics.fmean(rewards)
+    return metrics
 
 
 def _success_of_groups(groups: Sequence[Group], success_at: float) -> list[float]:
-    """Return the success rate of each group that has valid episodes."""
     rewards = [episode_rewards(group) for group in groups if group.valid]
-    return [statistics.fmean(float(reward >= success_at) for reward in of_group) for of_group in rewards]
+    return [statistics.fmean(float(reaches(reward, success_at)) for reward in of_group) for of_group in rewards]
 
 
 def _success(groups: Sequence[Group], success_at: float) -> Metrics:
@@ -152,6 +150,12 @@ def age_metrics(groups: Sequence[Group], *, step: int) -> Metrics:
     return {"staleness/mean": mean, "staleness/max": float(max(ages))}
 
 
+def trained_reward_metrics(groups: Sequence[Group]) -> Metrics:
+    """Return the mean reward after shaping of the valid episodes of kept groups; nothing if there are none."""
+    rewards = [reward for group in groups for reward in episode_rewards(group)]
+    return {"train/reward": statistics.fmean(rewards)} if rewards else {}
+
+
 def filter_metrics(result: FilterResult) -> Metrics:
     """Return the share of groups kept, and of each reason to drop one."""
     total = max(len(result.kept) + len(result.dropped), 1)
@@ -184,13 +188,13 @@ def row_metrics(result: FilterResult, credits: Sequence[TrajectoryCredit], *, re
             trained += sampled
             dropped[why or "no_sampled_token"] += len(episode.rows) - sampled
     dropped_by_correction = rejected * trained
-    found = {reason: float(count) for reason, count in sorted(dropped.items()) if count}
+    counts = {reason: float(count) for reason, count in sorted(dropped.items()) if count}
     if dropped_by_correction:
-        found["correction"] = found.get("correction", 0.0) + dropped_by_correction
+        counts["correction"] = counts.get("correction", 0.0) + dropped_by_correction
     return {
         "rows/collected": float(trained + dropped.total()),
         "rows/trained": trained - dropped_by_correction,
-        **{f"dropped/{reason}": count for reason, count in found.items()},
+        **{f"dropped/{reason}": count for reason, count in counts.items()},
     }
 
 
@@ -220,9 +224,9 @@ def context_rewrite_metrics(groups: Sequence[Group]) -> Metrics:
 
 def check_context_rewrites(groups: Sequence[Group], *, step: int) -> None:
     """Check that every context extends the one before. Raises: RunError: one was rendered anew."""
-    if found := _rewritten(groups):
-        episode, turn = found[0]
-        got = f"{len(found)} turns of others, the first in turn {turn.index} of {episode.tree.id} ({turn.rewrite})"
+    if rewrites := _rewritten(groups):
+        episode, turn = rewrites[0]
+        got = f"{len(rewrites)} turns of others, the first in turn {turn.index} of {episode.tree.id} ({turn.rewrite})"
         do = "use a template and an agent.context that do not change earlier turns, or set canary.on_rewrite=row"
         must = "continue the tokens of earlier turns unchanged, as canary.on_rewrite=fail requires"
         raise RunError(sentence("contexts", must, got, where=f"step {step}", do=do))
@@ -230,10 +234,10 @@ def check_context_rewrites(groups: Sequence[Group], *, step: int) -> None:
 
 def _rewritten(groups: Sequence[Group]) -> list[tuple[Trajectory, Turn]]:
     """Return the turns that began in a context rendered anew, each with one of its episodes."""
-    found: dict[tuple[int, str, int], tuple[Trajectory, Turn]] = {}
+    rewrites: dict[tuple[int, str, int], tuple[Trajectory, Turn]] = {}
     for number, group in enumerate(groups):
         for episode in group.trajectories:
             for turn in episode.turns:
                 if turn.rewrite is not None:
-                    found.setdefault((number, episode.tree.id, turn.nodes[0]), (episode, turn))
-    return list(found.values())
+                    rewrites.setdefault((number, episode.tree.id, turn.nodes[0]), (episode, turn))
+    return list(rewrites.values())

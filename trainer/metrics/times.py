@@ -13,7 +13,6 @@ class StepTimes:
     """Seconds by part of a step, from when it is made."""
 
     def __init__(self) -> None:
-        """Begin now."""
         self._started = time.perf_counter()
         self._metrics: Metrics = {}
 

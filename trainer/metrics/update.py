@@ -18,11 +18,9 @@ class _Sum:
     """A sum of numbers that stay on their device until it is read: reading one waits for all work before it."""
 
     def __init__(self) -> None:
-        """Start with nothing."""
         self._parts: list[Tensor] = []
 
     def add(self, number: Float[Tensor, ""]) -> None:
-        """Add a number."""
         self._parts.append(number.detach())
 
     def extend(self, other: "_Sum") -> None:
@@ -41,7 +39,6 @@ class UpdateMetrics:
     """Sums over the micro-batches of one train step; read and divided once, at the end."""
 
     def __init__(self) -> None:
-        """Start with no micro-batch."""
         self._stats: LossStats | None = None
         self.correction: CorrectionStats | None = None
         self._loss, self._entropy, self._tokens = _Sum(), _Sum(), _Sum()

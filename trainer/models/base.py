@@ -6,14 +6,17 @@ from typing import Any
 
 import torch
 
+from envgym.agents.loop.agent import AgentSettings
 from envgym.agents.protocols import Policy
+from envgym.agents.settings import ModelSettings, RolloutSamplingSettings
+from envgym.config.plugins import Choice
 from envgym.core.tasks import Split, TaskSource
 from envgym.errors import SettingsError, check_known, sentence
-from envgym.event_loop import run_coroutine
-from envgym.trainer.catalog import MODEL
-from envgym.trainer.methods.annotators.base import Annotator, Model, ProbingAnnotator, required_models
+from envgym.runtime.event_loop import run_coroutine
+from envgym.trainer.learner.settings import CriticSettings, ObjectiveSettings, OptimSettings
+from envgym.trainer.methods.annotators.base import MODEL, Annotator, Model, ProbingAnnotator, required_models
 from envgym.trainer.methods.scores import POLICY_MODEL
-from envgym.trainer.settings import TrainSettings
+from envgym.trainer.settings import NamedModelSettings, TrainRunSettings
 
 NUM_PROBED = 64
 """Most train tasks of each env that models are tried on."""
@@ -29,30 +32,40 @@ class ModelContext:
     """PreTrainedTokenizerFast: of the policy."""
     policy: Policy
     device: torch.device
-    settings: TrainSettings
+    run: TrainRunSettings
+    model_settings: ModelSettings
+    """Of the policy."""
+    agent: AgentSettings
+    sampling: RolloutSamplingSettings
+    staleness: int
+    optim: OptimSettings
+    critic: CriticSettings
+    objective: ObjectiveSettings
+    correction: Choice
     name: str = ""
     """Of the model, in `models`."""
 
 
-def check_models(settings: TrainSettings, plugins: Mapping[str, object]) -> None:
+def check_models(models: Mapping[str, NamedModelSettings], plugins: Mapping[str, object]) -> None:
     """See that every named model that a plug-in uses is there and of the kind that it needs.
 
     Args:
-        settings: of the run.
+        models: the section of the run.
         plugins: by the place in the settings that chose each.
 
     Raises: UnknownName: a name that `models` lacks; near names are listed. SettingsError: a model of another kind.
     """
-    check_name_is_free(settings.models)
+    check_name_is_free(models)
     for where, plugin in plugins.items():
         for name, protocol in required_models(plugin).items():
-            check_known("model", name, [POLICY_MODEL, *settings.models], where=where)
-            kind = Policy if name == POLICY_MODEL else MODEL.load(settings.models[name].kind.name)
+            remedy = f"add models.{name} to the settings"
+            check_known("model", name, [POLICY_MODEL, *models], where=where, remedy=remedy)
+            kind = Policy if name == POLICY_MODEL else MODEL.load(models[name].kind.name)
             missing = [member for member in _methods(protocol) if not hasattr(kind, member)]
             if missing:
-                shown = POLICY_MODEL if name == POLICY_MODEL else settings.models[name].kind.name
+                got = POLICY_MODEL if name == POLICY_MODEL else models[name].kind.name
                 do = f"name a model that is a {protocol.__name__}"
-                raise SettingsError(sentence(f"model {name}", f"have {missing[0]}", shown, where=where, do=do))
+                raise SettingsError(sentence(f"model {name}", f"have {missing[0]}", got, where=where, do=do))
 
 
 def check_name_is_free(names: Iterable[str]) -> None:
@@ -75,9 +88,10 @@ def check_annotations_are_made(annotators: Mapping[str, object], readers: Mappin
     """
     names = [getattr(annotator, "name", None) for annotator in annotators.values()]
     for where, reader in readers.items():
-        wanted = getattr(reader, "annotation", None)
-        if wanted is not None and None not in names:
-            check_known("annotation", wanted, [str(name) for name in names], where=where)
+        annotation = getattr(reader, "annotation", None)
+        if annotation is not None and None not in names:
+            options, remedy = [str(name) for name in names], "add an annotator with this name to annotate"
+            check_known("annotation", annotation, options, where=where, remedy=remedy)
 
 
 def probe_models(
@@ -90,15 +104,15 @@ def probe_models(
     probing = {name: annotator for name, annotator in annotators.items() if isinstance(annotator, ProbingAnnotator)}
 
     async def work() -> dict[str, float]:
-        found: dict[str, float] = {}
+        measurements: dict[str, float] = {}
         try:
             for name, annotator in probing.items():
                 measured = await annotator.probe(first, models)
-                found |= {f"annotate/{name}_{key}": value for key, value in measured.items()}
+                measurements |= {f"annotate/{name}_{key}": value for key, value in measured.items()}
         finally:
             for model in models.values():
                 await model.close()
-        return found
+        return measurements
 
     if not probing:
         return {}
@@ -108,10 +122,10 @@ def probe_models(
     return run_coroutine(work())
 
 
-def build_models(context: ModelContext) -> dict[str, Model]:
+def build_models(sections: Mapping[str, NamedModelSettings], context: ModelContext) -> dict[str, Model]:
     """Build the named models of a run, and see that each can be used. Raises: InvalidInput: one cannot."""
     models: dict[str, Model] = {}
-    for name, chosen in context.settings.models.items():
-        models[name] = MODEL.build(chosen.kind, replace(context, name=name), where=f"models.{name}")
+    for name, model_settings in sections.items():
+        models[name] = MODEL.build(model_settings.kind, replace(context, name=name), where=f"models.{name}")
         models[name].check()
     return models

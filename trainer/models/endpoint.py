@@ -8,11 +8,11 @@ from envgym.agents.policies.openai import OpenAIPolicy
 from envgym.agents.protocols import Sampling
 from envgym.agents.rollout.messages import MessageRequest
 from envgym.agents.settings import EndpointSettings
+from envgym.config.settings import build_settings
 from envgym.core.json_types import visible
 from envgym.core.messages import Message, Role
 from envgym.errors import PartyFailure, PolicyFailure, SettingsError, sentence
-from envgym.event_loop import run_coroutine
-from envgym.settings import build_settings
+from envgym.runtime.event_loop import run_coroutine
 from envgym.trainer.methods.annotators.base import Model
 from envgym.trainer.models.base import ModelContext
 
@@ -70,7 +70,6 @@ class EndpointModel(Model):
         return await self._ask(self._policy, messages, seed=seed, max_new_tokens=max_new_tokens)
 
     async def close(self) -> None:
-        """Close the connections."""
         if self._policy is not None:
             await self._policy.__aexit__()
             self._policy = None

@@ -34,7 +34,6 @@ class FrozenModel(Model):
         self._one_at_a_time = threading.Lock()
 
     async def compute_logprobs(self, token_ids: Sequence[tuple[int, ...]]) -> list[tuple[float, ...]]:
-        """Return for each sequence the log-prob of every token given those before it, in nats; 0.0 for the first."""
         return await asyncio.to_thread(self._compute_logprobs, token_ids)
 
     def _compute_logprobs(self, token_ids: Sequence[tuple[int, ...]]) -> list[tuple[float, ...]]:
@@ -45,11 +44,10 @@ class FrozenModel(Model):
         return [tuple(values[: len(row)]) for row, values in zip(rows, logprobs_NT.tolist(), strict=True)]
 
     def forward_pass(self, module: nn.Module) -> ForwardPass:
-        """Return what computes the module's numbers of rows, in packs where it can; `module` is what `open` gives."""
-        settings = self._context.settings
-        autocast = autocast_dtype(settings.model)
+        """Return the forward pass of the module, in packs where it can; `module` is the one that `open` returns."""
+        autocast = autocast_dtype(self._context.model_settings)
         device = next(module.parameters()).device  # of the policy's own module, where only servers sample from it: CPU
-        return ForwardPass(module, settings.optim, device=device, autocast=autocast)
+        return ForwardPass(module, self._context.optim, device=device, autocast=autocast)
 
     def _hold(self) -> AbstractContextManager[object]:
         """Keep others from the module while it computes. Default: it is no other's."""
@@ -73,9 +71,9 @@ class LocalModel(FrozenModel):
     def check(self) -> None:
         """Load it. Raises: InvalidInput: there is none, or its tokenizer is not the policy's."""
         context = self._context
-        source = resolve_model(self._path, tiny=context.settings.model.tiny)
+        source = resolve_model(self._path, tiny=context.model_settings.tiny)
         check_same_tokenizer(load_tokenizer(source), context.tokenizer, where=f"model {self._path}")
-        tiny = context.settings.model.tiny
+        tiny = context.model_settings.tiny
         module = load(self._path, dtype=self._dtype, device=str(context.device), tiny=tiny).model
         self.open = lambda: nullcontext(module)
 

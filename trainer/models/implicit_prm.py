@@ -5,13 +5,13 @@ from collections.abc import Sequence
 
 from envgym.core.trajectory import Group, Trajectory
 from envgym.trainer.learner.objective import Objective
+from envgym.trainer.learner.settings import ObjectiveSettings, OptimSettings
 from envgym.trainer.methods.corrections import NoCorrection
 from envgym.trainer.methods.losses.aggregate import TokenSum
 from envgym.trainer.methods.losses.dpo import Dpo
 from envgym.trainer.metrics.update import Metrics
 from envgym.trainer.models.base import ModelContext
 from envgym.trainer.models.trained import LearningModel, rows_of_episodes, sampled_rows
-from envgym.trainer.sections import ObjectiveSettings, OptimSettings
 
 
 class ImplicitPrm(LearningModel):
@@ -43,7 +43,7 @@ class ImplicitPrm(LearningModel):
         """
         super().__init__(context, path=path, optim=OptimSettings(lr=lr, grad_clip=grad_clip))
         self._beta = beta
-        self._temperature = context.settings.sampling.temperature
+        self._temperature = context.sampling.temperature
         self._objective = Objective(
             loss=Dpo(beta=beta, per="turn", reference="behavior"),
             correction=NoCorrection(),
@@ -78,6 +78,6 @@ class ImplicitPrm(LearningModel):
         with self._one_at_a_time:
             metrics = self.learner.train_step(rows, self._objective, step=step)
         prefix = "loss/policy/"  # what the loss has measured of its pairs; nothing where there was none
-        found = {name.removeprefix(prefix): value for name, value in metrics.items() if name.startswith(prefix)}
+        pair_metrics = {name.removeprefix(prefix): value for name, value in metrics.items() if name.startswith(prefix)}
         loss = metrics["loss/policy"] * metrics["train/trained_tokens"]
-        return {"loss": loss, "grad_norm": metrics["optim/grad_norm"], **found}
+        return {"loss": loss, "grad_norm": metrics["optim/grad_norm"], **pair_metrics}

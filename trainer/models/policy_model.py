@@ -23,7 +23,9 @@ def load_model(settings: ModelSettings, device: torch.device, checkpoint: Path |
         trainable=trainable,
         tiny=settings.tiny,
     )
-    tokenizer = loaded.tokenizer if settings.tokenizer is None else load_tokenizer(resolve_model(settings.tokenizer))
+    tokenizer = loaded.tokenizer
+    if settings.tokenizer is not None:
+        tokenizer = load_tokenizer(resolve_model(settings.tokenizer), model=loaded.source)
     model: Any = without_dropout(loaded.model).eval()
     if settings.lora is not None:
         model = _with_adapters(model, settings, checkpoint)

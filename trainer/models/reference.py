@@ -17,16 +17,16 @@ def begin_models(models: Mapping[str, Model], run: Path, *, reference_step: int)
 
     Raises: RunError: the reference was reset after `reference_step` steps, and is not there.
     """
-    kept = reference_folder(run, reference_step)
-    if reference_step and not kept.exists():
+    folder = reference_folder(run, reference_step)
+    if reference_step and not folder.exists():
         do = "restore it, or start a new run"
-        raise RunError.of("reference", "be kept in the run directory", "none", where=str(kept), do=do)
+        raise RunError.of("reference", "be kept in the run directory", "none", where=str(folder), do=do)
     for name, model in models.items():
-        model.begin(kept if name == REFERENCE else run / "models" / name)
+        model.begin(folder if name == REFERENCE else run / "models" / name)
 
 
 def reference_of(models: Mapping[str, Model], policy: ForwardPass) -> OpenReference:
-    """Return what opens the reference, which reads the rows in the packs of the policy.
+    """Return the function that opens the reference, which reads the rows in the packs of the policy.
 
     Raises: SettingsError: the model has no module that a KL term can read, or one that would misread packs.
     """

@@ -12,6 +12,7 @@ from envgym.core.trajectory import Group
 from envgym.trainer.batch.rows import MicroBatch, TrainRow, scored_row
 from envgym.trainer.learner.critic import Critic
 from envgym.trainer.learner.learner import Learner
+from envgym.trainer.learner.settings import CriticSettings, OptimSettings
 from envgym.trainer.learner.train_step import LossFn
 from envgym.trainer.methods.annotators.process_reward import turn_prefixes
 from envgym.trainer.methods.credit.outcome import episode_rewards
@@ -19,7 +20,6 @@ from envgym.trainer.methods.pairs import Pair, Which, preference_pairs
 from envgym.trainer.metrics.update import Metrics
 from envgym.trainer.models.base import ModelContext
 from envgym.trainer.models.trained import LearningModel
-from envgym.trainer.sections import CriticSettings, OptimSettings
 
 
 def preference_loss(

@@ -33,18 +33,18 @@ class ScoringModels:
     ) -> dict[tuple[str, Quantity], list[list[float]]]:
         """Return each quantity of each model: one number per token of each row."""
         batches = self.learner.micro_batches(rows, range(len(rows)))
-        found: dict[tuple[str, Quantity], torch.Tensor] = {}
-        for name, asked in quantities.items():
-            if "values" in asked:
+        values: dict[tuple[str, Quantity], torch.Tensor] = {}
+        for name, requested in quantities.items():
+            if "values" in requested:
                 critic = self.learner if self.critic is None else self.critic
-                found[name, "values"] = critic.compute_values(rows, self._dealt(critic.forward, rows, batches))
-            if "entropies" in asked:
+                values[name, "values"] = critic.compute_values(rows, self._dealt(critic.forward, rows, batches))
+            if "entropies" in requested:
                 scored = self._token_logprobs(name, rows, batches)
                 assert scored.entropies_BT is not None, "it computes them"
-                found[name, "logprobs"], found[name, "entropies"] = scored.logprobs_BT, scored.entropies_BT
-            elif "logprobs" in asked:
-                found[name, "logprobs"] = self._logprobs(name, rows, batches)
-        return {key: _unpadded(values_NT, rows) for key, values_NT in found.items()}
+                values[name, "logprobs"], values[name, "entropies"] = scored.logprobs_BT, scored.entropies_BT
+            elif "logprobs" in requested:
+                values[name, "logprobs"] = self._logprobs(name, rows, batches)
+        return {key: _unpadded(values_NT, rows) for key, values_NT in values.items()}
 
     def _token_logprobs(self, name: str, rows: Sequence[TrainRow], batches: Sequence[MicroBatch]) -> TokenLogprobs:
         if name == POLICY_MODEL:
@@ -80,7 +80,8 @@ def _unpadded(values_NT: torch.Tensor, rows: Sequence[TrainRow]) -> list[list[fl
 def check_score_names(requests: Sequence[ScoreRequest], names: Collection[str]) -> None:
     """See that every score is of a model of the run. Raises: UnknownName: near names are listed."""
     for request in requests:
-        check_known("model", request.model, {POLICY_MODEL, REFERENCE, *names}, where=f"score {request.name}")
+        available, remedy = {POLICY_MODEL, REFERENCE, *names}, f"add models.{request.model} to the settings"
+        check_known("model", request.model, available, where=f"score {request.name}", remedy=remedy)
 
 
 def check_score_models(requests: Sequence[ScoreRequest], models: Mapping[str, Model]) -> None:

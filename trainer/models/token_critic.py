@@ -1,6 +1,6 @@
 """A critic with weights of its own: a second model with a value head, whose values a credit reads token by token."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -8,17 +8,17 @@ from torch import nn
 
 from envgym.errors import InvalidInput, SettingsError, check_known, sentence
 from envgym.trainer.batch.rows import TrainRow
-from envgym.trainer.catalog import MODEL
 from envgym.trainer.learner.causal_lm import causal_lm
 from envgym.trainer.learner.checkpoint import load_value_head, part_folder, require_checkpoint
 from envgym.trainer.learner.critic import Critic
 from envgym.trainer.learner.learner import schedule
+from envgym.trainer.learner.settings import CriticSettings, OptimSettings
 from envgym.trainer.learner.value_updates import value_step
+from envgym.trainer.methods.annotators.base import MODEL
 from envgym.trainer.metrics.update import Metrics
 from envgym.trainer.models.base import ModelContext
 from envgym.trainer.models.trained import WEIGHTS, LearningModel
-from envgym.trainer.sections import CriticSettings, OptimSettings
-from envgym.trainer.settings import TrainSettings
+from envgym.trainer.settings import NamedModelSettings
 
 
 class TokenCritic(LearningModel):
@@ -68,7 +68,7 @@ class TokenCritic(LearningModel):
             raise SettingsError(sentence("epochs", "be at least 1", epochs, where="model token_critic", do=do))
         self._epochs = epochs
         self._folder = None if run is None else _folder_of(Path(run), model)
-        of_run = context.settings.optim
+        of_run = context.optim
         super().__init__(
             context,
             path=path if self._folder is None else str(self._folder / WEIGHTS),
@@ -91,15 +91,15 @@ class TokenCritic(LearningModel):
         if self._path is not None:  # what it begins with does not depend on the run, so it is loaded at once
             config = causal_lm(self.learner.model).config.get_text_config()
             positions = getattr(config, "max_position_embeddings", None)
-            needed = self._context.settings.agent.max_context_tokens
+            needed = self._context.agent.max_context_tokens
             if positions is not None and positions < needed:
                 do = "lower agent.max_context_tokens, or name a model with more positions"
                 rule = f"have at least the {needed} positions of agent.max_context_tokens"
                 raise InvalidInput(sentence("critic", rule, positions, where=f"model {self._path}", do=do))
 
     def _critic_on(self, module: nn.Module) -> Critic:
-        chosen = self._context.settings.critic or CriticSettings()
-        own = chosen.model_copy(update={"detach": False})
+        critic_settings = self._context.critic
+        own = critic_settings.model_copy(update={"detach": False})
         critic = Critic(module, own, self._optim, device=self._context.device)
         if self._folder is not None:
             load_value_head(self._folder, critic)
@@ -120,7 +120,7 @@ class TokenCritic(LearningModel):
         """
         if not any(row.supervised for row in rows):
             return {}
-        factor = schedule(self._optim, step, self._context.settings.run.steps)
+        factor = schedule(self._optim, step, self._context.run.steps)
         return value_step(self.learner, rows, epochs=self.epochs(like), num_minibatches=like.minibatches, factor=factor)
 
 
@@ -129,22 +129,23 @@ def _folder_of(run: Path, model: str | None) -> Path:
     checkpoint = require_checkpoint(run)
     if model is None:
         return checkpoint
-    kept = [folder.parent.name.removeprefix("model_") for folder in part_folder(checkpoint, "").glob("model_*/model")]
-    check_known("model", model, kept, where=f"models of the run {run}")
+    names = [folder.parent.name.removeprefix("model_") for folder in part_folder(checkpoint, "").glob("model_*/model")]
+    check_known("model", model, names, where=f"models of the run {run}")
     return part_folder(checkpoint, f"model_{model}")
 
 
-def check_critic_model(settings: TrainSettings) -> None:
+def check_critic_model(critic: CriticSettings | None, models: Mapping[str, NamedModelSettings]) -> None:
     """See that the section `critic` and the critics among `models` belong together.
 
     Raises: UnknownName: the critic is of a model that is not there. SettingsError: it is of one of another kind, or a
     critic of `models` is read by nothing.
     """
-    named = None if settings.critic is None else settings.critic.model
+    named = None if critic is None else critic.model
     if named is not None:
-        check_known("model", named, settings.models, where="critic.model")
-    for name, chosen in settings.models.items():
-        kind = MODEL.load(chosen.kind.name, where=f"models.{name}")
+        remedy = f"add models.{named} to the settings"
+        check_known("model", named, models, where="critic.model", remedy=remedy)
+    for name, model_settings in models.items():
+        kind = MODEL.load(model_settings.kind.name, where=f"models.{name}")
         is_critic = isinstance(kind, type) and issubclass(kind, TokenCritic)
         if is_critic and name != named:
             must, got = "be read by a credit", f"critic.model={named}"
@@ -152,4 +153,4 @@ def check_critic_model(settings: TrainSettings) -> None:
             raise SettingsError(sentence(f"critic {name}", must, got, where="models", do=do))
         if name == named and not is_critic:
             must, do = "be a critic with weights of its own", f"set models.{name}.kind.name=token_critic"
-            raise SettingsError(sentence(f"model {name}", must, chosen.kind.name, where="critic.model", do=do))
+            raise SettingsError(sentence(f"model {name}", must, model_settings.kind.name, where="critic.model", do=do))

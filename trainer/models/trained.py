@@ -16,13 +16,13 @@ from envgym.trainer.batch.rows import TrainRow, train_rows
 from envgym.trainer.learner.causal_lm import without_dropout
 from envgym.trainer.learner.critic import Critic
 from envgym.trainer.learner.learner import Learner
+from envgym.trainer.learner.settings import OptimSettings
 from envgym.trainer.methods.annotators.base import Model
 from envgym.trainer.methods.credit.outcome import episode_credits
 from envgym.trainer.methods.protocols import Checkpointed
 from envgym.trainer.metrics.update import Metrics
 from envgym.trainer.models.base import ModelContext
 from envgym.trainer.models.frozen import check_same_tokenizer
-from envgym.trainer.sections import OptimSettings
 
 WEIGHTS: Final = "model"
 """The folder of the weights, in that of a learning model's state and in a checkpoint alike."""
@@ -53,7 +53,7 @@ class LearningModel(Model):
             path: as `model.name`, with the policy's tokenizer; None: a copy of the policy, after its warm start.
             optim: of this model; how rows are dealt into micro-batches and computed is the run's.
         """
-        of_run = context.settings.optim
+        of_run = context.optim
         self._context, self._path = context, path
         shared = ("micro_batch_tokens", "packing", "compile_layers")
         self._optim = optim.model_copy(update={name: getattr(of_run, name) for name in shared})
@@ -72,7 +72,7 @@ class LearningModel(Model):
         """See that there is such a model. Raises: InvalidInput: there is none, or its tokenizer is not the policy's."""
         context = self._context
         if self._path is not None:
-            source = resolve_model(self._path, tiny=context.settings.model.tiny)
+            source = resolve_model(self._path, tiny=context.model_settings.tiny)
             check_same_tokenizer(load_tokenizer(source), context.tokenizer, where=f"model {self._path}")
         elif hasattr(context.model, "peft_config"):
             do = "name a directory with `path`"
@@ -90,8 +90,7 @@ class LearningModel(Model):
         return self._read(self._path)
 
     def _read(self, path: str) -> nn.Module:
-        """Load weights in the policy's precision."""
-        of_run = self._context.settings.model
+        of_run = self._context.model_settings
         device = str(self._context.device)
         loaded = load(
             path, dtype=of_run.dtype, head_dtype=of_run.head_dtype, device=device, trainable=True, tiny=of_run.tiny
@@ -99,14 +98,14 @@ class LearningModel(Model):
         return without_dropout(loaded.model)
 
     def _learner_of(self, module: nn.Module) -> Learner:
-        settings = self._context.settings
+        context = self._context
         module.eval()
         return Learner(
             module,
             optim=self._optim,
-            num_steps=settings.run.steps,
-            device=self._context.device,
-            autocast=autocast_dtype(settings.model),
+            num_steps=context.run.steps,
+            device=context.device,
+            autocast=autocast_dtype(context.model_settings),
             critic=self._critic_on(module),
             rates=self._rates,
         )
@@ -132,7 +131,6 @@ class LearningModel(Model):
         self.learner.save(folder)
 
     def load(self, folder: Path) -> None:
-        """Take over what `save` wrote."""
         self._learner = self._learner_of(self._read(str(folder / WEIGHTS)))
         self._learner.load(folder)
 

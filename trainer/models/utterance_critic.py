@@ -16,12 +16,12 @@ from envgym.core.trajectory import Group, Trajectory
 from envgym.seeds import derive_seed, generator
 from envgym.trainer.learner.causal_lm import hidden_states, lm_head_of
 from envgym.trainer.learner.learner import adamw, not_finite
+from envgym.trainer.learner.settings import OptimSettings
 from envgym.trainer.methods.credit.paths import turn_rewards
 from envgym.trainer.methods.replay.buffer import ReplayBuffer, ReplayEntry, keep_leaves
 from envgym.trainer.metrics.update import Metrics
 from envgym.trainer.models.base import ModelContext
 from envgym.trainer.models.trained import LearningModel
-from envgym.trainer.sections import OptimSettings
 
 _STATE: Final = "critic.pt"
 _BUFFER: Final = "buffer"
@@ -73,18 +73,18 @@ class _Turns:
         """Collect the turns of valid episodes."""
         turns = cls(rows=[], places=[], rewards=[], is_last=[], of_episodes=[])
         for episode in episodes:
-            found: dict[int, tuple[int, int, int]] = {}
+            by_turn: dict[int, tuple[int, int, int]] = {}
             for row in episode.rows:
                 for place, (trains, turn) in enumerate(zip(row.loss_mask, row.turns, strict=True)):
                     if trains and place:
-                        _, before, _ = found.setdefault(turn, (len(turns.rows), place - 1, place))
-                        found[turn] = (len(turns.rows), before, place)
+                        _, before, _ = by_turn.setdefault(turn, (len(turns.rows), place - 1, place))
+                        by_turn[turn] = (len(turns.rows), before, place)
                 turns.rows.append(row.token_ids)
             numbers: list[int | None] = []
             for turn, reward in enumerate(turn_rewards(episode)):
-                if turn in found:
+                if turn in by_turn:
                     numbers.append(len(turns.places))
-                    turns.places.append(found[turn])
+                    turns.places.append(by_turn[turn])
                     turns.rewards.append(reward)
                     turns.is_last.append(False)
                 else:
@@ -194,7 +194,7 @@ class UtteranceCritic(LearningModel):
         self._network = self.network
 
     def _build(self) -> _Network:
-        seed = derive_seed(self._context.settings.run.seed, "utterance critic")
+        seed = derive_seed(self._context.run.seed, "utterance critic")
         self._network = network = _Network(self._first_module(), seed=seed).eval()
         self._target = copy.deepcopy(network).requires_grad_(False)
         self._optimizer = adamw(network, self._optim)
@@ -211,7 +211,6 @@ class UtteranceCritic(LearningModel):
         self._buffer.save(folder / _BUFFER)
 
     def load(self, folder: Path) -> None:
-        """Take over what `save` wrote."""
         self._build()
         state = torch.load(folder / _STATE, weights_only=True)
         self.network.load_state_dict(state["network"])
@@ -238,21 +237,21 @@ class UtteranceCritic(LearningModel):
     def train_step(self, groups: Sequence[Group], *, step: int) -> Metrics:
         """Keep the episodes of a step, and make the updates."""
         fresh = [episode for group in groups for episode in group.valid if _Turns.of([episode]).places]
-        kept = [keep_leaves(item.tree, [item.leaf], id=f"{item.tree.id}/{item.leaf}") for item in fresh]
+        trees = [keep_leaves(item.tree, [item.leaf], id=f"{item.tree.id}/{item.leaf}") for item in fresh]
         self._buffer = self._buffer.add(
-            [ReplayEntry(tree=tree, step=step + 1) for tree in kept], capacity=self._capacity
+            [ReplayEntry(tree=tree, step=step + 1) for tree in trees], capacity=self._capacity
         )
         if not fresh:
             return {}
         losses: list[float] = []
         for update in range(self._updates):
-            rng = generator(self._context.settings.run.seed, "utterance critic", step, update)
+            rng = generator(self._context.run.seed, "utterance critic", step, update)
             replayed = [
                 Trajectory(tree=entry.tree, leaf=entry.tree.leaves[0]) for entry in self._buffer.draw(self._batch, rng)
             ]
-            chosen = rng.choice(len(fresh), size=min(self._batch, len(fresh)), replace=False)
+            numbers = rng.choice(len(fresh), size=min(self._batch, len(fresh)), replace=False)
             with self._one_at_a_time:
-                losses.append(self._update(_Turns.of(replayed), _Turns.of([fresh[number] for number in chosen])))
+                losses.append(self._update(_Turns.of(replayed), _Turns.of([fresh[number] for number in numbers])))
         return {"loss": sum(losses) / len(losses), "loss_last": losses[-1], "buffer": float(len(self._buffer))}
 
     def _update(self, replayed: _Turns, fresh: _Turns) -> float:

@@ -51,7 +51,6 @@ class AnnotateStage:
 
 
 def _failed(group: Group, name: str, reason: str) -> Group:
-    """Return the group with an error in place of every episode's value."""
     return annotate_trees(
         group,
         {
@@ -73,5 +72,5 @@ def _check_unchanged(before: Group, after: Group, name: str) -> None:
 
 
 def _adds_only(old: Tree, new: Tree) -> bool:
-    kept = new.annotations[: len(old.annotations)]
-    return old.id == new.id and old.nodes is new.nodes and kept == old.annotations
+    prefix = new.annotations[: len(old.annotations)]
+    return old.id == new.id and old.nodes is new.nodes and prefix == old.annotations

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 
 from envgym.agents.loop.agent import Agent
-from envgym.agents.protocols import Sampling
+from envgym.agents.protocols import Policy, Sampling
 from envgym.agents.rollout.episode import EpisodeFactory, EpisodeJob
 from envgym.agents.rollout.pool import AbortHandle, GrowTreeFn, PendingTree, RolloutPool
 from envgym.agents.rollout.reissue import grow_or_reissue
@@ -18,9 +18,10 @@ from envgym.errors import InvalidInput, SettingsError
 from envgym.seeds import derive_seed
 from envgym.trainer.env_source import EnvSource, TaskPool
 from envgym.trainer.methods.credit.outcome import episode_rewards
-from envgym.trainer.methods.protocols import Allocator, TaskRequest, TaskStats
+from envgym.trainer.methods.protocols import Allocator, Curriculum, Filter, TaskRequest, TaskStats
+from envgym.trainer.methods.replay.base import Replay
 from envgym.trainer.rollout.annotate import AnnotatedGroup, AnnotateStage
-from envgym.trainer.sections import check_trainable
+from envgym.trainer.rollout.settings import RolloutSettings, check_trainable
 
 Stats = Mapping[tuple[str, int], TaskStats]
 """(env, task index) -> what was seen."""
@@ -118,35 +119,57 @@ async def wait_for(groups: Iterable[GroupRollout]) -> None:
     await asyncio.gather(*[part for rollout in groups for part in rollout.work])
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectPlan:
+    """What the next groups are made of, and how; replaced when a controller changes settings."""
+
+    rollout: RolloutSettings
+    """The groups of a step, and how far sampling runs ahead."""
+    env_sources: Mapping[str, EnvSource]
+    """Of the mixture, by label."""
+    tasks: TaskPool
+    """The tasks of the envs, and those that the run adds."""
+    agent: Agent
+    policy: Policy
+    sampling: Sampling
+    curriculum: Curriculum
+    search: Strategy
+    """How the trees of a group are grown."""
+    keep_groups: Filter
+    """Decides how many rounds a step needs."""
+    concurrency: int
+    """Branches, and trees, under way at a time."""
+    seed: int
+    """Tasks, envs and samples derive from it."""
+    rounds: int = 1
+    """Most rounds of a step."""
+    last: int | None = None
+    """The step after the last one, for which nothing is begun; None: there is none."""
+    annotate: AnnotateStage | None = None
+    """Annotates every group as soon as its trees have ended."""
+    replay: Replay | None = None
+    """May change what is sampled."""
+    allocator: Allocator | None = None
+    """Extends groups whose trees have ended, up to `rollout.max_group_size` episodes."""
+    weighs_samples: bool = False
+    """As `Objective` has it; else a request may not ask for another temperature than the run's."""
+
+
 class GroupRunner:
     """Begins groups; they share the slots for branches under way."""
 
-    def __init__(
-        self,
-        context: RolloutContext,
-        env_sources: Mapping[str, EnvSource],
-        tasks: TaskPool,
-        search: Strategy,
-        *,
-        concurrency: int,
-        seed: int,
-        annotate: AnnotateStage | None = None,
-        allocator: Allocator | None = None,
-        max_group_size: int = 0,
-        weighs_samples: bool = False,
-    ) -> None:
-        """Get ready; nothing is begun. An allocator extends no group beyond `max_group_size` episodes."""
-        self._context, self._env_sources, self._tasks = context, env_sources, tasks
-        self._search, self._seed, self._annotate = search, seed, annotate
-        self._allocator, self._max_group_size = allocator, max_group_size
-        self._weighs_samples = weighs_samples
-        self._pool = RolloutPool(concurrency=concurrency)
+    def __init__(self, plan: CollectPlan) -> None:
+        """Get ready; nothing is begun."""
+        self.plan = plan
+        """Of the next groups; what has begun goes on as it was."""
+        self._slots = asyncio.Semaphore(plan.concurrency)
+        self._pool = RolloutPool(concurrency=plan.concurrency)
         self._completing: set[asyncio.Task[AnnotatedGroup]] = set()
 
-    def change(self, *, agent: Agent, sampling: Sampling, search: Strategy, weighs_samples: bool) -> None:
-        """Begin the next groups by these; what has begun goes on as it was."""
-        self._context, self._search = replace(self._context, agent=agent, sampling=sampling), search
-        self._weighs_samples = weighs_samples
+    @property
+    def _context(self) -> RolloutContext:
+        plan = self.plan
+        return RolloutContext(agent=plan.agent, policy=plan.policy, sampling=plan.sampling, slots=self._slots)
 
     def begin(self, request: TaskRequest, *, step: int, number: int) -> GroupRollout:
         """Begin a group.
@@ -156,12 +179,12 @@ class GroupRunner:
             step: train steps done before the one that it is for.
             number: of the request among those of its step; seeds derive from it.
         """
-        task = self._tasks.task(request.env, request.index)
+        task = self.plan.tasks.task(request.env, request.index)
         rollout = GroupRollout(request=request, key=group_key(step, number), pool=self._pool)
 
         def begin_trees(request: TaskRequest) -> None:
             make_job, group_size = self._episode_factory(request, task, step, number), request.group_size
-            search = Chain() if request.direct else self._search
+            search = Chain() if request.direct else self.plan.search
             context = self._context
             if request.sampling is not None:
                 self._check_sampling(request, request.sampling)
@@ -171,7 +194,7 @@ class GroupRunner:
                 rollout.add(self._pool.submit(_grow_tree_fn(search, make_job(index), context, group_size)))
 
         begin_trees(request)
-        if self._annotate is not None or self._allocator is not None:
+        if self.plan.annotate is not None or self.plan.allocator is not None:
             completion = asyncio.ensure_future(self._complete(rollout, begin_trees, step=step, task=task))
             self._completing.add(completion)
             completion.add_done_callback(self._completing.discard)
@@ -189,37 +212,36 @@ class GroupRunner:
     async def _complete(
         self, rollout: GroupRollout, begin_trees: Callable[[TaskRequest], None], *, step: int, task: Task
     ) -> AnnotatedGroup:
-        """Wait for a group's trees, let the allocator extend it, and annotate it."""
-        group = await rollout.ended_trees()
-        if self._allocator is not None:
+        group, allocator, annotate = await rollout.ended_trees(), self.plan.allocator, self.plan.annotate
+        if allocator is not None:
             request, num_asked = replace(rollout.request, task=task), rollout.request.group_size
             for number in count():
-                more = self._allocator.extend(request, group, round=number, step=step)
-                left = self._max_group_size - num_asked
+                more = allocator.extend(request, group, round=number, step=step)
+                left = self.plan.rollout.max_group_size - num_asked
                 if more is None or left < 1 or rollout.is_aborted:
                     break
                 _check_extension(request, more)
                 num_asked += min(more.group_size, left)
                 begin_trees(replace(more, group_size=min(more.group_size, left)))
                 group = await rollout.ended_trees()
-            group = self._allocator.finish(request, group)
-        if self._annotate is None:
+            group = allocator.finish(request, group)
+        if annotate is None:
             return AnnotatedGroup(group, 0.0)
-        return await self._annotate.annotate(group, self._context, step=step, task=task)
+        return await annotate.annotate(group, self._context, step=step, task=task)
 
     def _check_sampling(self, request: TaskRequest, sampling: Sampling) -> None:
         """Refuse samples that the objective would take for the run's own. Raises: SettingsError."""
-        where, usual = f"request of task {request.index} of {request.env}", self._context.sampling.temperature
+        where, usual = f"request of task {request.index} of {request.env}", self.plan.sampling.temperature
         check_trainable(sampling, where=where)
-        if sampling.temperature != usual and not self._weighs_samples:
+        if sampling.temperature != usual and not self.plan.weighs_samples:
             must = f"be the run's {usual:g} without an off-policy correction"
             do = "set correction.name=tis, or objective.old_policy=rollout"
             raise SettingsError.of("sampling.temperature", must, sampling.temperature, where=where, do=do)
 
     def _episode_factory(self, request: TaskRequest, task: Task, step: int, number: int) -> EpisodeFactory:
         """Return the jobs of a group's trees by index; they share task and env seed, and sample differently."""
-        env_source = self._env_sources[request.env]
-        names = (self._seed, "step", step, number, request.env, request.index)
+        env_source = self.plan.env_sources[request.env]
+        names = (self.plan.seed, "step", step, number, request.env, request.index)
         start = request.start
         if start is not None:
             _check_start(start, task, env_source)

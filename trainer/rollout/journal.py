@@ -17,17 +17,15 @@ import re
 import warnings
 from array import array
 from collections.abc import Iterator
-from dataclasses import fields
 from pathlib import Path
-from typing import Any, Final, NamedTuple, TextIO
+from typing import Final, NamedTuple, TextIO
 
 from envgym.agents.policies.wrapped import WrappedPolicy
-from envgym.agents.protocols import FinishReason, GenerateRequest, Generation, Policy, VersionSpan
+from envgym.agents.protocols import FinishReason, GenerateRequest, Generation, Policy
 from envgym.errors import RunError, sentence
-from envgym.files import write_json
-from envgym.runs import RunDirectory, read_object
+from envgym.runs.directory import RunDirectory, read_object
+from envgym.runs.files import write_json
 from envgym.trainer.metrics.update import Metrics
-from envgym.trainer.settings import TrainSettings
 
 _FOLDER: Final = "journal"
 _OWNER: Final = "owner.json"
@@ -78,17 +76,17 @@ class TurnJournal:
         return JournaledPolicy(policy, self)
 
     def find(self, request: GenerateRequest) -> Generation | None:
-        """Return what was sampled for a request before; None: nothing. It is found once."""
-        found = self._turns.pop(_key(request), None) if self._turns else None
-        if found is not None:
+        """Return the generation that was sampled for a request before, once; None: there is none."""
+        generation = self._turns.pop(_key(request), None) if self._turns else None
+        if generation is not None:
             turns, tokens = self._reused
-            self._reused = _Reused(turns + 1, tokens + len(found.token_ids))
-        return found
+            self._reused = _Reused(turns + 1, tokens + len(generation.token_ids))
+        return generation
 
     def add(self, request: GenerateRequest, generation: Generation) -> None:
         """Note what was sampled for a request."""
         newest = max(span.policy_version for span in generation.spans)
-        line = json.dumps([_key(request).hex(), _to_json(generation)], separators=(",", ":")) + "\n"
+        line = json.dumps([_key(request).hex(), generation.to_data()], separators=(",", ":")) + "\n"
         try:
             file = self._files.get(newest)
             if file is None:
@@ -118,7 +116,7 @@ class TurnJournal:
         (self._folder / f"turns-{version:08d}.jsonl").unlink(missing_ok=True)
 
     def take_metrics(self) -> Metrics:
-        """Return what was found instead of sampled since the last call."""
+        """Return the counts of turns and tokens that were reused instead of sampled since the last call."""
         reused, self._reused = self._reused, _Reused()
         return {f"journal/{name}": float(count) for name, count in reused._asdict().items() if count}
 
@@ -128,18 +126,12 @@ class TurnJournal:
             self._files.popitem()[1].close()
 
     def _versions(self) -> list[tuple[int, Path]]:
-        found = [(_NAME.fullmatch(path.name), path) for path in self._folder.glob("turns-*.jsonl")]
-        return sorted((int(match[1]), path) for match, path in found if match)
+        matches = [(_NAME.fullmatch(path.name), path) for path in self._folder.glob("turns-*.jsonl")]
+        return sorted((int(match[1]), path) for match, path in matches if match)
 
 
-def open_journal(run: RunDirectory, settings: TrainSettings, *, version: int) -> TurnJournal | None:
-    """Return the journal of a run that goes on from a version of its weights; None: it keeps none.
-
-    Raises: RunError: it is another run's.
-    """
-    if not settings.run.journal:
-        return None
-    staleness = settings.rollout.staleness
+def open_journal(run: RunDirectory, *, staleness: int, version: int) -> TurnJournal:
+    """Open the journal of a run that goes on from a version of its weights. Raises: RunError: it is another run's."""
     return TurnJournal(run.path / _FOLDER, run=run.id, version=version, staleness=staleness)
 
 
@@ -147,15 +139,14 @@ class JournaledPolicy(WrappedPolicy):
     """A policy that is asked only for what its journal does not have."""
 
     def __init__(self, policy: Policy, journal: TurnJournal) -> None:
-        """Note in `journal` what `policy` samples."""
         super().__init__(policy)
         self._journal = journal
 
     async def generate(self, request: GenerateRequest) -> Generation:
         """Return a continuation: that of the journal, or one that is sampled now. Raises: as the policy."""
-        found = self._journal.find(request)
-        if found is not None:
-            return found
+        recorded = self._journal.find(request)
+        if recorded is not None:
+            return recorded
         generation = await self._policy.generate(request)
         if generation.finish_reason is not FinishReason.ABORT:
             self._journal.add(request, generation)
@@ -164,9 +155,9 @@ class JournaledPolicy(WrappedPolicy):
 
 def _key(request: GenerateRequest) -> bytes:
     """Return the digest of all that decides what is sampled, but for the weights."""
-    told = hashlib.sha256(repr((request.seed, request.sampling)).encode())
-    told.update(array("q", request.token_ids).tobytes())
-    return told.digest()
+    hasher = hashlib.sha256(repr((request.seed, request.sampling)).encode())
+    hasher.update(array("q", request.token_ids).tobytes())
+    return hasher.digest()
 
 
 def _read(path: Path) -> Iterator[tuple[bytes, Generation]]:
@@ -178,26 +169,7 @@ def _read(path: Path) -> Iterator[tuple[bytes, Generation]]:
     for line in data[:whole].splitlines():
         try:
             key, fields_of = json.loads(line)
-            turn = bytes.fromhex(key), _from_json(fields_of)
+            turn = bytes.fromhex(key), Generation.from_data(fields_of)
         except (ValueError, TypeError, KeyError):  # after a power failure: what it held is sampled again
             continue
         yield turn
-
-
-def _to_json(generation: Generation) -> dict[str, Any]:
-    return {field.name: getattr(generation, field.name) for field in fields(Generation)}
-
-
-def _from_json(data: dict[str, Any]) -> Generation:
-    raw, tops = data["raw_logprobs"], data["top_logprobs"]
-    return Generation(
-        **{
-            **data,
-            "token_ids": tuple(data["token_ids"]),
-            "behavior_logprobs": tuple(data["behavior_logprobs"]),
-            "raw_logprobs": None if raw is None else tuple(raw),
-            "finish_reason": FinishReason(data["finish_reason"]),
-            "version_spans": tuple(VersionSpan(*span) for span in data["version_spans"]),
-            "top_logprobs": None if tops is None else tuple(tuple(map(tuple, top)) for top in tops),
-        }
-    )

@@ -21,7 +21,6 @@ from envgym.core.trajectory import Group
 from envgym.trainer.methods.protocols import Filter, TaskRequest
 from envgym.trainer.rollout.draws import GroupDraw, load_draws, save_draws
 from envgym.trainer.rollout.groups import GroupRollout, GroupRunner, wait_for
-from envgym.trainer.sections import RolloutSettings
 
 TOO_OLD = "too old: it would train on weights that are newer by more than rollout.staleness"
 
@@ -55,7 +54,6 @@ class GroupWindow:
     """The groups that were begun and not taken, the oldest first. Checkpointed."""
 
     def __init__(self, runner: GroupRunner) -> None:
-        """Begin without a group."""
         self._runner = runner
         self._slots: list[_Slot] = []
         self._drawn: deque[GroupDraw] = deque()
@@ -75,56 +73,50 @@ class GroupWindow:
     async def take(
         self,
         step: int,
-        settings: RolloutSettings,
-        keep: Filter,
         *,
         draw: Callable[[int], Sequence[TaskRequest]],
-        steps_left: float,
-        rounds: int = 1,
         report: Callable[[Sequence[GroupRollout]], None] = lambda finished: None,
     ) -> Taken:
         """Wait until a step has its groups, or nothing is left to wait for.
 
         Args:
             step: train steps done before, which is the version of the weights.
-            settings: how many groups, and how old they may get.
-            keep: the filter.
             draw: returns the tasks of a step, of which the curriculum has some for each.
-            steps_left: this one included, for which groups are begun.
-            rounds: a step makes do with fewer groups when the filter has seen so many times its number.
             report: called with the finished groups that the step may take, whenever there may be more of them.
 
         Raises: the first error of a rollout that could not become an ending.
         """
+        plan, settings = self._runner.plan, self._runner.plan.rollout
+        steps_left = settings.staleness + 1 if plan.last is None else plan.last - step
         filtered, late = list[GroupRollout](), list[_Slot]()
         while True:
             room = min(settings.staleness + 1, steps_left) * settings.groups
             while len(self._slots) < room:  # as many as have left, and the run still needs
                 self._slots.append(self._begin_next(step, draw))
-            finished = [slot for slot in self._in_reach(settings) if slot.rollout.is_finished]
+            finished = [slot for slot in self._in_reach() if slot.rollout.is_finished]
             if too_old := [slot for slot in finished if step - slot.oldest > settings.staleness]:
                 late += too_old
                 self._remove(too_old)
                 continue
             report([slot.rollout for slot in finished])
-            kept = _kept([slot.rollout for slot in finished], keep)
-            if len(kept) < len(finished):  # and then again, with those that replace them
-                dropped = [slot for slot in finished if slot.rollout.key not in kept]
+            keys = _kept([slot.rollout for slot in finished], plan.keep_groups)
+            if len(keys) < len(finished):  # and then again, with those that replace them
+                dropped = [slot for slot in finished if slot.rollout.key not in keys]
                 filtered += [slot.rollout for slot in dropped]
                 self._remove(dropped)
                 continue
-            num_seen, wanted = len(filtered) + len(finished), settings.groups
-            has_enough = len(finished) >= wanted or num_seen >= rounds * wanted
-            if has_enough or not await self._wait(settings, len(finished)):
+            num_seen, target = len(filtered) + len(finished), settings.groups
+            has_enough = len(finished) >= target or num_seen >= plan.rounds * target
+            if has_enough or not await self._wait(len(finished)):
                 break
-        taken = finished[: settings.groups]
-        self._remove(taken)
+        slots = finished[: settings.groups]
+        self._remove(slots)
         late += [slot for slot in self._slots if step + 1 - slot.version > settings.staleness]
         self._remove(late)
         for slot in late:
             slot.rollout.abort(TOO_OLD)
         await wait_for(slot.rollout for slot in late)
-        return Taken([slot.rollout for slot in taken], filtered, [slot.rollout for slot in late])
+        return Taken([slot.rollout for slot in slots], filtered, [slot.rollout for slot in late])
 
     def save(self, folder: Path) -> None:
         """Write which groups were begun and not taken, and which come next."""
@@ -142,17 +134,18 @@ class GroupWindow:
             drawn_for = max(step, self._next_step)
             self._drawn.extend(GroupDraw(request, drawn_for, n) for n, request in enumerate(draw(drawn_for)))
             self._next_step = drawn_for + 1
-        chosen = self._drawn.popleft()
-        rollout = self._runner.begin(chosen.request, step=chosen.step, number=chosen.number)
-        return _Slot(rollout, chosen, step if chosen.version is None else chosen.version)
+        group_draw = self._drawn.popleft()
+        rollout = self._runner.begin(group_draw.request, step=group_draw.step, number=group_draw.number)
+        return _Slot(rollout, group_draw, step if group_draw.version is None else group_draw.version)
 
-    def _in_reach(self, settings: RolloutSettings) -> list[_Slot]:
+    def _in_reach(self) -> list[_Slot]:
+        settings = self._runner.plan.rollout
         ahead = settings.staleness * settings.groups
         return self._slots[: settings.groups + math.ceil(settings.window * ahead)]
 
-    async def _wait(self, settings: RolloutSettings, num_finished: int) -> bool:
+    async def _wait(self, num_finished: int) -> bool:
         """Wait until one more group in reach is finished; return whether there was one to wait for."""
-        reach = self._in_reach(settings)
+        reach = self._in_reach()
         pending = {part for slot in reach for part in slot.rollout.work if not part.done()}
         if not pending:
             return False
@@ -169,6 +162,5 @@ class GroupWindow:
 
 
 def _kept(rollouts: list[GroupRollout], keep: Filter) -> set[str]:
-    """Return the keys of the groups that the filter keeps."""
     groups: list[Group] = [rollout.group for rollout in rollouts]
     return {group.key for group in keep(groups).kept}

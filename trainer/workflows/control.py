@@ -1,29 +1,24 @@
 """Calls the controllers of a run between its steps, and puts what they change in force."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
-from envgym.agents.search.protocol import TreeStrategy
-from envgym.files import write_json
-from envgym.settings import read_value
-from envgym.trainer.build import RunContext
-from envgym.trainer.checks.changes import changed_settings, leaves
-from envgym.trainer.checks.compatibility import check_critic_stays, check_run
+from envgym.config.settings import read_value
+from envgym.runs.files import write_json
+from envgym.trainer.checks.changes import SettingsInForce
 from envgym.trainer.learner.weights import set_trained_weights, trained_weights
-from envgym.trainer.method import Method, build_method
-from envgym.trainer.methods.controllers.base import Control, ControlContext, EvaluationSummary
+from envgym.trainer.method import Method
+from envgym.trainer.methods.controllers.base import ActsAtStop, Control, ControlContext, EvaluationSummary
 from envgym.trainer.methods.protocols import Checkpointed
 from envgym.trainer.metrics.update import Metrics
 from envgym.trainer.models.reference import reset_reference
-from envgym.trainer.models.scores import check_score_models
-from envgym.trainer.rollout.collector import Collector
-from envgym.trainer.settings import TrainSettings
+from envgym.trainer.run import RunContext, open_reference, update_policy
 
 _FILE = "history.json"
+_Call = Callable[[ControlContext], Control | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,15 +47,12 @@ class RunControl:
     Its part of a checkpoint is the history of what they did.
     """
 
-    def __init__(self, settings: TrainSettings, method: Method, run: Path) -> None:
-        """Begin with the settings and the method of the run in the directory `run`."""
-        self.settings = settings
-        """In force from the next step on."""
+    def __init__(self, settings: SettingsInForce, method: Method, run: Path) -> None:
+        self._settings, self._run = settings, run
         self.reference_step = 0
         """Step after which the reference was last reset; 0: it is that of the beginning."""
-        self._run = run
         self.history: list[ControlEvent] = []
-        names = [choice.name.rpartition(":")[2] for choice in settings.controllers]
+        names = [choice.name.rpartition(":")[2] for choice in settings.now.controllers]
         labels = [name if names.count(name) == 1 else f"{name}-{place}" for place, name in enumerate(names)]
         self._controllers = list(zip(labels, method.controllers, strict=True))
 
@@ -73,66 +65,56 @@ class RunControl:
         """Return this as a part of a checkpoint; {} where there are no controllers."""
         return {"control": self} if self._controllers else {}
 
-    def after_step(
-        self,
-        context: RunContext,
-        collector: Collector,
-        step: int,
-        metrics: Metrics,
-        evaluations: Sequence[EvaluationSummary],
-    ) -> tuple[RunContext, Metrics]:
-        """Do what the controllers ask for after a step.
+    def decide(
+        self, context: RunContext, metrics: Metrics, evaluations: Sequence[EvaluationSummary], *, step: int
+    ) -> tuple[list[Control], Metrics]:
+        """Ask each controller after `step` train steps; put the changed settings in force, and extend the history.
 
-        Args:
-            context: of the run.
-            collector: of its groups.
-            step: train steps done.
-            metrics: of this step.
-            evaluations: that were made before it.
-
-        Returns: the parts of the run as they go on, and metrics of what was done, named `control/...`.
+        Returns: what they ask for, and the metrics of their own, named `control/CONTROLLER/...`.
 
         Raises: SettingsError, InvalidInput: a controller asks for what cannot be.
         """
-        before, learner = self.settings, context.learner
-        seen = ControlContext(
-            step=step, settings=before, metrics=metrics, evaluations=evaluations, weights=trained_weights(context.model)
-        )
-        controls, own_metrics = self._decide(seen)
-        changed = self.put_in_force(context, collector, before)
+        calls = [(label, controller.after_step) for label, controller in self._controllers]
+        weights, data = trained_weights(context.model), self._settings.data
+        seen = ControlContext(step=step, settings=data, metrics=metrics, evaluations=evaluations, weights=weights)
+        controls, own_metrics = self._call(calls, seen)
+        if step < self._settings.now.run.steps and any(control.stop for control in controls):
+            at_stop = [(label, item.at_stop) for label, item in self._controllers if isinstance(item, ActsAtStop)]
+            last, last_metrics = self._call(at_stop, seen)
+            controls, own_metrics = [*controls, *last], own_metrics | last_metrics
+        return controls, own_metrics
+
+    def act(self, controls: Sequence[Control], context: RunContext, *, step: int) -> Metrics:
+        """Give a run, after a step, the weights, the optimizer and the reference that controllers decided on.
+
+        Returns: metrics of what was done, named `control/...`.
+        """
         for control in controls:
             if control.weights is not None:
                 with context.policy.pause(step):
                     set_trained_weights(context.model, control.weights)
-                    learner.take_weights()
+                    context.learner.take_weights()
                 if not context.policy.shares_weights:
-                    context.update_policy(step)
+                    update_policy(context, step)
             if control.reset_optimizer:
-                learner.reset_optimizer()
+                context.learner.reset_optimizer()
         if any(control.reset_reference for control in controls):
-            reset_reference(changed.models, self._run, step)
+            reset_reference(context.models, self._run, step)
             self.reference_step = step
-        changed.open_reference()
-        return changed, own_metrics | self._metrics(step)
+        open_reference(context)
+        return self._metrics(step)
 
-    def put_in_force(self, context: RunContext, collector: Collector, before: TrainSettings) -> RunContext:
-        """Return the parts of a run that went on by `before`, by the settings that are in force."""
-        return context if before == self.settings else change_run(context, collector, before, self.settings)
-
-    def _decide(self, seen: ControlContext) -> tuple[list[Control], Metrics]:
-        """Ask each controller; change the settings, and keep what is to be done in the history."""
+    def _call(self, calls: Sequence[tuple[str, _Call]], context: ControlContext) -> tuple[list[Control], Metrics]:
         controls: list[Control] = []
         metrics: Metrics = {}
-        for label, controller in self._controllers:
-            control = controller.after_step(replace(seen, settings=self.settings))
+        for label, call in calls:
+            control = call(replace(context, settings=self._settings.data))
             if control is None:
                 continue
-            data = self.settings.model_dump(mode="json")
-            self.settings = changed_settings(self.settings, control.settings, where=f"controller {label}")
             event = ControlEvent(
-                step=seen.step,
+                step=context.step,
                 controller=label,
-                settings=leaves(control.settings, data),
+                settings=self._settings.change(control.settings, where=f"controller {label}"),
                 reset_reference=control.reset_reference,
                 reset_optimizer=control.reset_optimizer,
                 weights=control.weights is not None,
@@ -145,9 +127,9 @@ class RunControl:
         return controls, metrics
 
     def _metrics(self, step: int) -> Metrics:
-        """Return what was done after a step, and every number that was ever set, as it stands."""
+        """Return the counts of changes after a step, and every number that was ever set, as it stands."""
         now = [event for event in self.history if event.step == step]
-        data = self.settings.model_dump(mode="json")
+        data = self._settings.data
         values = {path: read_value(data, path) for event in self.history for path in event.settings}
         return {
             "control/settings": float(sum(len(event.settings) for event in now)),
@@ -158,7 +140,6 @@ class RunControl:
         }
 
     def save(self, folder: Path) -> None:
-        """Write the history."""
         events = [{field.name: getattr(event, field.name) for field in fields(event)} for event in self.history]
         write_json(folder / _FILE, {"reference_step": self.reference_step, "events": events})
 
@@ -167,46 +148,5 @@ class RunControl:
         data = json.loads((folder / _FILE).read_text())
         self.reference_step = data["reference_step"]
         for event in (ControlEvent(**event) for event in data["events"]):
-            self.settings = changed_settings(self.settings, event.settings, where=f"controller {event.controller}")
+            self._settings.change(event.settings, where=f"controller {event.controller}")
             self.history.append(event)
-
-
-def change_run(context: RunContext, collector: Collector, before: TrainSettings, after: TrainSettings) -> RunContext:
-    """Return a run's parts after a change of settings, which learner and collector follow from now on.
-
-    A method whose choice did not change stays the object that it was; one that keeps a state and gets other settings
-    goes on with its state.
-
-    Raises: SettingsError: the settings do not suit the run.
-    """
-    method = changed_method(context.method, before, after)
-    check_score_models(method.scores, context.models)
-    check_run(method.search, method.credit, method.curriculum, after, context.env_sources)
-    if isinstance(method.search, TreeStrategy):
-        method.search.check_tokenizer(context.tokenizer)
-    agent = replace(context.agent, settings=after.agent)
-    changed = replace(context, method=method, agent=agent)
-    changed.learner.optim = after.optim
-    changed.change_collector(collector, after)
-    return changed
-
-
-def changed_method(method: Method, before: TrainSettings, after: TrainSettings) -> Method:
-    """Return the method after a change of settings. Raises: SettingsError: it needs a critic, and there is none."""
-    built = build_method(after)
-    check_critic_stays(method.credit, built.credit, after)
-    kept = {
-        field.name: getattr(method, field.name)
-        for field in fields(Method)
-        if field.name in TrainSettings.model_fields
-        and field.name != "objective"
-        and getattr(before, field.name) == getattr(after, field.name)
-    }
-    changed, parts = replace(built, **kept), method.checkpointed_parts()
-    for name, new in changed.checkpointed_parts().items():
-        old = parts.get(name)
-        if old is not None and old is not new and type(old) is type(new):
-            with TemporaryDirectory() as folder:
-                old.save(Path(folder))
-                new.load(Path(folder))
-    return changed

@@ -15,19 +15,19 @@ from transformers import PreTrainedTokenizerBase
 from envgym.agents.models.loading import prepare_device
 from envgym.agents.policies.backends import autocast_dtype
 from envgym.agents.search.scorers import SearchObservation
+from envgym.config.plugins import Choice
 from envgym.errors import InvalidInput, RunError, sentence
-from envgym.runs import RunDirectory
+from envgym.runs.directory import RunDirectory
 from envgym.trainer.batch.rows import TrainRow, scored_row
-from envgym.trainer.catalog import CREDIT
 from envgym.trainer.learner.checkpoint import load_critic, part_folder, require_checkpoint
 from envgym.trainer.learner.critic import Critic
 from envgym.trainer.learner.forward import ForwardPass
+from envgym.trainer.learner.settings import CriticSettings
 from envgym.trainer.methods.annotators.base import Model
-from envgym.trainer.methods.protocols import CriticCredit
+from envgym.trainer.methods.protocols import CREDIT, CriticCredit
 from envgym.trainer.models.base import ModelContext
 from envgym.trainer.models.policy_model import load_model
-from envgym.trainer.sections import CriticSettings
-from envgym.trainer.settings import TrainSettings, settings_of_run
+from envgym.trainer.settings import settings_of_run
 
 _KEPT = 4
 """Critics that are held in memory at a time."""
@@ -104,8 +104,8 @@ class CriticValue:
 
     def _rows(self, token_ids: Sequence[tuple[int, ...]], is_over: Sequence[bool]) -> list[TrainRow]:
         """Return each prefix with the place of its value last: it is said before a token, whichever that is."""
-        shown = [ids if over else (*ids, 0) for ids, over in zip(token_ids, is_over, strict=True)]
-        rows = [scored_row(ids, first=len(ids) - 1) for ids in shown]
+        prefixes = [ids if over else (*ids, 0) for ids, over in zip(token_ids, is_over, strict=True)]
+        rows = [scored_row(ids, first=len(ids) - 1) for ids in prefixes]
         longest = max(map(len, rows), default=0)
         if self._max_positions is not None and longest > self._max_positions:
             do = "lower agent.max_context_tokens, or train the critic on a model with more positions"
@@ -167,23 +167,22 @@ class CriticModel(Model):
 @lru_cache(maxsize=_KEPT)
 def _read(run: Path, checkpoint: Path) -> CriticValue:
     settings = settings_of_run(RunDirectory.open(run), "credit")
-    _check_credit(settings, run)
+    _check_credit(settings.credit, run)
     device = prepare_device(settings.engine.device, None)
-    chosen, of_model, folder = settings.critic or CriticSettings(), settings.model, checkpoint
-    if chosen.model is not None:
-        of_model, folder = of_model.model_copy(update={"lora": None}), part_folder(checkpoint, f"model_{chosen.model}")
+    section, of_model, folder = settings.critic or CriticSettings(), settings.model, checkpoint
+    if section.model is not None:
+        of_model, folder = of_model.model_copy(update={"lora": None}), part_folder(checkpoint, f"model_{section.model}")
     model, tokenizer = load_model(of_model, device, folder)
-    value = Critic(model, chosen, settings.optim, device=device)
+    value = Critic(model, section, settings.optim, device=device)
     load_critic(folder, value)
     forward = ForwardPass(model, settings.optim, device=device, autocast=autocast_dtype(settings.model))
     config = model.config.get_text_config()
     return CriticValue(forward, value, tokenizer, max_positions=getattr(config, "max_position_embeddings", None))
 
 
-def _check_credit(settings: TrainSettings, run: Path) -> None:
+def _check_credit(choice: Choice, run: Path) -> None:
     """See that the run trained a critic, also on what the end of an episode looks like. Raises: RunError."""
-    name = settings.credit.name
-    credit = CREDIT.build(settings.credit)
+    name, credit = choice.name, CREDIT.build(choice)
     do = "train one with credit.name=gae_token or gae_bilevel"
     if not isinstance(credit, CriticCredit):
         raise RunError(sentence("run", "have trained a critic", f"credit {name}", where=str(run), do=do))

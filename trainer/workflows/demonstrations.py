@@ -6,26 +6,27 @@ An oracle's episodes run through the same agent loop, so rows, masks and templat
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Final, NamedTuple, Protocol, runtime_checkable
 
 from envgym.agents.loop.agent import Agent, AgentSettings, OnLength
 from envgym.agents.rollout.driver import run_oracle_episode
 from envgym.agents.rollout.episode import EpisodeJob
+from envgym.config.plugins import PluginKind
 from envgym.core.messages import Action, Observation
 from envgym.core.segments import Origin, Segment
 from envgym.core.trajectory import Group, Trajectory, Turn, trajectories
 from envgym.core.tree import Annotation, Edge, Node, Source, Tree
-from envgym.core.turns import Ending, Scored, TurnOutcome
-from envgym.episodes import trees_of
+from envgym.core.turns import Ending, Scored, TurnOutcome, is_success
 from envgym.errors import SettingsError, sentence
+from envgym.runs.episodes import trees_of
 from envgym.seeds import derive_seed
-from envgym.trainer.catalog import DEMONSTRATIONS
 from envgym.trainer.env_source import EnvSource, TaskPool
 from envgym.trainer.methods.annotators.process_reward import turn_prefixes
 from envgym.trainer.methods.protocols import Curriculum, CurriculumContext
 from envgym.trainer.methods.replay.recorded import check_vocabulary, open_recorded, train_trees
-from envgym.trainer.sections import SftSettings
+from envgym.trainer.tables import KINDS
 from envgym.trainer.workflows.critic_value import critic
+from envgym.trainer.workflows.settings import SftSettings
 
 _log = logging.getLogger(__name__)
 
@@ -55,6 +56,8 @@ class DemonstrationRequest:
     curriculum: Curriculum
     on_progress: Callable[[str, int, int], None]
     """Called with (phase, done, total)."""
+    is_sample: bool = False
+    """Whether the first `num_episodes` are enough, also of a source that reads all that it has."""
 
     def jobs(self, *, tasks_seed: int) -> list[EpisodeJob]:
         """Return episodes to play on train tasks, dealt over the mixture as the curriculum deals them."""
@@ -86,6 +89,9 @@ class DemonstrationSource(Protocol):
     def check_agent(self, agent: Agent) -> None:
         """Refuse an agent that cannot learn from them. Raises: SettingsError. Default: any can."""
         return
+
+
+DEMONSTRATIONS: Final[PluginKind[DemonstrationSource]] = KINDS["demonstrations"]
 
 
 class OracleDemonstrations(DemonstrationSource):
@@ -120,13 +126,13 @@ class RecordedDemonstrations(DemonstrationSource):
     async def __call__(self, request: DemonstrationRequest) -> Demonstrations:
         """Read the episodes. Raises: RunError: a value is asked for, and the run has no critic."""
         episodes = [episode for tree in train_trees(self._run) for episode in trajectories(tree)]
-        found = _successes(episodes, request.success_at)
+        demonstrations = _successes(episodes, request.success_at)
         if self._min_value is None:
-            return found
-        prefixes = [turn_prefixes(episode)[-1].token_ids for episode in found.imitated]
+            return demonstrations
+        prefixes = [turn_prefixes(episode)[-1].token_ids for episode in demonstrations.imitated]
         values = critic(str(self._run.path)).compute_values(prefixes, [True] * len(prefixes))
-        kept = [episode for episode, value in zip(found.imitated, values, strict=True) if value >= self._min_value]
-        return found._replace(imitated=kept)
+        imitated = [item for item, v in zip(demonstrations.imitated, values, strict=True) if v >= self._min_value]
+        return demonstrations._replace(imitated=imitated)
 
     def check_agent(self, agent: Agent) -> None:
         """See that recorded ids are to this model the tokens that they were. Raises: SettingsError: they are not."""
@@ -181,11 +187,11 @@ class RewrittenDemonstrations(StepDemonstrations):
         assert self._agent is not None, "a run checks its agent first"
         action = Action(item.verdict)
         ids = self._agent.renderer.encode_action(action)
-        said = Segment(
+        segment = Segment(
             origin=Origin.POLICY, token_ids=tuple(ids), behavior_logprobs=(0.0,) * len(ids), policy_version=0
         )
         outcome = TurnOutcome(action=action, observation=Observation(), reward=Scored(value=1.0))
-        turn = Node(parent=0, edge=Edge(segments=(said,), ends_turn=True), outcome=outcome, ending=Ending.TERMINATED)
+        turn = Node(parent=0, edge=Edge(segments=(segment,), ends_turn=True), outcome=outcome, ending=Ending.TERMINATED)
         nodes = (replace(tree.nodes[0], stats=None), turn)
         id = f"{tree.id}/{item.node}/{self.annotation}"
         written = replace(
@@ -199,23 +205,23 @@ def demonstration_sources(sft: SftSettings | None) -> list[DemonstrationSource]:
     return [] if sft is None else [DEMONSTRATIONS.build(phase.source) for phase in sft.phases]
 
 
-def check_lengths(found: Demonstrations, agent: AgentSettings, *, where: str) -> None:
+def check_lengths(demonstrations: Demonstrations, agent: AgentSettings, *, where: str) -> None:
     """Warn where the agent's limits are too low for some demonstrations: the policy could not do what it learns.
 
     Raises: SettingsError: they are too low for all. A turn that is closed at its limit reaches the env all the same, so
         turns are refused with `on_length: truncate` alone.
     """
-    turns = [max(map(_num_sampled, episode.turns), default=0) for episode in found.imitated]
+    turns = [max(map(_num_sampled, episode.turns), default=0) for episode in demonstrations.imitated]
     is_closed = agent.on_length is OnLength.CLOSE  # then no token is needed that ends the turn
     if num_long := sum(length > agent.max_turn_tokens + is_closed for length in turns):
         got = f"{agent.max_turn_tokens} where {num_long} of {len(turns)} have turns of up to {max(turns)} tokens"
         must, do = "hold the turns of the demonstrations", f"set it to {max(turns)}"
         text = sentence("agent.max_turn_tokens", must, got, where=where, do=do)
         _warn_or_refuse(text, refuses=num_long == len(turns) and not is_closed)
-    rows = [max(map(len, episode.rows)) for episode in found.imitated]
-    too_long = sum(length > agent.max_context_tokens for length in rows) + found.num_truncated
+    rows = [max(map(len, episode.rows)) for episode in demonstrations.imitated]
+    too_long = sum(length > agent.max_context_tokens for length in rows) + demonstrations.num_truncated
     if too_long:
-        num_episodes = len(rows) + found.num_truncated
+        num_episodes = len(rows) + demonstrations.num_truncated
         got = f"{agent.max_context_tokens} where {too_long} of {num_episodes} do not fit"
         do = "raise it, or lower agent.max_turn_tokens, for which room is kept free"
         text = sentence("agent.max_context_tokens", "hold the demonstrations", got, where=where, do=do)
@@ -233,10 +239,5 @@ def _warn_or_refuse(text: str, *, refuses: bool) -> None:
     _log.warning("%s", text)
 
 
-def is_success(episode: Trajectory, success_at: float) -> bool:
-    """Return whether an episode is valid and its reward at least `success_at`."""
-    return isinstance(episode.reward, Scored) and episode.reward.value >= success_at
-
-
 def _successes(episodes: list[Trajectory], success_at: float) -> Demonstrations:
-    return Demonstrations(len(episodes), [episode for episode in episodes if is_success(episode, success_at)])
+    return Demonstrations(len(episodes), [episode for episode in episodes if is_success(episode.reward, success_at)])

@@ -1,25 +1,33 @@
-"""A dry run: build everything, collect one step's groups, measure one micro-batch. Nothing is written.
+"""A dry run: build everything, save once, collect one step's groups, measure one micro-batch. No file is left behind.
 
 No weight changes, so what is collected is what the model does before any warm start.
 """
 
+import os
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from envgym.core.trajectory import Group, Row, Trajectory
 from envgym.core.tree import Tree
-from envgym.event_loop import run_coroutine
+from envgym.runtime.event_loop import run_coroutine
 from envgym.trainer.batch.rows import TrainRow
-from envgym.trainer.build import RunContext, build_run_context
+from envgym.trainer.learner.checkpoint import TrainState, save_checkpoint
+from envgym.trainer.learner.learner import Learner
 from envgym.trainer.learner.memory import StateMemory, measure_memory, state_memory
-from envgym.trainer.learner.train_step import needs_old_logprobs_pass
+from envgym.trainer.learner.objective import Objective
+from envgym.trainer.learner.train_step import StepInputs, needs_old_logprobs_pass
 from envgym.trainer.methods.credit.outcome import episode_rewards
 from envgym.trainer.methods.protocols import CriticCredit, FilterResult
-from envgym.trainer.sections import RolloutSettings
-from envgym.trainer.settings import TrainSettings
+from envgym.trainer.rollout.collector import Collector
+from envgym.trainer.rollout.groups import CollectPlan
+from envgym.trainer.rollout.settings import RolloutSettings
+from envgym.trainer.run import RunContext, credit_groups
 from envgym.trainer.workflows.demonstrations import demonstration_sources
+from envgym.trainer.workflows.settings import SftSettings
 from envgym.trainer.workflows.sft import likelihood_rows, play_demonstrations
 
 _NUM_DEMONSTRATIONS = 16
@@ -78,7 +86,6 @@ class StepCost:
         return self.collect_s + self.learn_s
 
     def to_json(self) -> dict[str, object]:
-        """Return the numbers as plain JSON types."""
         return {
             "memory_bytes": {**asdict(self.state), "activations": self.activations, "total": self.memory},
             "micro_batches": self.num_micro_batches,
@@ -92,15 +99,20 @@ class DryRun:
     """What a dry run found."""
 
     batch: Batch
-    shown: tuple[BatchRow, ...]
+    rows: tuple[BatchRow, ...]
     """What was measured: the batch's rows, or those of the dropped groups where the filter dropped all."""
     cost: StepCost | None
     """None where no episode gave a row to measure."""
     demonstrations: tuple[BatchRow, ...]
     """The first row of each phase of the warm start; empty without an `sft` section."""
+    steps: int
+    """Train steps of the run."""
+    is_noise: bool
+    """Whether random weights sampled the batch."""
+    has_warm_start: bool
 
     def counts(self) -> dict[str, object]:
-        """Return what was collected, in numbers."""
+        """Return the counts of the collected groups, episodes and rows."""
         groups, rows = self.batch.groups, self.batch.train_rows
         num_episodes = sum(len(group.trajectories) for group in groups)
         rewards = [reward for group in groups for reward in episode_rewards(group)]
@@ -116,88 +128,144 @@ class DryRun:
         }
 
     def to_json(self) -> dict[str, object]:
-        """Return counts and costs as plain JSON types."""
         return self.counts() | (self.cost.to_json() if self.cost is not None else {})
 
 
-def dry_run(settings: TrainSettings, *, on_finished: Callable[[Tree], None] | None = None) -> DryRun:
-    """Collect the first step's groups and measure what training on them takes.
+def dry_run(
+    context: RunContext,
+    plan: CollectPlan,
+    sft: SftSettings | None,
+    *,
+    on_finished: Callable[[Tree], None] | None = None,
+) -> DryRun:
+    """Save a checkpoint, collect the first step's groups, and measure what training on them takes.
 
-    Raises: SettingsError, UnknownName: as `train`.
+    Raises: SettingsError: as `train`. RunError: a checkpoint cannot be saved.
     """
-    context = build_run_context(settings)
-    demonstrations = _demonstrations(context, settings)
+    try_saving(context)
+    demonstrations = _demonstrations(context, sft)
     started = time.perf_counter()
-    batch = collect_batch(context, settings, on_finished=on_finished)
+    batch = collect_batch(context, plan, on_finished=on_finished)
     seconds = time.perf_counter() - started
-    shown = batch.rows or _batch_rows(context, batch.groups)
-    cost = _measure(context, settings, [row.train for row in shown], collect_s=seconds) if shown else None
-    return DryRun(batch=batch, shown=shown, cost=cost, demonstrations=demonstrations)
+    rows = batch.rows or _batch_rows(context, [context.method.shaping(group) for group in batch.groups])
+    cost = _measure(context, [row.train for row in rows], collect_s=seconds) if rows else None
+    return DryRun(
+        batch=batch,
+        rows=rows,
+        cost=cost,
+        demonstrations=demonstrations,
+        steps=context.run.steps,
+        is_noise=context.model_settings.name == "tiny",
+        has_warm_start=sft is not None,
+    )
 
 
-def _demonstrations(context: RunContext, settings: TrainSettings) -> tuple[BatchRow, ...]:
+def try_saving(context: RunContext) -> None:
+    """Save a checkpoint on the file system of a run, and delete it: a run must not fail at its first save.
+
+    Raises: RunError: what cannot be saved, and why.
+    """
+    with TemporaryDirectory(prefix=".dry-run-", dir=_writable_parent(context.run.path)) as folder:
+        save_checkpoint(
+            Path(folder),
+            state=TrainState(step=0, stats={}),
+            model=context.model,
+            tokenizer=context.tokenizer,
+            learner=context.learner,
+            keep=1,
+            parts=context.method.checkpointed_parts(),
+        )
+
+
+def _writable_parent(place: Path) -> Path | None:
+    """Return the nearest folder above a run that exists; None, the system's own, if nothing can be written there."""
+    parent = next(folder for folder in place.absolute().parents if folder.is_dir())
+    return parent if os.access(parent, os.W_OK) else None
+
+
+def _demonstrations(context: RunContext, sft: SftSettings | None) -> tuple[BatchRow, ...]:
     """Return the first row of each phase of the warm start; a phase without a demonstration has none."""
     rows = []
-    phases = [] if settings.sft is None else settings.sft.phases
-    for phase, source in zip(phases, demonstration_sources(settings.sft), strict=True):
+    phases = [] if sft is None else sft.phases
+    for phase, source in zip(phases, demonstration_sources(sft), strict=True):
         num_episodes = min(phase.episodes, _NUM_DEMONSTRATIONS)
-        given = run_coroutine(play_demonstrations(context, settings, source, num_episodes, lambda *_: None))
-        for episode in given.imitated[:1]:
+        source.check_agent(context.agent)
+        playing = play_demonstrations(context, source, num_episodes, lambda *_: None, is_sample=True)
+        demonstrations = run_coroutine(playing)
+        for episode in demonstrations.imitated[:1]:
             trained = next(row for row in episode.rows if any(row.loss_mask))
             rows.append(BatchRow(episode=episode, row=trained, train=likelihood_rows(episode)[0]))
     return tuple(rows)
 
 
 def collect_batch(
-    context: RunContext, settings: TrainSettings, *, on_finished: Callable[[Tree], None] | None = None
+    context: RunContext, plan: CollectPlan, *, on_finished: Callable[[Tree], None] | None = None
 ) -> Batch:
     """Collect the first step's groups, filter them, and build the rows with their advantages."""
-    groups = run_coroutine(collect_first_step(context, settings, on_finished=on_finished))
-    filtered = context.method.filter(groups)
+    groups = run_coroutine(collect_first_step(plan, on_finished=on_finished))
+    filtered = context.method.keep_groups(groups)
     return Batch(groups=tuple(groups), filtered=filtered, rows=_batch_rows(context, filtered.kept))
 
 
-async def collect_first_step(
-    context: RunContext, settings: TrainSettings, *, on_finished: Callable[[Tree], None] | None = None
-) -> list[Group]:
+async def collect_first_step(plan: CollectPlan, *, on_finished: Callable[[Tree], None] | None = None) -> list[Group]:
     """Return the groups of the first step, whatever the age that samples may have in training."""
-    rollout = RolloutSettings(groups=settings.rollout.groups, group_size=settings.rollout.group_size)
-    async with context.make_collector(settings, rollout=rollout) as collector:
+    rollout = RolloutSettings(groups=plan.rollout.groups, group_size=plan.rollout.group_size)
+    async with Collector(replace(plan, rollout=rollout)) as collector:
         return (await collector.take(0, stats={}, on_finished=on_finished)).groups
 
 
 def _batch_rows(context: RunContext, groups: Sequence[Group]) -> tuple[BatchRow, ...]:
-    """Return the rows of some groups beside the episodes that they come from."""
-    credits, batch = context.build_batch(groups)
+    credits, batch = credit_groups(context, groups)
     sources = [(credit.trajectory, row) for credit in credits for row in credit.trajectory.rows if any(row.loss_mask)]
     return tuple(
         BatchRow(episode=episode, row=row, train=train) for (episode, row), train in zip(sources, batch, strict=True)
     )
 
 
-def _measure(context: RunContext, settings: TrainSettings, rows: list[TrainRow], *, collect_s: float) -> StepCost:
+def backward_largest_micro_batch(learner: Learner, rows: Sequence[TrainRow], objective: Objective) -> int:
+    """Accumulate the gradient of the micro-batch that needs the most memory; return its number of tokens.
+
+    Nothing is updated. The caller drops the gradient (`zero_grad`) or reads it.
+    """
+    inputs = StepInputs.compute(
+        rows,
+        objective,
+        forward=learner.forward,
+        critic=learner.critic,
+        reference=learner.reference,
+        num_minibatches=learner.optim.minibatches if objective.is_coupled else None,
+        step=0,
+    )
+    all_rows = range(len(inputs.rows))
+    batch = max(learner.micro_batches(inputs.rows, all_rows), key=lambda batch: batch.num_tokens)
+    with learner.forward.layers():
+        inputs.loss_fn(all_rows)(batch).backward()
+    return batch.num_tokens
+
+
+def _measure(context: RunContext, rows: list[TrainRow], *, collect_s: float) -> StepCost:
     """Run forward and backward of the largest micro-batch twice: for its memory, and warm for its time."""
-    learner, objective = context.learner, context.method.objective.without_reference
-    has_reference = bool(settings.objective.kl_coef)
+    learner, optim, objective = context.learner, context.learner.optim, context.method.objective.without_reference
+    has_reference = bool(context.method.objective.settings.kl_coef)
     state = state_memory(context.model, reference=has_reference)
     with measure_memory(context.device) as use:
-        learner.backward_largest_micro_batch(rows, objective)
-    if settings.optim.compile_layers:
-        learner.backward_largest_micro_batch(rows, objective)  # compiles
+        backward_largest_micro_batch(learner, rows, objective)
+    if optim.compile_layers:
+        backward_largest_micro_batch(learner, rows, objective)  # compiles
     started = time.perf_counter()
-    tokens = learner.backward_largest_micro_batch(rows, objective)
+    tokens = backward_largest_micro_batch(learner, rows, objective)
     seconds = time.perf_counter() - started
     learner.zero_grad()
     batches = learner.micro_batches(rows, range(len(rows)))
     computed = sum(batch.num_tokens for batch in batches)
-    has_old = needs_old_logprobs_pass(settings.optim, objective)
-    references = has_reference * (1 if has_old else settings.optim.epochs)
-    passes = settings.optim.epochs + (has_old + references) * _FORWARD_SHARE + _critic_passes(context)
-    held = state
+    has_old = needs_old_logprobs_pass(optim, objective)
+    references = has_reference * (1 if has_old else optim.epochs)
+    passes = optim.epochs + (has_old + references) * _FORWARD_SHARE + _critic_passes(context)
+    memory = state
     if context.critic is not None:
-        held += state_memory(context.critic.learner.model, reference=False)
+        memory += state_memory(context.critic.learner.model, reference=False)
     return StepCost(
-        state=held,
+        state=memory,
         activations=max(use.peak - state.gradients, 0),
         num_micro_batches=len(batches),
         computed_tokens=computed,

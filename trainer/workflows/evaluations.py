@@ -5,15 +5,15 @@ from collections.abc import Sequence
 from envgym.agents.evaluation.metrics.base import build_metrics
 from envgym.agents.evaluation.play import SPLIT_LABELS, EvalPlan, EvalRecord, evaluate, token_player
 from envgym.agents.evaluation.run import write_evaluation
-from envgym.event_loop import Runner
+from envgym.agents.settings import EvaluationSettings
 from envgym.report.from_run import evaluation_data
-from envgym.runs import RunDirectory
+from envgym.runs.directory import RunDirectory
+from envgym.runtime.event_loop import Runner
 from envgym.seeds import derive_seed
-from envgym.trainer.build import RunContext
 from envgym.trainer.methods.controllers.base import EvaluationSummary
 from envgym.trainer.metrics.callbacks import Callback, EpisodeCounter
 from envgym.trainer.metrics.update import Metrics
-from envgym.trainer.settings import TrainSettings
+from envgym.trainer.run import RunContext
 
 DURING = "during"
 """Label of the evaluations in between, on the first tasks."""
@@ -22,17 +22,27 @@ DURING = "during"
 class Evaluations:
     """Evaluates one run's policy on held-out tasks and records the results in the run's directory."""
 
-    def __init__(self, settings: TrainSettings, run: RunDirectory, context: RunContext, callbacks: Callback) -> None:
+    def __init__(
+        self,
+        settings: EvaluationSettings,
+        run: RunDirectory,
+        context: RunContext,
+        callbacks: Callback,
+        *,
+        concurrency: int,
+        seed: int,
+    ) -> None:
         """Join the parts; nothing runs yet."""
         self._settings, self._run, self._context, self._callbacks = settings, run, context, callbacks
-        self._metrics = build_metrics(settings.evaluation.metrics, success_at=settings.evaluation.success_at)
+        self._seed = derive_seed(seed, "evaluation")
+        self._metrics = build_metrics(settings.metrics, success_at=settings.success_at)
         self._summaries: list[EvaluationSummary] | None = None
         self._player = token_player(
             context.agent,
             context.policy,
             context.evaluation_search,
-            settings.evaluation,
-            concurrency=settings.engine.concurrency,
+            settings,
+            concurrency=concurrency,
         )
 
     @property
@@ -50,11 +60,11 @@ class Evaluations:
 
     def run_full(self, runner: Runner, *, step: int) -> None:
         """Evaluate on all tasks after `step` train steps, unless that is recorded already."""
-        self._run_missing(runner, SPLIT_LABELS[self._settings.evaluation.split], step)
+        self._run_missing(runner, SPLIT_LABELS[self._settings.split], step)
 
     def is_due(self, step: int) -> bool:
         """Return whether the settings ask for an evaluation in between after `step` train steps."""
-        every = self._settings.evaluation.every
+        every = self._settings.every
         return bool(every and step and step % every == 0)
 
     def run_in_between(self, runner: Runner, *, step: int) -> None:
@@ -76,7 +86,7 @@ class Evaluations:
 
     def _plans(self, label: str) -> Sequence[EvalPlan]:
         """Return one plan per env; the tasks of an evaluation in between are the first of the others'."""
-        evaluation, env_sources = self._settings.evaluation, self._context.env_sources.values()
+        evaluation, env_sources = self._settings, self._context.env_sources.values()
         num_tasks = min(evaluation.tasks_during, evaluation.tasks) if label == DURING else evaluation.tasks
         return [
             EvalPlan(
@@ -84,7 +94,7 @@ class Evaluations:
                 make_env=env_source.make,
                 tasks=env_source.held_out[:num_tasks],
                 settings=evaluation,
-                seed=derive_seed(self._settings.run.seed, "evaluation"),
+                seed=self._seed,
                 label=label if len(env_sources) == 1 else f"{label} {env_source.label}",
                 selection=self._context.evaluation_search.selection,
                 metrics=self._metrics,

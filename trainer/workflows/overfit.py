@@ -10,13 +10,15 @@ from dataclasses import dataclass
 import torch
 
 from envgym.errors import SettingsError, sentence
-from envgym.event_loop import run_coroutine
-from envgym.progress import OnProgress
+from envgym.runtime.event_loop import run_coroutine
+from envgym.runtime.progress import OnProgress
 from envgym.trainer.batch.rows import TrainRow
-from envgym.trainer.build import build_run_context
 from envgym.trainer.learner.learner import Learner
-from envgym.trainer.settings import TrainSettings
+from envgym.trainer.rollout.groups import CollectPlan
+from envgym.trainer.run import RunContext, update_policy
+from envgym.trainer.workflows.demonstrations import demonstration_sources
 from envgym.trainer.workflows.dry_run import collect_batch
+from envgym.trainer.workflows.settings import SftSettings
 from envgym.trainer.workflows.sft import warm_start
 
 
@@ -39,28 +41,33 @@ class OverfitPoint:
 
 
 def overfit(
-    settings: TrainSettings,
+    context: RunContext,
+    plan: CollectPlan,
     updates: int,
     *,
+    sft: SftSettings | None,
     on_point: Callable[[OverfitPoint], None],
     on_progress: OnProgress,
 ) -> list[OverfitPoint]:
-    """Warm-start as the settings say, collect one batch, and train `updates` times on all of it at a constant rate.
+    """Warm-start as `sft` says, collect one batch, and train `updates` times on all of it at a constant rate.
 
     There is no reference model, and nothing is written.
 
     Raises: SettingsError: no row of the batch has an advantage other than 0.
     """
-    context = build_run_context(settings)
-    if settings.sft is not None:
-        run_coroutine(warm_start(context, settings, settings.sft, on_progress=on_progress))
-        context.update_policy(0)
-    rows = collect_batch(context, settings).train_rows
+    if sft is not None:
+        sources = demonstration_sources(sft)
+        for source in sources:
+            source.check_agent(context.agent)
+        run_coroutine(warm_start(context, sft, sources, plan, on_progress=on_progress))
+        update_policy(context, 0)
+    rows = collect_batch(context, plan).train_rows
     if not any(advantage for row in rows for advantage in row.advantages):
         got = f"none among {len(rows)} rows"
         do = "raise rollout.groups, or warm-start with an sft section until some episodes succeed"
         raise SettingsError(sentence("batch", "hold advantages other than 0", got, where="--overfit-one-batch", do=do))
-    optim = settings.optim.model_copy(update={"warmup_steps": 0, "decay": "constant", "minibatches": 1, "epochs": 1})
+    constant_rate = {"warmup_steps": 0, "decay": "constant", "minibatches": 1, "epochs": 1}
+    optim = context.learner.optim.model_copy(update=constant_rate)
     learner = Learner(
         context.model,
         optim=optim,
@@ -84,7 +91,6 @@ def overfit(
 def _point(
     update: int, seen: dict[str, float], rows: Sequence[TrainRow], logprobs: Sequence[Sequence[float]]
 ) -> OverfitPoint:
-    """Read one row of the table off the scores of the batch."""
     tokens = [
         (advantage, now, now - then)
         for row, scored in zip(rows, logprobs, strict=True)

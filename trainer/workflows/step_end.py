@@ -4,9 +4,9 @@ from collections.abc import Iterable, Sequence
 
 from envgym.agents.evaluation.play import check_prompts
 from envgym.core.trajectory import Group
-from envgym.episodes import dropped_trees, episode_rows
-from envgym.process_log import Ids, about, log_event
-from envgym.runs import RunDirectory
+from envgym.runs.directory import RunDirectory
+from envgym.runs.episodes import dropped_trees, episode_rows
+from envgym.runtime.processes.log import Ids, about, log_event
 from envgym.trainer.batch.build import TrainingBatch
 from envgym.trainer.batch.scores import token_scores_of
 from envgym.trainer.checks.preflight import check_annotations, check_invalid
@@ -15,20 +15,22 @@ from envgym.trainer.method import Method
 from envgym.trainer.methods.protocols import (
     FilterResult,
     ObservingCurriculum,
-    ObservingFilter,
     StepOutcome,
     TrajectoryCredit,
 )
+from envgym.trainer.methods.shaping.none import NoShaping
 from envgym.trainer.metrics.rollout import (
     age_metrics,
     check_context_rewrites,
     filter_metrics,
     row_metrics,
     sampled_metrics,
+    trained_reward_metrics,
 )
 from envgym.trainer.metrics.update import Metrics
 from envgym.trainer.rollout.collector import Collected
-from envgym.trainer.settings import TrainSettings
+from envgym.trainer.run import RunContext
+from envgym.trainer.settings import CanarySettings, TrainRunSettings
 
 
 def observe_step(
@@ -36,10 +38,8 @@ def observe_step(
 ) -> Metrics:
     """Tell the log and the methods that observe what became of a step's groups; return what the curriculum measures."""
     _log_groups(filtered, step=step)
-    curriculum, keep_groups = method.curriculum, method.filter
-    requests, groups = collected.requests, collected.groups
-    if isinstance(keep_groups, ObservingFilter):
-        keep_groups.observe(groups, step=step)
+    curriculum, requests, groups = method.curriculum, collected.requests, collected.groups
+    method.observe_filtered(groups, step=step)
     if not isinstance(curriculum, ObservingCurriculum):
         return {}
     observed = curriculum.observe(StepOutcome(step=step, requests=requests, groups=groups, credits=credits))
@@ -47,7 +47,6 @@ def observe_step(
 
 
 def _log_groups(filtered: FilterResult, *, step: int) -> None:
-    """Log of every group whether the step trained on it, or why not."""
     for group, reason in (*((group, None) for group in filtered.kept), *filtered.dropped):
         num_episodes = sum(len(tree.leaves) for tree in group.trees)
         with about(Ids(group.key)):
@@ -74,8 +73,7 @@ def write_step(
 
 
 def step_metrics(
-    settings: TrainSettings,
-    method: Method,
+    context: RunContext,
     collected: Collected,
     filtered: FilterResult,
     batch: TrainingBatch,
@@ -83,16 +81,18 @@ def step_metrics(
     *,
     step: int,
 ) -> Metrics:
-    """Return what is measured of a step's episodes, groups, rows and updates."""
+    """The metrics of a step's episodes, groups, rows and updates."""
+    method = context.method
     sampled = sampled_metrics(
         collected.groups,
-        [request.env for request in collected.requests] if len(settings.envs) > 1 else None,
-        success_at=settings.evaluation.success_at,
+        [request.env for request in collected.requests] if len(context.env_sources) > 1 else None,
+        success_at=method.success_at,
         metrics=method.metrics,
     )
     return {
         **sampled,
         **collected.metrics,
+        **({} if isinstance(method.shaping, NoShaping) else trained_reward_metrics(filtered.kept)),
         **age_metrics(filtered.kept, step=step),
         **filter_metrics(filtered),
         **row_metrics(filtered, batch.credits, rejected=learned.get("logprob_gap/rejected_rows", 0.0)),
@@ -101,10 +101,10 @@ def step_metrics(
     }
 
 
-def check_groups(groups: Sequence[Group], settings: TrainSettings, *, step: int) -> None:
+def check_groups(groups: Sequence[Group], run: TrainRunSettings, canary: CanarySettings, *, step: int) -> None:
     """See that a step's episodes can train. Raises: RunError: too many are invalid, or a context was rewritten."""
-    check_invalid(groups, limit=settings.run.max_invalid_rate, step=step)
+    check_invalid(groups, limit=run.max_invalid_rate, step=step)
     check_prompts([tree for group in groups for tree in group.trees], where=f"step {step}")
-    check_annotations(groups, limit=settings.run.max_invalid_rate, step=step)
-    if settings.canary.on_rewrite == "fail":
+    check_annotations(groups, limit=run.max_invalid_rate, step=step)
+    if canary.on_rewrite == "fail":
         check_context_rewrites(groups, step=step)

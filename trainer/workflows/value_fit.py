@@ -8,23 +8,21 @@ import random
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import torch
 
 from envgym.core.trajectory import Group
 from envgym.core.tree import Tree
-from envgym.episodes import episode_rows
 from envgym.errors import SettingsError, sentence
-from envgym.event_loop import run_coroutine
-from envgym.files import sole_writer
-from envgym.runs import RunDirectory, check_new
+from envgym.runs.directory import RunDirectory
+from envgym.runs.episodes import episode_rows
+from envgym.runs.files import sole_writer
+from envgym.runtime.event_loop import run_coroutine
 from envgym.seeds import derive_seed
-from envgym.settings import apply_overrides, build_settings, places
 from envgym.trainer.batch.build import build_batch
 from envgym.trainer.batch.rows import TrainRow
 from envgym.trainer.batch.scores import ComputeScores
-from envgym.trainer.build import RunContext, build_run_context
 from envgym.trainer.checks.preflight import check_invalid
 from envgym.trainer.learner.checkpoint import TrainState, load_value_head, require_checkpoint, save_checkpoint
 from envgym.trainer.learner.critic import PaddedValueTargets
@@ -34,23 +32,11 @@ from envgym.trainer.methods.protocols import VALUES
 from envgym.trainer.methods.scores import POLICY_MODEL, Quantity
 from envgym.trainer.metrics.update import Metrics, UpdateMetrics
 from envgym.trainer.models.policy_model import load_model
-from envgym.trainer.settings import TrainSettings, settings_of_run
+from envgym.trainer.rollout.groups import CollectPlan
+from envgym.trainer.run import RunContext
 from envgym.trainer.workflows.dry_run import collect_first_step
 
-_PLAN: Final[Mapping[str, Any]] = {
-    "credit": {"name": "gae_token", "decay": 1.0},
-    "critic": {"detach": False, "lr": 0.02, "coef": 1.0},
-    "curriculum": {"name": "uniform"},
-    "search": {"name": "chain"},
-    "filter": {"name": "keep_all"},
-    "shaping": {"name": "none"},
-    "annotate": [],
-    "models": {},
-    "sft": None,
-    "optim": {"lr": 0.001, "epochs": 4, "minibatches": 64, "decay": "linear"},
-}
-"""Sections not taken over from the policy's run. With a decay of 1 the targets are the returns."""
-_HELD_BACK = 8
+HELD_BACK = 8
 """The groups of one task in so many are held back from the fit, to measure it on tasks that it never saw."""
 
 
@@ -63,84 +49,56 @@ class ValueFit:
     """Of the tasks that were held back: `critic/explained_variance`, and the means of values and returns."""
 
 
-def value_settings(
-    source: Path, *, episodes: int, directory: Path | None = None, overrides: Sequence[str] = ()
-) -> TrainSettings:
-    """Return the settings of a fit to the policy of a run: its model, agent, envs and sampling, and the plan of a fit.
-
-    Args:
-        source: the policy's run directory.
-        episodes: on train tasks.
-        directory: of the fit; None: beside the run.
-        overrides: `key=value`, as `optim.lr=0.0003`.
-
-    Raises: RunError, SettingsError, UnknownName: no such run, or settings that do not fit.
-    """
-    source_run = RunDirectory.open(source)
-    theirs = settings_of_run(source_run)
-    data = theirs.model_dump(mode="json")
-    size = data["rollout"]["group_size"]
-    if episodes < size * _HELD_BACK:
-        do = "raise --episodes"
-        raise SettingsError(sentence("episodes", f"fill {_HELD_BACK} groups of {size}", episodes, where="value", do=do))
-    data["engine"]["backend"] = {"name": "transformers"}  # samples from the learner's own weights
-    data |= {name: dict(part) if isinstance(part, Mapping) else part for name, part in _PLAN.items()}
-    data["optim"]["micro_batch_tokens"] = theirs.optim.micro_batch_tokens
-    data["run"] |= {"name": f"{source_run.name}-value", "directory": str(directory or f"{source}-value"), "steps": 1}
-    data["rollout"]["groups"] = episodes // size
-    return build_settings(TrainSettings, apply_overrides(data, overrides), where="value", given=places(overrides))
-
-
 def fit_value(
-    settings: TrainSettings,
-    source: Path,
+    context: RunContext,
+    plan: CollectPlan,
+    config: Mapping[str, Any],
     *,
     before: Path | None = None,
     on_progress: Callable[[str, int, int], None] = lambda *_: None,
 ) -> ValueFit:
-    """Sample episodes from the newest checkpoint of `source`, fit a value to their returns, and write a run.
+    """Sample episodes, fit a value to their returns, and write a run.
 
     Args:
-        settings: of the fit.
-        source: the policy's run directory.
+        context: of the fit, with the weights of the policy's newest checkpoint.
+        plan: of its groups.
+        config: all settings of the fit, for its run directory.
         before: run directory of a fit that this one goes on from; None: it begins with the policy's weights.
         on_progress: called with a phase, what is done of it, and of how much.
 
     Raises: SettingsError, RunError: settings or directories that do not fit; nothing has been written then.
     """
-    checkpoint = require_checkpoint(source)
-    check_new(settings.run.path, another="choose another directory with --out")
-    context = build_run_context(settings, checkpoint=checkpoint)
     critic = context.learner.critic
     if critic is None or critic.settings.detach:
         do = "leave credit and critic.detach as they are"
         raise SettingsError(sentence("critic", "train the model that it reads", "others", where="value", do=do))
-    groups = _collect(context, settings, on_progress)
+    groups = _collect(context, plan, on_progress)
     if before is not None:
         checkpoint = require_checkpoint(before)
-        context.model.load_state_dict(load_model(settings.model, context.device, checkpoint)[0].state_dict())
+        context.model.load_state_dict(load_model(context.model_settings, context.device, checkpoint)[0].state_dict())
         load_value_head(checkpoint, critic)
-    held_back, learned = split_by_task(groups, seed=settings.run.seed)
-    with sole_writer(settings.run.path):
-        _fit(context, settings, _rows(context, learned, _silent), on_progress)
+    run = context.run
+    held_back, learned = split_by_task(groups, seed=run.seed)
+    with sole_writer(run.path):
+        _fit(context, _rows(context, learned, _silent), on_progress)
         judged = _rows(context, held_back, context.compute_scores)
         metrics = PaddedValueTargets.of_rows(judged, dtype=torch.float64, device=context.device).metrics()
-        run = RunDirectory.create(settings.run.path, name=settings.run.name, config=settings.model_dump(mode="json"))
-        run.append_metrics({"step": 1, **metrics})
-        run.write_episodes(1, episode_rows([tree for group in groups for tree in group.trees], step=1))
+        directory = RunDirectory.create(run.path, name=run.name, config=config)
+        directory.append_metrics({"step": 1, **metrics})
+        directory.write_episodes(1, episode_rows([tree for group in groups for tree in group.trees], step=1))
         save_checkpoint(
-            run.checkpoints,
+            directory.checkpoints,
             state=TrainState(step=1, stats={}),
             model=context.model,
             tokenizer=context.tokenizer,
             learner=context.learner,
             keep=1,
         )
-    return ValueFit(directory=run.path, metrics=metrics)
+    return ValueFit(directory=directory.path, metrics=metrics)
 
 
-def _collect(context: RunContext, settings: TrainSettings, on_progress: Callable[[str, int, int], None]) -> list[Group]:
-    total = settings.rollout.groups * settings.rollout.group_size
+def _collect(context: RunContext, plan: CollectPlan, on_progress: Callable[[str, int, int], None]) -> list[Group]:
+    total = plan.rollout.groups * plan.rollout.group_size
     done = 0
 
     def count(tree: Tree) -> None:
@@ -148,8 +106,8 @@ def _collect(context: RunContext, settings: TrainSettings, on_progress: Callable
         done += 1
         on_progress("collect", done, total)
 
-    groups = run_coroutine(collect_first_step(context, settings, on_finished=count))
-    check_invalid(groups, limit=settings.run.max_invalid_rate, step=0)
+    groups = run_coroutine(collect_first_step(plan, on_finished=count))
+    check_invalid(groups, limit=context.run.max_invalid_rate, step=0)
     return groups
 
 
@@ -162,7 +120,7 @@ def split_by_task(groups: Sequence[Group], *, seed: int) -> tuple[list[Group], l
     if len(tasks) < 2:
         do = "fit on envs with more train tasks"
         raise SettingsError(sentence("groups", "be of at least 2 tasks", len(tasks), where="value", do=do))
-    held_back = set(random.Random(derive_seed(seed, "value")).sample(tasks, max(len(tasks) // _HELD_BACK, 1)))
+    held_back = set(random.Random(derive_seed(seed, "value")).sample(tasks, max(len(tasks) // HELD_BACK, 1)))
     return (
         [group for group in groups if group.trees[0].task_key in held_back],
         [group for group in groups if group.trees[0].task_key not in held_back],
@@ -180,21 +138,16 @@ def _silent(
     return {(POLICY_MODEL, "values"): [(0.0,) * len(row) for row in rows]}
 
 
-def _fit(
-    context: RunContext,
-    settings: TrainSettings,
-    rows: Sequence[TrainRow],
-    on_progress: Callable[[str, int, int], None],
-) -> None:
+def _fit(context: RunContext, rows: Sequence[TrainRow], on_progress: Callable[[str, int, int], None]) -> None:
     """Train model and critic on the rows' value targets, in a new order in every epoch."""
-    optim, learner = settings.optim, context.learner
+    optim, learner = context.learner.optim, context.learner
     value_targets = PaddedValueTargets.of_rows(rows, dtype=learner.forward.dtype, device=context.device)
     num_updates = optim.epochs * optim.minibatches
     for epoch in range(optim.epochs):
-        order = random.Random(derive_seed(settings.run.seed, "value", epoch)).sample(range(len(rows)), len(rows))
+        order = random.Random(derive_seed(context.run.seed, "value", epoch)).sample(range(len(rows)), len(rows))
         for number in range(optim.minibatches):
             update = epoch * optim.minibatches + number
             factor = schedule(optim, update, num_updates)
-            if chosen := order[number :: optim.minibatches]:
-                value_update(learner, rows, chosen, value_targets, factor=factor, metrics=UpdateMetrics())
+            if indices := order[number :: optim.minibatches]:
+                value_update(learner, rows, indices, value_targets, factor=factor, metrics=UpdateMetrics())
             on_progress("fit", update + 1, num_updates)

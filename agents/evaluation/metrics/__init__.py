@@ -1,1 +1,1 @@
-"""Metrics of episodes, in training and evaluation alike: one method, one file; `agents/catalog.toml` has the table."""
+"""Metrics of episodes, in training and evaluation alike; `agents/tables.toml` has the table."""

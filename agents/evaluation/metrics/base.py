@@ -1,14 +1,14 @@
 """What a metric is, how the settings choose several, and the samples of episodes by task that most of them count."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Final, NamedTuple, Protocol, TypeVar
 
-from envgym.agents.catalog import METRIC
+from envgym.agents.tables import KINDS
+from envgym.config.plugins import Choice, PluginKind
+from envgym.config.settings import Settings
 from envgym.core.trajectory import Trajectory
-from envgym.core.turns import Scored
+from envgym.core.turns import Scored, reaches
 from envgym.errors import InvalidInput
-from envgym.plugins import Choice
-from envgym.settings import Settings
 from envgym.stats import Estimate
 from envgym.stats.rates import powers_of_2
 
@@ -25,6 +25,9 @@ class Metric(Protocol):
             episodes: those of a train step, or of one env's evaluation; with and without a valid reward.
         """
         ...
+
+
+METRIC: Final[PluginKind[Metric]] = KINDS["metric"]
 
 
 class SuccessSettings(Settings):
@@ -125,6 +128,12 @@ def reward_of(episode: Trajectory) -> float | None:
     return reward.value if isinstance(reward, Scored) else None
 
 
+def succeeds(episode: Trajectory, success_at: float) -> bool:
+    """Tell whether an episode is valid and its reward is a success."""
+    reward = reward_of(episode)
+    return reward is not None and reaches(reward, success_at)
+
+
 def rewards_by_task(episodes: Sequence[Trajectory]) -> dict[str, list[float]]:
     """Return task -> the rewards of its valid episodes."""
     return by_task(episodes, reward_of)
@@ -132,4 +141,4 @@ def rewards_by_task(episodes: Sequence[Trajectory]) -> dict[str, list[float]]:
 
 def successes_by_task(episodes: Sequence[Trajectory], success_at: float) -> dict[str, list[bool]]:
     """Return task -> whether each of its valid episodes succeeded."""
-    return {task: [reward >= success_at for reward in own] for task, own in rewards_by_task(episodes).items()}
+    return {task: [reaches(reward, success_at) for reward in own] for task, own in rewards_by_task(episodes).items()}

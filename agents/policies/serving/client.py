@@ -6,21 +6,20 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
-from envgym.agents.policies._requests import max_sampled_tokens
 from envgym.agents.policies.endpoint import BadResponse, Json
+from envgym.agents.policies.engine.requests import max_sampled_tokens
 from envgym.agents.policies.serving import wire
-from envgym.agents.policies.serving.fleet import ServerFleet
-from envgym.agents.policies.serving.http import ConnectionFailed
+from envgym.agents.policies.serving.fleet import WAIT_S, ServerFleet
 from envgym.agents.policies.serving.link import ExpectedModel, ServerLink, ServerRefused, ServerState
 from envgym.agents.policies.serving.membership import FleetMembership, check_transport
-from envgym.agents.policies.serving.queue import WAIT_S
 from envgym.agents.policies.serving.routing import block_hashes
-from envgym.agents.policies.serving.transport import WeightTransport
+from envgym.agents.policies.weights.transport import WeightTransport
 from envgym.agents.protocols import FinishReason, GenerateRequest, Generation, Policy
 from envgym.errors import PolicyFailure
-from envgym.event_loop import LoopThread
-from envgym.restarts import RETRIED, count_failure
-from envgym.server_list import WatchedServers
+from envgym.runtime.event_loop import LoopThread
+from envgym.runtime.http.client import ConnectionFailed
+from envgym.runtime.membership import FOLLOW_S, WatchedServers
+from envgym.runtime.processes.restarts import RETRIED, count_failure
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -47,7 +46,7 @@ class ClientLimits:
     """Between two looks at a server."""
     wait_s: float = WAIT_S
     """Longest wait of a request, or an update, for a server where none is up."""
-    follow_s: float = 0.25
+    follow_s: float = FOLLOW_S
     """Between two looks at the list of servers, where there is one."""
 
 
@@ -148,7 +147,6 @@ class ServedPolicy(Policy):
         self._version = version
 
     def clear_prefix_cache(self) -> None:
-        """Compute every context anew from now on."""
         self._num_clears += 1
 
     def close(self) -> None:
@@ -156,10 +154,6 @@ class ServedPolicy(Policy):
         if self._loop.is_running:
             self._loop.close(self._fleet.close())
             self._transport.close()
-
-    def describe_servers(self) -> str:
-        """Say of each server how it is."""
-        return self._fleet.describe()
 
     # ---- on the client's loop ------------------------------------------------------------------------------------
 
@@ -198,17 +192,17 @@ class ServedPolicy(Policy):
         )
 
     async def _ask(self, hashes: Sequence[int], body: Callable[[str], Json], read: Callable[[object, int], T]) -> T:
-        """Return what `read` makes of an answer, given the version that its server had when it was asked."""
+        """Ask a server, and read its answer with the version that the server had when it was asked."""
         excluded: set[int] = set()
         reason = ""
         for attempt in range(self._limits.retries + 1):
             if attempt:
                 count_failure(RETRIED)
-            link = await self._fleet.acquire(hashes, excluded)
+            link = await self._fleet.queue.acquire(hashes, excluded)
             version = link.version
             try:
-                sent = body(link.info.model)
-                return read(await link.ask("POST", wire.GENERATE, sent, timeout_s=self._limits.timeout_s), version)
+                message = body(link.info.model)
+                return read(await link.ask("POST", wire.GENERATE, message, timeout_s=self._limits.timeout_s), version)
             except (ConnectionFailed, TimeoutError, BadResponse, ServerRefused) as error:
                 if isinstance(error, ServerRefused) and error.status in _REFUSED:
                     raise PolicyFailure(f"{link.url} refused the request: {error}") from error
@@ -217,7 +211,7 @@ class ServedPolicy(Policy):
                 self._fleet.fail(link, state, error)
                 excluded.add(link.number)
             finally:
-                self._fleet.release(link)
+                self._fleet.queue.release(link)
         tries = self._limits.retries + 1
         raise PolicyFailure(f"policy servers failed a request in {tries} attempts; the last error: {reason}")
 

@@ -1,9 +1,14 @@
-"""The policy servers of one run together: which is used for a request, how many it has, which has gone and returned."""
+"""The policy servers of one run together: which is used for a request, and which join, fail and return.
+
+The pure rules beside it: `routing` chooses a server and limits its requests.
+"""
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import NamedTuple, Self
 
-from envgym.agents.policies.serving.http import ConnectionFailed
 from envgym.agents.policies.serving.link import (
     UNNAMED,
     ExpectedModel,
@@ -12,17 +17,139 @@ from envgym.agents.policies.serving.link import (
     ServerRefused,
     ServerState,
 )
-from envgym.agents.policies.serving.queue import WAIT_S, ServerQueue
-from envgym.agents.policies.serving.transport import WeightUpdate
+from envgym.agents.policies.serving.routing import PrefixRouter, ServerLoad
+from envgym.agents.policies.serving.wire import read_metrics
+from envgym.agents.policies.weights.transport import WeightUpdate
 from envgym.errors import InvalidInput, PolicyFailure
-from envgym.server_list import warn_user
+from envgym.runtime.http.client import ConnectionFailed
+from envgym.runtime.membership import warn_user
 
+WAIT_S = 30.0
+"""For a server to join or return, where none is up."""
 _MANY_LATE = 4
 """Transfers after which a server that joins or returns, and still has no newest weights, is named."""
 _LATE = f"{_MANY_LATE - 1} times in a row newer weights came while it was taking some"
 
 
-class ServerFleet(ServerQueue):
+class FirstServers(NamedTuple):
+    """What was true of the servers that were connected to first, which all others must equal."""
+
+    version: int
+    max_context: int | None
+    """Tokens of context and sample for which every server must have room; None: without a limit."""
+    takes_weights: bool
+    """Whether every server must take new weights."""
+
+    @classmethod
+    def of(cls, links: Sequence[ServerLink]) -> Self:
+        """Compare the servers with each other. Raises: InvalidInput: they serve several versions."""
+        versions, do = sorted({link.version for link in links}), "start all of them with the same weights"
+        InvalidInput.unless(len(versions) == 1, "servers", "serve one version", versions, where="policy servers", do=do)
+        lengths = [link.info.max_context for link in links if link.info.max_context is not None]
+        return cls(versions[0], min(lengths, default=None), all(link.info.transports for link in links))
+
+    def check(self, link: ServerLink, *, has_first_weights: bool) -> None:
+        """Compare a server that joins or returns with the first ones.
+
+        Raises: InvalidInput: it takes no weights, has room for less, or must have the first weights and was started
+            with those of another version.
+        """
+        what, length, most = "server that joins", link.info.max_context, self.max_context
+        must, do = "take new weights, as the others do", "start it with envgym policy-server"
+        takes = link.info.transports or not self.takes_weights
+        InvalidInput.unless(takes, what, must, "one that takes none", where=link.url, do=do)
+        has_room = length is None or (most is not None and length >= most)
+        must, do = f"have room for {most or 'any number of'} tokens", "start it with the --max-context of the others"
+        InvalidInput.unless(has_room, what, must, length, where=link.url, do=do)
+        if has_first_weights:
+            must, do = f"serve version {self.version}", "start it with the weights of the others"
+            is_first = link.info.weight_version in (UNNAMED, str(self.version))
+            InvalidInput.unless(is_first, what, must, link.version, where=link.url, do=do)
+
+
+class ServerQueue:
+    """The requests that wait for a place on a server, and which server each gets; used from one event loop."""
+
+    def __init__(self, links: Sequence[ServerLink], *, wait_s: float, is_elastic: bool) -> None:
+        """Begin without a request; the arguments are those of `ServerFleet`, which changes the list of links."""
+        self._links, self.wait_s, self._is_elastic = links, wait_s, is_elastic
+        self._router = PrefixRouter()
+        self.waiting: deque[asyncio.Future[None]] = deque()
+        """Requests that found no server with room."""
+
+    async def acquire(self, hashes: Sequence[int], excluded: set[int]) -> ServerLink:
+        """Wait for a server with room, best the one that holds the context.
+
+        Args:
+            hashes: of the context's blocks.
+            excluded: numbers of servers that have failed the request, and are used again only where no other is up.
+
+        Raises: PolicyFailure: no server is up, and none that is down returns in time.
+        """
+        while True:
+            up = await self.wait_for_up()
+            usable = [link for link in up if link.number not in excluded] or up
+            loads = [ServerLoad(link.number, link.under_way, link.limit.allows(link.under_way)) for link in usable]
+            number = self._router.choose(hashes, loads)
+            if number is not None:
+                link = next(link for link in usable if link.number == number)
+                self._router.note(hashes, number)
+                link.under_way += 1
+                link.limit = link.limit.begin(link.under_way)
+                return link
+            await self._wait()
+
+    def release(self, link: ServerLink) -> None:
+        """Give a request's place back."""
+        link.under_way -= 1
+        self.wake(1)
+
+    def forget(self, link: ServerLink) -> None:
+        """Let requests that wait for a server look for others; its prefixes are not looked for any more."""
+        self._router.forget(link.number)
+        self.wake()
+
+    async def wait_for_up(self) -> list[ServerLink]:
+        """Return the servers that are up: at least one. Raises: PolicyFailure: as `acquire`."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self.wait_s):
+                while not (up := [link for link in self._links if link.is_usable]):
+                    if self.is_hopeless:
+                        break
+                    await self._wait()
+                else:
+                    return up
+        raise PolicyFailure(f"no policy server is up: {self.describe() or 'all have left'}")
+
+    @property
+    def is_hopeless(self) -> bool:
+        """Whether no server will be up again that was not restarted, and no other may join."""
+        return not self._is_elastic and all(link.state is ServerState.BROKEN for link in self._links)
+
+    def describe(self) -> str:
+        return "; ".join(map(str, self._links))
+
+    async def _wait(self) -> None:
+        change = asyncio.get_running_loop().create_future()
+        self.waiting.append(change)
+        try:
+            await change
+        except asyncio.CancelledError:
+            if change.done() and not change.cancelled():
+                self.wake(1)  # the room is for another request
+            raise
+
+    def wake(self, count: int | None = None) -> None:
+        """Let some requests look for room again; None: all."""
+        count = len(self.waiting) if count is None else count
+        while count and self.waiting:
+            change = self.waiting.popleft()
+            if not change.done():
+                change.set_result(None)
+                count -= 1
+
+
+class ServerFleet:
     """Servers, used from one event loop: nothing changes between two lines but where one of them awaits."""
 
     def __init__(
@@ -47,7 +174,8 @@ class ServerFleet(ServerQueue):
             wait_s: longest wait for a server where none is up.
             is_elastic: whether others may join, so that a wait has a point though every server is broken.
         """
-        super().__init__(links, wait_s=wait_s, is_elastic=is_elastic)
+        self.links, self._is_elastic = list(links), is_elastic
+        self.queue = ServerQueue(self.links, wait_s=wait_s, is_elastic=is_elastic)
         self._expected, self._check, self._update_timeout_s = expected, check, update_timeout_s
         self.newest: WeightUpdate | None = None
         """The weights that every server must have; None: those it was started with."""
@@ -55,12 +183,13 @@ class ServerFleet(ServerQueue):
         """Versions that servers are taking which are not used yet."""
         self.version = version
         """Of the weights that all servers have, or will have."""
-        self._first_version: int | None = None
-        """That the first servers had; None: none was connected to yet."""
-        self.max_context: int | None = None
-        """Tokens of context and sample that every server must have room for; None: without a limit."""
-        self._takes_weights = False
-        """Whether every server must take new weights."""
+        self._first: FirstServers | None = None
+        """None: no server was connected to yet."""
+
+    @property
+    def max_context(self) -> int | None:
+        """Tokens of context and sample that every server has room for; None: without a limit."""
+        return None if self._first is None else self._first.max_context
 
     async def connect(self) -> None:
         """Use all servers that answer; one that does not is used as soon as it does.
@@ -68,9 +197,9 @@ class ServerFleet(ServerQueue):
         Raises: InvalidInput: one cannot be used, or none answers and no other may join.
         """
         connecting = [link.connect(self._expected, self.version) for link in self.links]
-        found = await asyncio.gather(*connecting, return_exceptions=True)
-        connected = [link for link, failure in zip(self.links, found, strict=True) if isinstance(failure, bool)]
-        for link, failure in zip(self.links, found, strict=True):
+        results = await asyncio.gather(*connecting, return_exceptions=True)
+        connected = [link for link, failure in zip(self.links, results, strict=True) if isinstance(failure, bool)]
+        for link, failure in zip(self.links, results, strict=True):
             if isinstance(failure, BaseException):
                 if not isinstance(failure, PolicyServerUnreachable) or not (connected or self._is_elastic):
                     raise failure
@@ -78,22 +207,31 @@ class ServerFleet(ServerQueue):
                 warn_user(f"{link.url} is not used yet: {failure}")
         if not connected:
             return
-        versions = {link.version for link in connected}
-        if len(versions) > 1:
-            do = "start all of them with the same weights"
-            raise InvalidInput.of("servers", "serve one version", sorted(versions), where="policy servers", do=do)
+        first = FirstServers.of(connected)
         for link in connected:
             self._check(link)
-        self._begin_with(connected)
+        self._first, self.version = first, first.version
         for link in connected:
             link.use()
 
-    def _begin_with(self, links: Sequence[ServerLink]) -> None:
-        """Take the servers that were connected to first as what others must equal."""
-        self.version = self._first_version = links[0].version
-        lengths = [link.info.max_context for link in links]
-        self.max_context = min((length for length in lengths if length is not None), default=None)
-        self._takes_weights = all(link.info.transports for link in links)
+    def fail(self, link: ServerLink, state: ServerState, reason: object) -> None:
+        """Use a server no more, for now or until it is started again."""
+        link.fail(state, reason)
+        self.queue.forget(link)
+
+    async def wait_for_first(self) -> None:
+        """Wait until a server is up. Raises: InvalidInput: none is in time."""
+        try:
+            await self.queue.wait_for_up()
+        except PolicyFailure as error:
+            do = "look at their logs, start one again, or add another with envgym servers"
+            got = self.queue.describe() or "none"
+            must = f"be up within {self.queue.wait_s:g} s"
+            raise InvalidInput.of("a policy server", must, got, where="all servers of the run", do=do) from error
+
+    async def close(self) -> None:
+        for link in self.links:
+            await link.close()
 
     # ---- weights -------------------------------------------------------------------------------------------------
 
@@ -105,17 +243,18 @@ class ServerFleet(ServerQueue):
         self.newest, self.version = update, update.version
         await asyncio.gather(*[self._update(link) for link in self.links if link.state is ServerState.UP])
         if not any(link.is_usable for link in self.links):
-            if self._is_hopeless:
-                raise PolicyFailure(f"no policy server has the weights of version {update.version}: {self.describe()}")
-            await self._wait_for_up()  # one may join or return, and gets them first
+            if self.queue.is_hopeless:
+                raise PolicyFailure(
+                    f"no policy server has the weights of version {update.version}: {self.queue.describe()}"
+                )
+            await self.queue.wait_for_up()  # one may join or return, and gets them first
 
     async def _update(self, link: ServerLink) -> None:
         assert self.newest is not None, "there are weights to take"
         await link.update(self.newest, timeout_s=self._update_timeout_s)
-        self._router.forget(link.number)
+        self.queue.forget(link)
 
     async def rename(self, version: int) -> None:
-        """Name the weights that all servers have."""
         self.version = version
         for link in self.links:
             if link.state is ServerState.UP:
@@ -133,9 +272,10 @@ class ServerFleet(ServerQueue):
         """
         is_same = await link.connect(self._expected, self.version)
         self._check(link)
-        if self._first_version is None:
-            self._begin_with([link])
-        self._compare(link, is_same=is_same)
+        if self._first is None:
+            self._first = FirstServers.of([link])
+            self.version = self._first.version
+        self._first.check(link, has_first_weights=self.newest is None and not is_same)
         num_late = 0
         while not (has_them := link.digests == (self.newest and self.newest.digests)) or link.version != self.version:
             if has_them:
@@ -151,24 +291,7 @@ class ServerFleet(ServerQueue):
         if link not in self.links:  # no update has begun since the comparison
             self.links.append(link)
         link.use()
-        self.forget(link)
-
-    def _compare(self, link: ServerLink, *, is_same: bool) -> None:
-        """Compare a server that joins or returns with the first ones; `is_same`: as `ServerLink.connect` returned it.
-
-        Raises: InvalidInput: it takes no weights, has room for less, or was started with weights of another version.
-        """
-        what, length, most = "server that joins", link.info.max_context, self.max_context
-        must, do = "take new weights, as the others do", "start it with envgym policy-server"
-        takes = link.info.transports or not self._takes_weights
-        InvalidInput.unless(takes, what, must, "one that takes none", where=link.url, do=do)
-        has_room = length is None or (most is not None and length >= most)
-        must, do = f"have room for {most or 'any number of'} tokens", "start it with the --max-context of the others"
-        InvalidInput.unless(has_room, what, must, length, where=link.url, do=do)
-        if self.newest is None and not is_same:
-            must, do = f"serve version {self._first_version}", "start it with the weights of the others"
-            is_first = link.info.weight_version in (UNNAMED, str(self._first_version))
-            InvalidInput.unless(is_first, what, must, link.version, where=link.url, do=do)
+        self.queue.forget(link)
 
     async def _bring_forward(self, link: ServerLink) -> None:
         """Bring the newest weights to a server that is not used; where that fails, it is broken."""
@@ -198,10 +321,10 @@ class ServerFleet(ServerQueue):
                 look.cancel()
 
     async def look_at(self, link: ServerLink) -> None:
-        """Learn how one server is."""
         try:
             if link.state is ServerState.UP:
-                link.limit = link.limit.observe(await link.count_preemptions(), link.under_way)
+                num_preemptions = read_metrics(str(await link.ask("GET", "/metrics")))
+                link.limit = link.limit.observe(num_preemptions, link.under_way)
             else:
                 await self._take_back(link)
         except (ConnectionFailed, TimeoutError, ServerRefused, ValueError) as error:  # of ValueError: InvalidInput
@@ -210,7 +333,7 @@ class ServerFleet(ServerQueue):
             is_refused = isinstance(error, InvalidInput) and not isinstance(error, PolicyServerUnreachable)
             if is_refused and link.reason != before:
                 warn_user(f"{link.url} cannot be used: {error}")
-        self.wake(len(self.waiting))
+        self.queue.wake()
 
     async def _take_back(self, link: ServerLink) -> None:
         """Use a server again; one that is broken only after another start. Raises: as `admit`."""

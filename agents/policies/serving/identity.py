@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def expected_model(settings: "ModelSettings") -> ExpectedModel:
-    """Return what servers of a run's model must serve. Raises: UnknownName, InvalidInput: no such model."""
+    """The model that the servers of a run must serve. Raises: UnknownName, InvalidInput: no such model."""
     from envgym.agents.models.loading import load_model_tokenizer, resolve_model
 
     architecture = architecture_digest(resolve_model(settings.name, tiny=settings.tiny))

@@ -2,20 +2,19 @@
 
 import asyncio
 import json
-import threading
 from collections.abc import Callable, Coroutine, Mapping
-from contextlib import suppress
 from enum import StrEnum
 from functools import partial
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from envgym.agents.policies.endpoint import error_text
-from envgym.agents.policies.serving.concurrency import ConcurrencyLimit
-from envgym.agents.policies.serving.http import ConnectionFailed, HttpConnections
-from envgym.agents.policies.serving.transport import GroupSender, WeightUpdate, init_info
-from envgym.agents.policies.serving.wire import INFO, PROTOCOL, ServerInfo, read_metrics
+from envgym.agents.policies.serving.routing import ConcurrencyLimit
+from envgym.agents.policies.serving.wire import INFO, PROTOCOL, ServerInfo
+from envgym.agents.policies.weights.transport import GroupSender, WeightUpdate, init_info
 from envgym.errors import InvalidInput, PolicyFailure
+from envgym.runtime.event_loop import in_daemon_thread
+from envgym.runtime.http.client import ConnectionFailed, HttpConnections
 
 UNNAMED = "default"
 """What vLLM calls weights that nobody named."""
@@ -57,7 +56,6 @@ class ServerLink:
     """The connections to one server, and its state."""
 
     def __init__(self, number: int, url: str, *, token: str | None, ceiling: int) -> None:
-        """Prepare to ask; nothing is sent yet."""
         self.number, self.url = number, url.rstrip("/")
         self._connections = HttpConnections(self.url, token=token)
         self.state, self.reason = ServerState.DOWN, "it was not asked yet"
@@ -79,7 +77,6 @@ class ServerLink:
         return self.state is ServerState.UP and not self.is_leaving
 
     def __str__(self) -> str:
-        """Say how the server is."""
         return f"{self.url} is {'leaving' if self.is_leaving else self.state}" + (
             f" ({self.reason})" if self.reason else ""
         )
@@ -91,14 +88,13 @@ class ServerLink:
 
         Raises: ConnectionFailed, TimeoutError: no answer. ServerRefused: another status than success.
         """
-        status, content = await self._connections.ask(method, path, body, timeout_s=timeout_s)
-        value = _decode(content)
-        if not 200 <= status < 300:
-            raise ServerRefused(status, error_text(value)[:300])
+        answer = await self._connections.ask(method, path, body, timeout_s=timeout_s)
+        value = _decode(answer.body)
+        if not 200 <= answer.status < 300:
+            raise ServerRefused(answer.status, error_text(value)[:300])
         return value
 
     async def close(self) -> None:
-        """Close the connections."""
         await self._connections.close()
 
     def fail(self, state: ServerState, reason: object) -> None:
@@ -111,13 +107,13 @@ class ServerLink:
     async def read_info(self) -> ServerInfo:
         """Ask what the server is. Raises: as `ask`; InvalidInput: it is no policy server."""
         try:
-            found = await self.ask("GET", INFO)
+            reply = await self.ask("GET", INFO)
         except ServerRefused as error:
             if error.status != 404:
                 raise
             return await self._read_vllm()
         try:
-            fields: Any = found
+            fields: Any = reply
             return ServerInfo(**fields)
         except TypeError as error:
             raise self._foreign("an answer of another shape") from error
@@ -203,13 +199,9 @@ class ServerLink:
         }
         for name, (must, got, do) in pairs.items():
             if must is not None and got is not None and must != got:
-                shown = [str(value)[:12] for value in (must, got)]
+                prefixes = [str(value)[:12] for value in (must, got)]
                 where = f"{info.model} at {self.url}"
-                raise InvalidInput.of(f"{name} of the server", f"be {shown[0]}", shown[1], where=where, do=do)
-
-    async def count_preemptions(self) -> int:
-        """Return the preemptions since the server started. Raises: as `ask`."""
-        return read_metrics(str(await self.ask("GET", "/metrics")))
+                raise InvalidInput.of(f"{name} of the server", f"be {prefixes[0]}", prefixes[1], where=where, do=do)
 
     async def update(self, update: WeightUpdate, *, timeout_s: float) -> None:
         """Put new weights in place and prove that they are; where that fails, the server is broken.
@@ -250,9 +242,13 @@ class ServerLink:
         """Open the group with the server, unless there is one."""
         meeting = await asyncio.to_thread(sender.prepare, self._key, self._host, self._port)
         if meeting is not None:
-            told = {"init_info": init_info(meeting.address)}
-            asking = self.ask("POST", "/init_weight_transfer_engine", told, timeout_s=timeout_s)
+            message = {"init_info": init_info(meeting.address)}
+            asking = self.ask("POST", "/init_weight_transfer_engine", message, timeout_s=timeout_s)
             await _together(asking, partial(sender.meet, self._key, meeting))
+
+
+_ANSWER_S = 2.0
+"""Longest wait for the answer of a server whose side of a collective has failed."""
 
 
 async def _together(asking: Coroutine[Any, Any, object], work: Callable[[], None]) -> None:
@@ -260,44 +256,34 @@ async def _together(asking: Coroutine[Any, Any, object], work: Callable[[], None
 
     Raises: as `ServerLink.ask`; PolicyFailure: this side failed.
     """
-    tasks = [asyncio.ensure_future(asking), asyncio.ensure_future(_in_daemon_thread(work))]
+    tasks = [asyncio.ensure_future(asking), asyncio.ensure_future(_send_weights(work))]
     try:
-        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+        if not tasks[0].done():  # a server that refuses ends the collective at once; its answer has the reason
+            await asyncio.wait(tasks[:1], timeout=_ANSWER_S)
         for task in tasks:
-            if task in done:
+            if task.done():
                 task.result()
     finally:
         for task in tasks:
             task.cancel()
 
 
-async def _in_daemon_thread(work: Callable[[], None]) -> None:
-    """Wait for what blocks, in a thread that nobody has to wait for. Raises: PolicyFailure: it failed."""
-    loop = asyncio.get_running_loop()
-    ended: asyncio.Future[str] = loop.create_future()
-
-    def tell(reason: str) -> None:
-        if not ended.done():
-            ended.set_result(reason)
-
-    def run() -> None:
-        reason = ""
-        try:
-            work()
-        except Exception as error:  # noqa: BLE001  # whatever a backend raises
-            reason = f"{type(error).__name__}: {error}".splitlines()[0][:300]
-        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
-            loop.call_soon_threadsafe(tell, reason)
-
-    threading.Thread(target=run, name="weights", daemon=True).start()
-    if reason := await ended:
-        raise PolicyFailure(f"the weights could not be sent: {reason}")
+async def _send_weights(work: Callable[[], None]) -> None:
+    """Run this side of a collective. Raises: PolicyFailure: it failed."""
+    try:
+        await in_daemon_thread(work)
+    except Exception as error:  # whatever a backend raises
+        reason = f"{type(error).__name__}: {error}".splitlines()[0][:300]
+        raise PolicyFailure(f"the weights could not be sent: {reason}") from error
 
 
-def _check_digests(found: object, update: WeightUpdate) -> None:
+def _check_digests(checksums: object, update: WeightUpdate) -> None:
     """Compare a server's checksums with those of an update. Raises: PolicyFailure: its weights are others."""
-    held = found if isinstance(found, dict) else {}
-    wrong = sorted(name for name in held.keys() | update.digests.keys() if held.get(name) != update.digests.get(name))
+    digests = checksums if isinstance(checksums, dict) else {}
+    wrong = sorted(
+        name for name in digests.keys() | update.digests.keys() if digests.get(name) != update.digests.get(name)
+    )
     if wrong:
         raise PolicyFailure(f"{len(wrong)} weights are not those of version {update.version}, the first {wrong[0]}")
 

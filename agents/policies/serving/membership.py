@@ -1,17 +1,14 @@
 """Policy servers that join and leave a fleet while it is used, as a list of addresses says that is watched."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from envgym.agents.policies.serving.fleet import ServerFleet
-from envgym.agents.policies.serving.http import ConnectionFailed
 from envgym.agents.policies.serving.link import ServerLink, ServerRefused
 from envgym.errors import InvalidInput
-from envgym.process_log import log_event
-from envgym.server_list import WatchedServers, warn_user
-
-_AGAIN_S = 2.0
-"""Until a server that could not join is tried again, while its address is in the list."""
+from envgym.runtime.http.client import ConnectionFailed
+from envgym.runtime.membership import ServerChanges, WatchedServers
+from envgym.runtime.processes.log import log_event
 
 
 class FleetMembership:
@@ -24,13 +21,6 @@ class FleetMembership:
         *,
         make_link: Callable[[int, str], ServerLink],
     ) -> None:
-        """Follow nothing yet.
-
-        Args:
-            fleet: of the servers of the beginning.
-            servers: the list.
-            make_link: returns the link to a server, given its number and address.
-        """
         self._fleet, self._servers, self._make_link = fleet, servers, make_link
         self._joining: dict[str, asyncio.Task[None]] = {}
         self._num_links = len(fleet.links)
@@ -40,61 +30,53 @@ class FleetMembership:
         """Let servers join and leave until cancelled."""
         try:
             while True:
-                urls = self._servers.changed()
-                if urls is not None:
-                    self._apply(urls)
+                self._joining = {url: task for url, task in self._joining.items() if not task.done()}
+                used = [link.url for link in self._fleet.links if not link.is_leaving]
+                self._apply(self._servers.changes([*used, *self._joining]))
                 await self._let_go()
                 await asyncio.sleep(every_s)
         finally:
             for task in self._joining.values():
                 task.cancel()
 
-    def _apply(self, urls: Sequence[str]) -> None:
+    def _apply(self, changes: ServerChanges) -> None:
         """Begin to let servers join and leave."""
-        for link in self._fleet.links:
-            link.is_leaving = link.is_leaving and link.url not in urls  # one that is in the list again stays
-        used = {link.url: link for link in self._fleet.links if not link.is_leaving}
-        for url in used.keys() - set(urls):
-            self._leave(used[url])
-        for url in self._joining.keys() - set(urls):
-            self._joining.pop(url).cancel()
-        for url in urls:
-            if url not in used and url not in self._joining:
+        links = {link.url: link for link in self._fleet.links}
+        for url in changes.leaving:
+            if task := self._joining.pop(url, None):
+                task.cancel()
+            else:
+                self._leave(links[url])
+        for url in changes.joining:
+            if url in links:  # it is leaving, and stays
+                links[url].is_leaving = False
+            else:
                 self._joining[url] = asyncio.ensure_future(self._join(url))
 
     async def _join(self, url: str) -> None:
-        """Let a server join as soon as it can; one sentence says why it cannot yet."""
-        told = ""
-        while True:
-            link = self._make_link(self._num_links, url)
-            self._num_links += 1
-            try:
-                await self._fleet.admit(link)
-            except asyncio.CancelledError:  # it is in the list no more
-                await link.close()
-                raise
-            except (ConnectionFailed, TimeoutError, ServerRefused, ValueError) as error:  # as in `ServerFleet.look_at`
-                await link.close()
-                if str(error) != told:
-                    told = str(error)
-                    warn_user(f"{url} cannot join: {told}")
-                await asyncio.sleep(_AGAIN_S)
-            else:
-                self._joining.pop(url, None)
-                log_event("join", server=url, version=link.version)
-                return
+        link = self._make_link(self._num_links, url)
+        self._num_links += 1
+        try:
+            await self._fleet.admit(link)
+        except asyncio.CancelledError:  # it is in the list no more
+            await link.close()
+            raise
+        except (ConnectionFailed, TimeoutError, ServerRefused, ValueError) as error:  # as in `ServerFleet.look_at`
+            await link.close()
+            self._servers.note_failure(url, error)
+        else:
+            log_event("join", server=url, version=link.version)
 
     def _leave(self, link: ServerLink) -> None:
         """Ask a server nothing new."""
         log_event("leave", server=link.url)
         link.is_leaving = True
-        self._fleet.forget(link)
+        self._fleet.queue.forget(link)
 
     async def _let_go(self) -> None:
         """Close the connections to servers that have left and answered everything."""
-        gone = [link for link in self._fleet.links if link.is_leaving and not link.under_way]
-        self._fleet.links = [link for link in self._fleet.links if link not in gone]
-        for link in gone:
+        for link in [link for link in self._fleet.links if link.is_leaving and not link.under_way]:
+            self._fleet.links.remove(link)
             await link.close()
 
 

@@ -1,30 +1,36 @@
 """The transformers twin of vLLM's server: the same routes around the continuous-batching transformers policy.
 
-It serves one model, of whose weights nobody else holds a reference. An update goes through start, update and finish;
-one that fails leaves the server broken: it then answers nothing any more and must be started again.
+It serves one model, of whose weights nobody else holds a reference. An update goes through start, update and finish.
+Weights that do not fit are refused before any is put in place: the old ones go on. Only what fails later, while weights
+are copied, leaves the server broken: it then answers nothing any more and must be started again.
 """
 
+import time
 import uuid
 from collections.abc import Awaitable, Callable, Mapping
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 from urllib.parse import parse_qs
 
 from torch import nn
 
-from envgym.agents.policies.serving.collective import GroupAddress, transports_of
-from envgym.agents.policies.serving.http import AsyncHttpServer, HttpRequest, ServerLimits, ServerReply
-from envgym.agents.policies.serving.identity import max_positions, model_digest
-from envgym.agents.policies.serving.served_weights import ServedWeights, ServerUnavailable
-from envgym.agents.policies.serving.shared_memory import read_shared
-from envgym.agents.policies.serving.wire import GENERATE, INFO, PROTOCOL, generation_to_json, read_request
-from envgym.agents.policies.transformers import TransformersPolicy
+from envgym.agents.models.loading import load, load_adapter, load_tokenizer, prepare_device, resolve_model
+from envgym.agents.policies.engine.policy import TransformersPolicy
+from envgym.agents.policies.serving.backend import ServedModel
+from envgym.agents.policies.serving.identity import max_positions, model_digest, tokenizer_digest
+from envgym.agents.policies.serving.wire import GENERATE, INFO, PROTOCOL, error_reply, generation_to_json, read_request
+from envgym.agents.policies.weights.collective import GroupAddress, transports_of
+from envgym.agents.policies.weights.served_weights import ServedWeights, ServerUnavailable, load_weights
+from envgym.agents.policies.weights.weight_store import WeightStore
 from envgym.core.json_types import JsonObject, parse_json
 from envgym.errors import InvalidInput, PolicyFailure
+from envgym.runtime.http.server import HttpLimits, HttpReply, HttpRequest, HttpServer
+from envgym.runtime.processes.log import HEADER, Ids, about, log_event
 
 _MAX_PARTS = 4_000_000
 """Values in one body."""
+HTTP_LIMITS: Final = HttpLimits(connections=1024, body_bytes=32 << 20, idle_s=120.0)
 
 
 class PolicyServer:
@@ -38,22 +44,16 @@ class PolicyServer:
         model: str,
         tokenizer_digest: str | None = None,
         token: str | None = None,
-        limits: ServerLimits | None = None,
+        limits: HttpLimits | None = None,
     ) -> None:
-        """Prepare to serve.
+        """Prepare to serve a policy that serves continuously, which samples from the weights of `module`, as `model`.
 
-        Args:
-            policy: samples; it serves continuously.
-            module: whose weights it samples from.
-            model: the name that it is served by.
-            tokenizer_digest: of `tokenizer_digest`; None: the model has no tokenizer.
-            token: that requests must carry; None: no request needs one.
-            limits: of the HTTP server.
+        Without `tokenizer_digest` the model has no tokenizer; without `token` no request needs one.
         """
         self._policy, self._module, self._model = policy, module, model
         self._instance, self._tokenizer_digest = uuid.uuid4().hex, tokenizer_digest
         self.weights = ServedWeights(policy, module)
-        self._get: Mapping[str, Callable[[], Awaitable[ServerReply]]] = {
+        self._get: Mapping[str, Callable[[], Awaitable[HttpReply]]] = {
             "/health": self._health,
             "/metrics": self._metrics,
             "/weight_info": self._weight_info,
@@ -71,34 +71,49 @@ class PolicyServer:
             "/update_weight_version": self._rename,
             "/weight_checker": self._check_weights,
         }
-        self.http = AsyncHttpServer(self._answer, token=token, limits=limits)
+        self.http = HttpServer(
+            self._handle, token=token, limits=limits or HTTP_LIMITS, error_form=error_reply, cancels_abandoned=True
+        )
 
     async def close(self) -> None:
         """Stop serving, and let go of the policy, which stays open."""
         await self.http.close()
         self.weights.close()
 
-    async def _answer(self, request: HttpRequest) -> ServerReply:
+    async def _handle(self, request: HttpRequest) -> HttpReply:
+        """Answer a request; the lines of the log that this causes have the ids that the client sent."""
+        started, status = time.perf_counter(), HTTPStatus.INTERNAL_SERVER_ERROR
+        with about(Ids.of_header(request.headers.get(HEADER.lower()))):
+            try:
+                reply = await self._answer(request)
+                status = reply.status
+                return reply
+            finally:
+                if request.method == "POST":
+                    seconds = time.perf_counter() - started
+                    log_event("request", path=request.path, status=status.value, seconds=seconds)
+
+    async def _answer(self, request: HttpRequest) -> HttpReply:
         try:
             if request.method == "GET" and request.path in self._get:
                 return await self._get[request.path]()
             answer = self._post.get(request.path)
             if request.method != "POST" or answer is None:
                 got = f"{request.method} {request.path}"
-                return ServerReply.refuse(HTTPStatus.NOT_FOUND, f"path must be one of the routes, got {got}.")
+                return error_reply(HTTPStatus.NOT_FOUND, f"path must be one of the routes, got {got}.")
             self.weights.check_sound()
-            return ServerReply.of(await answer(_read_body(request), request.query))
+            return HttpReply.of_json(await answer(_read_body(request), request.query))
         except ServerUnavailable as error:
-            return ServerReply.refuse(HTTPStatus.SERVICE_UNAVAILABLE, str(error))
+            return error_reply(HTTPStatus.SERVICE_UNAVAILABLE, str(error))
         except PolicyFailure as error:
-            return ServerReply.refuse(HTTPStatus.INTERNAL_SERVER_ERROR, str(error))
+            return error_reply(HTTPStatus.INTERNAL_SERVER_ERROR, str(error))
         except InvalidInput as error:
-            return ServerReply.refuse(HTTPStatus.BAD_REQUEST, str(error))
+            return error_reply(HTTPStatus.BAD_REQUEST, str(error))
 
     # ---- sampling ------------------------------------------------------------------------------------------------
 
     async def _generate(self, body: JsonObject, query: str) -> JsonObject:
-        if body.get("model") not in {None, self._model}:
+        if body.get("model") not in (None, self._model):
             do = "send requests for the model that is served"
             raise InvalidInput.of("model", f"be {self._model}", body["model"], where=GENERATE, do=do)
         params = body.get("sampling_params")
@@ -129,13 +144,7 @@ class PolicyServer:
 
     async def _join_group(self, body: JsonObject, query: str) -> JsonObject:
         """Meet a run in a process group, over which its weights will come."""
-        fields: Any = body.get("init_info")
-        try:
-            address = GroupAddress(**fields)
-        except TypeError as error:
-            where, do = "/init_weight_transfer_engine", "send host, port, backend and timeout_s"
-            raise InvalidInput.of("init_info", "say where the group meets", str(error), where=where, do=do) from error
-        await self.weights.join(address)
+        await self.weights.join(GroupAddress.parse(body.get("init_info"), where="/init_weight_transfer_engine"))
         return {"message": "Weight transfer initialized"}
 
     async def _start_update(self, body: JsonObject, query: str) -> JsonObject:
@@ -147,9 +156,9 @@ class PolicyServer:
         info = info if isinstance(info, dict) else {}
         directory, group, shared = info.get("directory"), self.weights.group, info.get("shared")
         if info.get("from_group") and group is not None:
-            await self.weights.receive(group.receive())
+            await self.weights.receive(group)
         elif isinstance(shared, dict):
-            await self.weights.receive(read_shared(shared))
+            await self.weights.map(shared)
         elif isinstance(directory, str):
             await self.weights.load(Path(directory))
         else:
@@ -174,23 +183,23 @@ class PolicyServer:
 
     # ---- state ---------------------------------------------------------------------------------------------------
 
-    async def _health(self) -> ServerReply:
+    async def _health(self) -> HttpReply:
         if self.weights.broken is not None:
-            return ServerReply.refuse(HTTPStatus.SERVICE_UNAVAILABLE, self.weights.broken)
-        return ServerReply(HTTPStatus.OK, b"", "text/plain")
+            return error_reply(HTTPStatus.SERVICE_UNAVAILABLE, self.weights.broken)
+        return HttpReply(HTTPStatus.OK, b"", "text/plain")
 
-    async def _weight_info(self) -> ServerReply:
-        return ServerReply.of({"weight_version": str(self._policy.version)})
+    async def _weight_info(self) -> HttpReply:
+        return HttpReply.of_json({"weight_version": str(self._policy.version)})
 
-    async def _is_paused(self) -> ServerReply:
-        return ServerReply.of({"is_paused": self.weights.hold is not None})
+    async def _is_paused(self) -> HttpReply:
+        return HttpReply.of_json({"is_paused": self.weights.hold is not None})
 
-    async def _metrics(self) -> ServerReply:
+    async def _metrics(self) -> HttpReply:
         """Name what is counted as vLLM does; this engine never preempts a sequence."""
-        return ServerReply(HTTPStatus.OK, b"vllm:num_preemptions_total 0\n", "text/plain")
+        return HttpReply(HTTPStatus.OK, b"vllm:num_preemptions_total 0\n", "text/plain")
 
-    async def _info(self) -> ServerReply:
-        return ServerReply.of(
+    async def _info(self) -> HttpReply:
+        return HttpReply.of_json(
             {
                 "engine": "transformers",
                 "model": self._model,
@@ -207,7 +216,6 @@ class PolicyServer:
 
 
 def _read_body(request: HttpRequest) -> JsonObject:
-    """Decode a body; none is an empty one. Raises: InvalidInput: it is no JSON object."""
     try:
         value = parse_json(request.body, _MAX_PARTS) if request.body else {}
     except ValueError as error:
@@ -218,8 +226,26 @@ def _read_body(request: HttpRequest) -> JsonObject:
 
 
 def _version(value: object, where: str) -> int:
-    """Read a version. Raises: InvalidInput: it is no number."""
     text = str(value)
     if not text.isdecimal():
         raise InvalidInput.of("weight version", "be a whole number", value, where=where, do="send e.g. 12")
     return int(text)
+
+
+def load_server(served: ServedModel) -> PolicyServer:
+    """Load a model and make a server of it, which is yet to be started.
+
+    Raises: UnknownName, InvalidInput: no such model, or weights that are not the model's.
+    """
+    device = prepare_device(served.device, served.threads)
+    module: Any = load(served.model, dtype=served.dtype, device=str(device)).model
+    if served.adapter is not None:
+        module = load_adapter(module, served.adapter).merge_and_unload()
+    version = 0
+    newest = None if served.weights is None else WeightStore(Path(served.weights)).newest()
+    if newest is not None:
+        load_weights(module, newest)
+        version = newest.version
+    policy = TransformersPolicy(module, max_batch=served.max_batch, deterministic=False, version=version)
+    digest = tokenizer_digest(load_tokenizer(resolve_model(served.tokenizer or served.model)))
+    return PolicyServer(policy, module, model=served.model, tokenizer_digest=digest, token=served.token)

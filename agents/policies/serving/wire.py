@@ -9,24 +9,29 @@ GET  /health                    GET /metrics
 GET  /envgym/info               which protocol, model, tokenizer and weights: the project's own server only
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
-from envgym.agents.policies import _vllm_wire
 from envgym.agents.policies.endpoint import BadResponse, Json, get_nested, read_count
+from envgym.agents.policies.vllm import wire as vllm_wire
+from envgym.agents.policies.vllm.wire import first_choice, is_list_of, read_number
 from envgym.agents.protocols import FinishReason, GenerateRequest, Generation, Sampling, VersionSpan, join_spans
 from envgym.core.json_types import JsonObject
 from envgym.core.segments import TopLogprobs
 from envgym.errors import InvalidInput
+from envgym.runtime.http.server import HttpReply
 
 PROTOCOL: Final = 1
 """Version of the protocol; both sides must have the same."""
 GENERATE: Final = "/inference/v1/generate"
 INFO: Final = "/envgym/info"
-_LEAST = -9999.0
-"""What vLLM writes for minus infinity, and for a log-prob that is not a number."""
+
+
+def error_reply(status: int, detail: str) -> HttpReply:
+    """Return a reply of one sentence, as vLLM writes it."""
+    return HttpReply.of_json({"error": {"message": detail, "code": int(status)}}, status)
 
 
 class ServerInfo(NamedTuple):
@@ -56,16 +61,14 @@ class ServerInfo(NamedTuple):
 
 
 def generate_body(request: GenerateRequest, *, limit: int, model: str, salt: str) -> Json:
-    """Return what asks for a continuation; a server's own defaults for sampling have no say."""
-    neutral = {"min_p": 0.0, "repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0}
-    sampling = {**_vllm_wire.sampling_arguments(request, limit=limit), **neutral}
+    """The request for a continuation; it overrides a server's own defaults for sampling."""
+    sampling = {**vllm_wire.sampling_arguments(request, limit=limit), **vllm_wire.NEUTRAL}
     return {"model": model, "token_ids": request.token_ids, "sampling_params": sampling, "cache_salt": salt}
 
 
 def logprobs_body(row: Sequence[int], *, model: str, salt: str) -> Json:
-    """Return what asks for the log-probs of a row."""
-    sampling = {"max_tokens": 1, "temperature": 0.0, "prompt_logprobs": 0, "detokenize": False}
-    return {"model": model, "token_ids": row, "sampling_params": sampling, "cache_salt": salt}
+    """The request for the log-probs of a row."""
+    return {"model": model, "token_ids": row, "sampling_params": vllm_wire.PROMPT_LOGPROBS, "cache_salt": salt}
 
 
 def read_generation(content: object, request: GenerateRequest) -> Generation:
@@ -73,20 +76,20 @@ def read_generation(content: object, request: GenerateRequest) -> Generation:
 
     Raises: BadResponse: it is none. PolicyFailure: the engine gave up, or gave numbers that are not finite.
     """
-    choice = _first_choice(content)
+    choice = first_choice(content)
     token_ids: Any = choice.get("token_ids")
     entries: Any = get_nested(choice, "logprobs", "content")
-    if not _is_list_of(token_ids, int) or not isinstance(entries, list) or len(entries) != len(token_ids):
+    if not is_list_of(token_ids, int) or not isinstance(entries, list) or len(entries) != len(token_ids):
         raise BadResponse("the choice holds no log-prob for every token id")
     try:
-        chosen = tuple(_read_number(entry["logprob"]) for entry in entries)
+        logprobs = tuple(read_number(entry["logprob"]) for entry in entries)
     except (KeyError, TypeError) as error:
         raise BadResponse("the choice holds no log-prob for every token id") from error
     spans = read_spans(choice.get("weight_versions"), len(token_ids))
-    generation = _vllm_wire.generation_of(
+    generation = vllm_wire.generation_of(
         request,
         tuple(token_ids),
-        chosen,
+        logprobs,
         finish=choice.get("finish_reason"),
         num_cached=read_count(content, "usage", "prompt_tokens_details", "cached_tokens"),
         version=min(span.policy_version for span in spans),
@@ -95,23 +98,14 @@ def read_generation(content: object, request: GenerateRequest) -> Generation:
     return replace(
         generation,
         version_spans=spans if len(spans) > 1 else (),
-        raw_logprobs=tuple(map(float, raw)) if _is_list_of(raw, (int, float)) else generation.raw_logprobs,
+        raw_logprobs=tuple(map(float, raw)) if is_list_of(raw, (int, float)) else generation.raw_logprobs,
         top_logprobs=_read_top(entries, request.sampling.top_logprobs),
     )
 
 
 def read_row_logprobs(content: object, row: Sequence[int]) -> tuple[float, ...]:
     """Read the log-prob of every token of a row, 0.0 for the first. Raises: BadResponse: it is not there."""
-    table = get_nested(content, "prompt_logprobs")
-    if not isinstance(table, list) or len(table) != len(row):
-        raise BadResponse("the answer holds no log-prob for every token of the prompt")
-    try:
-        return (
-            0.0,
-            *(_read_number(entry[str(token)]["logprob"]) for token, entry in zip(row[1:], table[1:], strict=True)),
-        )
-    except (KeyError, TypeError) as error:
-        raise BadResponse("the answer lists other tokens of the prompt") from error
+    return vllm_wire.read_table(get_nested(content, "prompt_logprobs"), row)
 
 
 def read_spans(content: object, num_tokens: int) -> tuple[VersionSpan, ...]:
@@ -143,15 +137,14 @@ def read_metrics(text: str) -> int:
 def read_request(content: JsonObject) -> GenerateRequest:
     """Read the body of `/inference/v1/generate`. Raises: InvalidInput: it is none, or asks what is not served."""
     ids, params = content.get("token_ids"), content.get("sampling_params", {})
-    if not _is_list_of(ids, int) or not isinstance(params, dict):
+    if not is_list_of(ids, int) or not isinstance(params, dict):
         do = "send token_ids and sampling_params"
         raise InvalidInput.of("body", "hold token ids", sorted(content), where=GENERATE, do=do)
     assert isinstance(ids, list), "checked above"
-    neutral = {"min_p": 0, "repetition_penalty": 1, "presence_penalty": 0, "frequency_penalty": 0, "n": 1}
-    for name, value in neutral.items():
+    for name, value in {**vllm_wire.NEUTRAL, "n": 1}.items():
         if params.get(name, value) != value:
             do = "leave it out, or serve the model with vLLM"
-            raise InvalidInput.of(name, f"be {value} for this server", params[name], where=GENERATE, do=do)
+            raise InvalidInput.of(name, f"be {value:g} for this server", params[name], where=GENERATE, do=do)
     fields: Any = params  # JSON, whose types pydantic or the policy check
     try:
         return GenerateRequest(
@@ -171,60 +164,46 @@ def read_request(content: JsonObject) -> GenerateRequest:
         raise InvalidInput.of("sampling_params", "hold numbers", str(error), where=GENERATE, do=do) from error
 
 
-def generation_to_json(request: GenerateRequest, found: Generation, *, model: str) -> JsonObject:
+def generation_to_json(request: GenerateRequest, generation: Generation, *, model: str) -> JsonObject:
     """Write an answer of `/inference/v1/generate`; a greedy sample's log-probs are the raw ones, as vLLM's are."""
     is_greedy = request.sampling.temperature == 0
-    chosen = found.raw_logprobs if is_greedy and found.raw_logprobs is not None else found.behavior_logprobs
-    tops = found.top_logprobs or ((),) * len(chosen)
+    logprobs = (
+        generation.raw_logprobs if is_greedy and generation.raw_logprobs is not None else generation.behavior_logprobs
+    )
+    tops = generation.top_logprobs or ((),) * len(logprobs)
     entries: list[Any] = [
         {"token_id": token, "logprob": value, "top_logprobs": [{"token_id": i, "logprob": v} for i, v in top]}
-        for token, value, top in zip(found.token_ids, chosen, tops, strict=True)
+        for token, value, top in zip(generation.token_ids, logprobs, tops, strict=True)
     ]
     starts = [0]
-    for span in found.spans:
+    for span in generation.spans:
         starts.append(starts[-1] + span.num_tokens)
     versions: list[Any] = [
         {"version": str(span.policy_version), "start": start, "end": end}
-        for span, (start, end) in zip(found.spans, pairwise(starts), strict=True)
+        for span, (start, end) in zip(generation.spans, pairwise(starts), strict=True)
     ]
     reason = {FinishReason.STOP: "stop", FinishReason.LENGTH: "length", FinishReason.ABORT: "abort"}
     choice: dict[str, Any] = {
         "index": 0,
-        "token_ids": list(found.token_ids),
+        "token_ids": list(generation.token_ids),
         "logprobs": {"content": entries},
-        "finish_reason": reason[found.finish_reason],
+        "finish_reason": reason[generation.finish_reason],
         "weight_versions": versions,
     }
-    if found.raw_logprobs is not None and found.raw_logprobs != chosen:
-        choice["raw_logprobs"] = list(found.raw_logprobs)
+    if generation.raw_logprobs is not None and generation.raw_logprobs != logprobs:
+        choice["raw_logprobs"] = list(generation.raw_logprobs)
     num_prompt = len(request.token_ids)
-    cached = num_prompt - found.num_prefilled
+    cached = num_prompt - generation.num_prefilled
     usage: JsonObject = {
         "prompt_tokens": num_prompt,
-        "completion_tokens": len(found.token_ids),
+        "completion_tokens": len(generation.token_ids),
         "prompt_tokens_details": {"cached_tokens": cached},
     }
     return {"model": model, "choices": [choice], "usage": usage}
 
 
-def _first_choice(content: object) -> Mapping[str, Any]:  # JSON
-    choices = get_nested(content, "choices")
-    if not isinstance(choices, list) or not choices or not isinstance(choices[0], Mapping):
-        raise BadResponse("the answer holds no choice")
-    choice: Mapping[str, Any] = choices[0]
-    return choice
-
-
 def _read_top(entries: list[Any], count: int) -> tuple[TopLogprobs, ...] | None:  # JSON
     if not count:
         return None
-    rows = [{int(top["token_id"]): _read_number(top["logprob"]) for top in entry["top_logprobs"]} for entry in entries]
-    return tuple(_vllm_wire.most_probable(row, count) for row in rows)
-
-
-def _is_list_of(value: object, kind: type | tuple[type, ...]) -> bool:
-    return isinstance(value, list) and all(isinstance(item, kind) and not isinstance(item, bool) for item in value)
-
-
-def _read_number(value: float) -> float:
-    return float(value) if value > _LEAST else float("-inf")
+    rows = [{int(top["token_id"]): read_number(top["logprob"]) for top in entry["top_logprobs"]} for entry in entries]
+    return tuple(vllm_wire.most_probable(row, count) for row in rows)

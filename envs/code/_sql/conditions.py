@@ -46,17 +46,16 @@ class QuestionSampler:
         return items[first], items[second]
 
     def number(self, low: int, high: int) -> int:
-        """Draw a whole number from low to high."""
         return int(self.rng.integers(low, high + 1))
 
     def value(self, table: TableSchema, column: ColumnSchema) -> str | int | float:
         """Draw a value that some row has, none of the rarest."""
-        found = self.base.execute(
+        rows = self.base.execute(
             f"SELECT {column.name} FROM {table.name} WHERE {column.name} IS NOT NULL ORDER BY {column.name}"
         ).fetchall()
-        low, high = len(found) // 8, len(found) - len(found) // 8
-        held: str | int | float = self.pick(found[low:high])[0]
-        return held
+        low, high = len(rows) // 8, len(rows) - len(rows) // 8
+        value: str | int | float = self.pick(rows[low:high])[0]
+        return value
 
     def condition(
         self, table: TableSchema, *, name: str = "", but: Sequence[ColumnSchema] = (), depth: int = 0
@@ -69,8 +68,8 @@ class QuestionSampler:
             but: columns that it must not be about.
             depth: 1 where two conditions may be joined.
         """
-        taken = {column.name for column in but}
-        column = self.pick([column for column in table.columns if column.name not in taken])
+        excluded = {column.name for column in but}
+        column = self.pick([column for column in table.columns if column.name not in excluded])
         first = self._plain(table, column, f"{name or table.name}.{column.name}")
         if depth == 0 or self.rng.random() < 0.5:
             return first

@@ -41,15 +41,15 @@ _OTHER_REGION = "several"
 @cache
 def factbook_schema() -> DatabaseSchema:
     """Describe the tables; what is not in the factbook is NULL."""
-    known = load_fields()
+    fields = load_fields()
     columns = [
         ColumnSchema(
             name=name,
-            noun=known[name].noun.removeprefix("the "),
+            noun=fields[name].noun.removeprefix("the "),
             kind=ColumnKind.NUMBER,
             step=1 if name in _WHOLE else 0.1,
             unknown=0.0 if name == "population" else 0.1,
-            unit=known[name].unit,
+            unit=fields[name].unit,
         )
         for name in FIELDS
     ]
@@ -113,22 +113,21 @@ def factbook_file() -> bytes:
 
 
 def _region(sections: Mapping[str, Mapping[str, str]]) -> str:
-    found = sections.get("Geography", {}).get("Map references", "")
-    return found if _REGIONS.fullmatch(found) and "World" not in found else _OTHER_REGION
+    region = sections.get("Geography", {}).get("Map references", "")
+    return region if _REGIONS.fullmatch(region) and "World" not in region else _OTHER_REGION
 
 
 def _latest_value(country: Country, field: str) -> Value:
-    """Return the latest number of a field."""
-    found = [(year or 0, fact.reading.value) for (name, year), fact in country.facts.items() if name == field]
-    return _plain_number(max(found)[1]) if found else None
+    dated_values = [(year or 0, fact.reading.value) for (name, year), fact in country.facts.items() if name == field]
+    return _plain_number(max(dated_values)[1]) if dated_values else None
 
 
 def _read_items(text: str, between: str, form: re.Pattern[str]) -> Iterator[tuple[str, Value]]:
     """Yield the names of a list with their numbers; what has another form is left out."""
     for item in text.split(between):
-        found = form.match(item)
-        if found is not None:
-            yield found["name"].strip(), _plain_number(Decimal(found["number"].replace(",", "")))
+        match = form.match(item)
+        if match is not None:
+            yield match["name"].strip(), _plain_number(Decimal(match["number"].replace(",", "")))
 
 
 def _plain_number(value: Decimal) -> int | float:

@@ -9,11 +9,11 @@ from typing import Any
 
 from envgym.authoring import ListTasks, TaskDraft
 from envgym.authoring.sources import task_from_draft
-from envgym.cache import cached_within, source_key
 from envgym.core.json_types import JsonObject, content_hash
 from envgym.core.tasks import Split, Task
 from envgym.envs.code._sql.runner import vary_database
-from envgym.errors import InvalidInput, sentence
+from envgym.errors import InvalidInput
+from envgym.runtime.cache import cached_within, source_key
 from envgym.sandbox import MIB
 
 MAX_DATABASE = 64 * MIB
@@ -40,17 +40,17 @@ class DatabaseFolder:
         """Return the file of a database. Raises: InvalidInput: there is none, or it is too large."""
         folder = Path(self.path)
         if not re.fullmatch(r"\w[\w .-]*", name):
-            raise InvalidInput(sentence("db_id", "be a plain name", name, where=_WHERE, do="rename the folder"))
+            raise InvalidInput.of("db_id", "be a plain name", name, where=_WHERE, do="rename the folder")
         places = [place / f"{name}.{ending}" for place in (folder / name, folder) for ending in _ENDINGS]
-        found = next((place for place in places if place.is_file()), None)
-        if found is None:
+        path = next((place for place in places if place.is_file()), None)
+        if path is None:
             do = f"put it at {places[0]}"
-            raise InvalidInput(sentence("database", "be in the folder", name, where=_WHERE, do=do))
-        size = found.stat().st_size
+            raise InvalidInput.of("database", "be in the folder", name, where=_WHERE, do=do)
+        size = path.stat().st_size
         if size > MAX_DATABASE:
             must, do = f"have at most {MAX_DATABASE} bytes", "leave its questions out"
-            raise InvalidInput(sentence(f"database {name}", must, size, where=_WHERE, do=do))
-        return found
+            raise InvalidInput.of(f"database {name}", must, size, where=_WHERE, do=do)
+        return path
 
 
 def questions_in(source: str | Mapping[str, str], folder: DatabaseFolder) -> ListTasks:
@@ -61,12 +61,12 @@ def questions_in(source: str | Mapping[str, str], folder: DatabaseFolder) -> Lis
     if isinstance(source, str):
         return ListTasks(_rows(source, folder))
     tasks: list[Task] = []
-    held: set[str] = set()
+    hashes: set[str] = set()
     for split in sorted((Split.parse(name, where=_WHERE) for name in source), key=lambda split: split is Split.TRAIN):
         drafts = _rows(source[split.value], folder)
-        new = [draft for draft in drafts if content_hash(draft.payload) not in held]
+        new = [draft for draft in drafts if content_hash(draft.payload) not in hashes]
         tasks += [task_from_draft(draft, split, f"{split}/{number}") for number, draft in enumerate(new)]
-        held |= {content_hash(draft.payload) for draft in new}
+        hashes |= {content_hash(draft.payload) for draft in new}
     return ListTasks(tasks)
 
 
@@ -83,17 +83,17 @@ def _rows(source: str, folder: DatabaseFolder) -> list[TaskDraft]:
         rows = json.loads(Path(source).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         do = "name a JSON file as Spider's dev.json"
-        raise InvalidInput(sentence("source", "be a JSON list of questions", str(error), where=source, do=do)) from None
+        raise InvalidInput.of("source", "be a JSON list of questions", str(error), where=source, do=do) from None
     if not isinstance(rows, list):
         do = "write a list of objects"
-        raise InvalidInput(sentence("source", "be a JSON list of questions", type(rows).__name__, where=source, do=do))
-    known: dict[str, TaskDraft] = {}
+        raise InvalidInput.of("source", "be a JSON list of questions", type(rows).__name__, where=source, do=do)
+    drafts: dict[str, TaskDraft] = {}
     for number, row in enumerate(rows):
         draft = _draft(row, f"row {number} of {source}")
-        known.setdefault(content_hash(draft.payload), draft)
-    for name in {str(draft.payload["database"]) for draft in known.values()}:
+        drafts.setdefault(content_hash(draft.payload), draft)
+    for name in {str(draft.payload["database"]) for draft in drafts.values()}:
         folder.find(name)
-    return list(known.values())
+    return list(drafts.values())
 
 
 def _draft(row: Any, where: str) -> TaskDraft:  # Any: decoded JSON
@@ -102,7 +102,7 @@ def _draft(row: Any, where: str) -> TaskDraft:  # Any: decoded JSON
     sql = fields.get("query", fields.get("SQL"))
     if not (isinstance(question, str) and isinstance(name, str) and isinstance(sql, str)):
         must, do = "have question, query (or SQL) and db_id as texts", "correct the row"
-        raise InvalidInput(sentence("row", must, sorted(fields), where=where, do=do))
+        raise InvalidInput.of("row", must, sorted(fields), where=where, do=do)
     evidence = fields.get("evidence")
     hint = f"\nHint: {evidence}" if isinstance(evidence, str) and evidence.strip() else ""
     payload: JsonObject = {"database": name, "question": question, "sql": sql, "ordered": is_ordered(sql)}
@@ -113,6 +113,5 @@ def _draft(row: Any, where: str) -> TaskDraft:  # Any: decoded JSON
 
 @cached_within(4 * MAX_DATABASE)
 def _content(path: str, key: str, variant: int) -> bytes:
-    """Return a file's content, or a variant of it; `key` changes with the file."""
     content = Path(path).read_bytes()
     return vary_database(content, variant) if variant else content

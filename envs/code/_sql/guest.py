@@ -70,11 +70,11 @@ class ReadOnlyDatabase:
 
     def tables(self) -> list[list[str]]:
         """Return the name and the definition of each table and view."""
-        found = self._base.execute(
+        rows = self._base.execute(
             "SELECT name, sql FROM sqlite_master WHERE type IN ('table', 'view') AND sql IS NOT NULL "
             "AND name NOT LIKE 'sqlite!_%' ESCAPE '!' ORDER BY rowid"
         )
-        return [[str(name), str(sql)] for name, sql in found]
+        return [[str(name), str(sql)] for name, sql in rows]
 
     def _allow(self, action: int, first: str | None, second: str | None, *_: str | None) -> int:
         if action in _READING or (action == sqlite3.SQLITE_FUNCTION and str(second).lower() not in _REFUSED):
@@ -144,27 +144,26 @@ def varied(content: bytes, seed: int) -> bytes:
 
 
 def _tables(base: sqlite3.Connection) -> list[_TableValues]:
-    """Return the ordinary tables with row ids."""
     listed = base.execute("SELECT name, sql FROM sqlite_master WHERE type = 'table' ORDER BY rowid").fetchall()
     names = [name.decode() for name, sql in listed if sql and b"VIRTUAL TABLE" not in sql.upper()[:30]]
     names = [name for name in names if not name.startswith("sqlite_") and _has_row_ids(base, name)]
-    taken: dict[str, set[str]] = {name.lower(): set() for name in names}
+    fixed: dict[str, set[str]] = {name.lower(): set() for name in names}
     for name in names:
         for _, _, parent, own, theirs, *_ in base.execute(f"PRAGMA foreign_key_list({_quoted(name)})").fetchall():
-            taken[name.lower()].add(own.decode().lower())
+            fixed[name.lower()].add(own.decode().lower())
             if theirs is not None:
-                taken.setdefault(parent.decode().lower(), set()).add(theirs.decode().lower())
+                fixed.setdefault(parent.decode().lower(), set()).add(theirs.decode().lower())
         for _, index, is_unique, *_ in base.execute(f"PRAGMA index_list({_quoted(name)})").fetchall():
             if is_unique:
-                found = base.execute(f"PRAGMA index_info({_quoted(index.decode())})").fetchall()
-                taken[name.lower()] |= {column.decode().lower() for _, _, column in found if column is not None}
+                members = base.execute(f"PRAGMA index_info({_quoted(index.decode())})").fetchall()
+                fixed[name.lower()] |= {column.decode().lower() for _, _, column in members if column is not None}
     return [
         _TableValues(
             name,
             [
                 column.decode()
                 for _, column, _, _, _, key in base.execute(f"PRAGMA table_info({_quoted(name)})").fetchall()
-                if not key and column.decode().lower() not in taken[name.lower()]
+                if not key and column.decode().lower() not in fixed[name.lower()]
             ],
         )
         for name in names
@@ -181,10 +180,10 @@ def _has_row_ids(base: sqlite3.Connection, name: str) -> bool:
 
 def _exchange(base: sqlite3.Connection, table: str, column: str, draw: random.Random) -> None:
     """Give each row the value of another one, as far as the table's rules allow."""
-    held = base.execute(f"SELECT rowid, {_quoted(column)} FROM {_quoted(table)} ORDER BY rowid").fetchall()
-    values = [value.decode(errors="replace") if isinstance(value, bytes) else value for _, value in held]
+    rows = base.execute(f"SELECT rowid, {_quoted(column)} FROM {_quoted(table)} ORDER BY rowid").fetchall()
+    values = [value.decode(errors="replace") if isinstance(value, bytes) else value for _, value in rows]
     draw.shuffle(values)
-    changes = [(value, row) for value, (row, _) in zip(values, held, strict=True)]
+    changes = [(value, row) for value, (row, _) in zip(values, rows, strict=True)]
     base.executemany(f"UPDATE OR IGNORE {_quoted(table)} SET {_quoted(column)} = ? WHERE rowid = ?", changes)
 
 

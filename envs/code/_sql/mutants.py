@@ -48,5 +48,5 @@ def mutants(sql: str) -> Iterator[str]:
             if not is_average:
                 yield sql[:start] + new + sql[start + len(old) :]
             start = sql.find(old, start + 1)
-    for found in _COUNT.finditer(sql):
-        yield f"{sql[: found.start()]}{found[1]}{int(found[2]) + 1}{sql[found.end() :]}"
+    for match in _COUNT.finditer(sql):
+        yield f"{sql[: match.start()]}{match[1]}{int(match[2]) + 1}{sql[match.end() :]}"

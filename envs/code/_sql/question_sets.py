@@ -10,17 +10,17 @@ from typing import Protocol
 
 from envgym.authoring import ListTasks, TaskDraft
 from envgym.authoring.sources import task_from_draft
-from envgym.cache import build_once, cache_directory
 from envgym.core.json_types import JsonObject
-from envgym.core.tasks import Split
+from envgym.core.tasks import Split, split_of
 from envgym.envs.code._sql import factbook_database, guest
 from envgym.envs.code._sql.conditions import NoSuchQuestion, QuestionSampler
 from envgym.envs.code._sql.mutants import mutants
 from envgym.envs.code._sql.nested import NESTED
-from envgym.envs.code._sql.questions import ONE_TABLE, TWO_TABLES, Ask, Question
+from envgym.envs.code._sql.questions import ONE_TABLE, QUESTION_FILE, TWO_TABLES, Ask, Question
 from envgym.envs.code._sql.results import QueryResult, same_results
 from envgym.envs.code._sql.schema import SCHEMA_FILE, DatabaseSchema, draw_rows, generated_schemas, write_database
 from envgym.envs.world_factbook.pages import fingerprint
+from envgym.runtime.cache import build_once, cache_directory
 from envgym.seeds import generator
 
 LEVELS: Mapping[int, Mapping[str, Ask]] = {1: ONE_TABLE, 2: TWO_TABLES, 3: NESTED}
@@ -51,7 +51,6 @@ class GeneratedDatabases:
     """Databases with drawn rows: `company/2` is the third one of the schema `company`."""
 
     def database(self, name: str, variant: int) -> bytes:
-        """Return a database."""
         return _generated_database(name, variant)
 
 
@@ -70,16 +69,21 @@ def shipped(kind: str, levels: tuple[int, ...], held_out: str | None) -> ListTas
     path = build_once(cache_directory() / f"sql-{kind}-{_fingerprint()}", lambda work: _write_questions(kind, work))
     lines = (path / "questions.jsonl").read_text(encoding="utf-8").splitlines()
     drafts = [TaskDraft(**json.loads(line)) for line in lines]
-    chosen = [draft for draft in drafts if draft.metadata["level"] in levels]
-    if held_out is None:
-        return ListTasks(chosen)
-    return _hold_out(chosen, held_out)
+    level_drafts = [draft for draft in drafts if draft.metadata["level"] in levels]
+    return _on_both_sides(level_drafts, held_out)
 
 
-def _hold_out(drafts: Sequence[TaskDraft], held_out: str) -> ListTasks:
+def _on_both_sides(drafts: Sequence[TaskDraft], held_out: str | None) -> ListTasks:
+    """Put questions on their sides: by schema where one is held out, else by content.
+
+    Two databases of one schema may have the same question. One whose words are in the test split is not for training.
+    """
     sides: dict[Split, list[TaskDraft]] = {split: [] for split in Split}
     for draft in drafts:
-        sides[Split.TEST if draft.metadata["schema"] == held_out else Split.TRAIN].append(draft)
+        is_test = draft.metadata["schema"] == held_out if held_out else split_of(draft.payload) is Split.TEST
+        sides[Split.TEST if is_test else Split.TRAIN].append(draft)
+    tested = {draft.prompt for draft in sides[Split.TEST]}
+    sides[Split.TRAIN] = [draft for draft in sides[Split.TRAIN] if draft.prompt not in tested]
     return ListTasks(
         [
             task_from_draft(draft, split, f"{split}/{index}")
@@ -123,20 +127,20 @@ def _draw_proved(ask: Ask, sampler: QuestionSampler, bases: Sequence[sqlite3.Con
 
 def is_proved(question: Question, bases: Sequence[sqlite3.Connection]) -> bool:
     """Tell whether the results differ between all databases, and each mutant's from the query's on one of them."""
-    wanted = [result for base in bases if (result := run_query(base, question.sql)) is not None]
-    if len(wanted) < len(bases) or not 0 < len(wanted[0].rows) <= _MAX_ROWS or _is_empty(wanted[0]):
+    results = [result for base in bases if (result := run_query(base, question.sql)) is not None]
+    if len(results) < len(bases) or not 0 < len(results[0].rows) <= _MAX_ROWS or _is_empty(results[0]):
         return False
-    pairs = [(one, other) for number, one in enumerate(wanted) for other in wanted[:number]]
+    pairs = [(one, other) for number, one in enumerate(results) for other in results[:number]]
     if any(same_results(one, other, is_ordered=question.is_ordered) for one, other in pairs):
         return False
-    return not any(passes(mutant, question, wanted, bases) for mutant in mutants(question.sql))
+    return not any(passes(mutant, question, results, bases) for mutant in mutants(question.sql))
 
 
-def passes(sql: str, question: Question, wanted: Sequence[QueryResult], bases: Sequence[sqlite3.Connection]) -> bool:
+def passes(sql: str, question: Question, expected: Sequence[QueryResult], bases: Sequence[sqlite3.Connection]) -> bool:
     """Tell whether a query gives what is wanted on every database."""
-    for base, rows in zip(bases, wanted, strict=True):
-        found = run_query(base, sql)
-        if found is None or not same_results(found, rows, is_ordered=question.is_ordered):
+    for base, rows in zip(bases, expected, strict=True):
+        result = run_query(base, sql)
+        if result is None or not same_results(result, rows, is_ordered=question.is_ordered):
             return False
     return True
 
@@ -212,5 +216,5 @@ def _open_database(content: bytes) -> sqlite3.Connection:
 
 @cache
 def _fingerprint() -> str:
-    """Return what questions and databases depend on: this code, the factbook's, its version."""
-    return fingerprint([*sorted(Path(__file__).parent.glob("*.py")), SCHEMA_FILE])
+    """Return the cache key of questions and databases: a hash of this code and the factbook's, and its version."""
+    return fingerprint([*sorted(Path(__file__).parent.glob("*.py")), SCHEMA_FILE, QUESTION_FILE])

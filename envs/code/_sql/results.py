@@ -88,7 +88,7 @@ def _is_close(one: float, other: float) -> bool:
 
 
 def _rank(row: Row) -> tuple[tuple[Hashable, ...], ...]:
-    """Return what rows are sorted by: numbers last, and less exactly than floats differ by rounding."""
+    """Return the sort key of a row: numbers last, and less exactly than floats differ by rounding."""
     texts = tuple((type(cell).__name__, cell) for cell in row if not isinstance(cell, int | float) and cell is not None)
     places = tuple(_kind(cell) for cell in row)
     numbers = tuple(_round_number(cell) for cell in row if isinstance(cell, int | float))

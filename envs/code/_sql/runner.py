@@ -7,7 +7,7 @@ from typing import Any
 
 from envgym.core.json_types import parse_json
 from envgym.envs.code._sql.results import QueryError, QueryResult
-from envgym.errors import EnvFailure, sentence
+from envgym.errors import EnvFailure
 from envgym.sandbox import MIB, Limits, PythonSession, SessionResult, make_sandbox
 
 _GUEST_SCRIPT = Path(__file__).with_name("guest.py")
@@ -58,7 +58,7 @@ class QueryRunner:
         reply = _decode(result)
         if not isinstance(reply, list):
             got = result.output.strip().rpartition("\n")[2]
-            raise EnvFailure(sentence("database", "be an SQLite file", got, where="code/sql-v0", do="check the file"))
+            raise EnvFailure.of("database", "be an SQLite file", got, where="code/sql-v0", do="check the file")
         return dict(reply)
 
     def fork(self) -> "QueryRunner":
@@ -98,7 +98,7 @@ def vary_database(content: bytes, seed: int) -> bytes:
     done = make_sandbox().run(["python3", "-I", "-S", "-c", script, str(seed)], content, {}, limits)
     if not done.is_success:
         got = done.stderr.decode(errors="replace").strip().rpartition("\n")[2] or done.ending.value
-        raise EnvFailure(sentence("database", "be an SQLite file", got, where="code/sql-v0", do="check the file"))
+        raise EnvFailure.of("database", "be an SQLite file", got, where="code/sql-v0", do="check the file")
     return done.stdout
 
 

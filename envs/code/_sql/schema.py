@@ -2,7 +2,6 @@
 
 import datetime as dt
 import sqlite3
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -10,11 +9,12 @@ from functools import cache
 from itertools import product
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from envgym.envs.code._sql.results import Row, Value
+from envgym.envs.data_files import read_toml
 
 SCHEMA_FILE = Path(__file__).parents[1] / "data" / "sql_schemas.toml"
 NUM_ROWS = ((8, 11), (36, 52), (110, 150))
@@ -77,9 +77,31 @@ class TableSchema:
         """The column that tells rows apart in a question."""
         return next((column.name for column in self.columns if column.kind is ColumnKind.NAME), "id")
 
+    @property
+    def label_noun(self) -> str:
+        """How a question calls that column."""
+        return next((column.noun for column in self.columns if column.name == self.label), "id")
+
+    @property
+    def a_noun(self) -> str:
+        """The noun with its article."""
+        return f"{'an' if self.noun[0] in 'aeiou' else 'a'} {self.noun}"
+
     def of(self, *kinds: ColumnKind) -> list[ColumnSchema]:
-        """Return the columns of these kinds."""
         return [column for column in self.columns if column.kind in kinds]
+
+
+class TableLink(NamedTuple):
+    """A table and its parent."""
+
+    table: TableSchema
+    parent: TableSchema
+
+    @property
+    def joined(self) -> str:
+        """Both tables in a query."""
+        table, parent = self.table.name, self.parent.name
+        return f"{table} JOIN {parent} ON {parent}.id = {table}.{parent}_id"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,18 +112,17 @@ class DatabaseSchema:
     tables: tuple[TableSchema, ...]
 
     def table(self, name: str) -> TableSchema:
-        """Return a table by name."""
         return next(table for table in self.tables if table.name == name)
 
-    def links(self) -> list[tuple[TableSchema, TableSchema]]:
+    def links(self) -> list[TableLink]:
         """Return each table that has a parent, with it."""
-        return [(table, self.table(table.parent)) for table in self.tables if table.parent is not None]
+        return [TableLink(table, self.table(table.parent)) for table in self.tables if table.parent is not None]
 
 
 @cache
 def generated_schemas() -> Mapping[str, DatabaseSchema]:
     """Read the schemas of the generated databases, by name."""
-    data = tomllib.loads(SCHEMA_FILE.read_text(encoding="utf-8"))
+    data = read_toml(SCHEMA_FILE)
     lists = {
         name: tuple(item["between"].join(parts) for parts in product(*map(str.split, item["parts"])))
         for name, item in data["lists"].items()
@@ -175,21 +196,21 @@ def draw_rows(schema: DatabaseSchema, rng: np.random.Generator) -> Mapping[str, 
 def _draw_parents(num_parents: int, count: int, rng: np.random.Generator) -> list[Value]:
     """Draw references, unevenly, so that some parents have many children and one or two have none."""
     shares = rng.dirichlet(np.full(num_parents - 1, 2.0))
-    chosen = rng.permutation(num_parents)[1:] + 1
-    return [int(number) for number in rng.choice(chosen, size=count, p=shares)]
+    parents = rng.permutation(num_parents)[1:] + 1
+    return [int(number) for number in rng.choice(parents, size=count, p=shares)]
 
 
 def _draw_column(column: ColumnSchema, count: int, rng: np.random.Generator) -> list[Value]:
     match column.kind:
         case ColumnKind.NAME:
-            drawn: list[Value] = [column.values[int(i)] for i in rng.permutation(len(column.values))[:count]]
+            values: list[Value] = [column.values[int(i)] for i in rng.permutation(len(column.values))[:count]]
         case ColumnKind.CATEGORY:
-            drawn = [column.values[int(i)] for i in rng.integers(len(column.values), size=count)]
+            values = [column.values[int(i)] for i in rng.integers(len(column.values), size=count)]
         case ColumnKind.DATE:
-            drawn = [str(FIRST_DAY + dt.timedelta(days=int(day))) for day in rng.integers(NUM_DAYS, size=count)]
+            values = [str(FIRST_DAY + dt.timedelta(days=int(day))) for day in rng.integers(NUM_DAYS, size=count)]
         case ColumnKind.NUMBER:
             steps = int((column.high - column.low) / column.step) + 1
             numbers = [column.low + column.step * int(i) for i in rng.integers(steps, size=count)]
-            drawn = [int(number) if column.step >= 1 else round(number, 2) for number in numbers]
+            values = [int(number) if column.step >= 1 else round(number, 2) for number in numbers]
     is_known = rng.random(count) >= column.unknown
-    return [value if known else None for value, known in zip(drawn, is_known, strict=True)]
+    return [value if is_present else None for value, is_present in zip(values, is_known, strict=True)]

@@ -1,6 +1,6 @@
 """What a constraint is, and what a kind of constraints has to know."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -22,7 +22,6 @@ class Constraint:
     texts: tuple[str, ...] = ()
 
     def to_json(self) -> list[JsonValue]:
-        """Return it for a payload."""
         return [self.kind, list(self.numbers), list(self.texts)]
 
 
@@ -44,7 +43,6 @@ class DrawContext:
         return tuple(sorted(items[int(at)] for at in self.rng.choice(len(items), size=count, replace=False)))
 
     def number(self, low: int, high: int) -> int:
-        """Draw a whole number from `low` to `high`."""
         return int(self.rng.integers(low, high + 1))
 
 
@@ -52,18 +50,13 @@ class DrawContext:
 class ConstraintKind:
     """One kind of constraints."""
 
-    draw: Callable[[DrawContext], tuple[tuple[int, ...], tuple[str, ...]]]
+    draw: Callable[[DrawContext], tuple[tuple[int, ...], tuple[str, ...]]] = lambda context: ((), ())
     """Draw numbers and texts that agree with what was drawn before."""
-    tell: Callable[[Constraint], str]
-    """Say it in a sentence."""
     holds: Callable[[WrittenText, Constraint], bool]
     plan: Callable[[Outline, Constraint], Outline]
     """Add what a text needs that meets it."""
     excludes: frozenset[str] = field(default_factory=frozenset)
     """Kinds that it cannot stand beside, or would make meaningless; it need only be said by one of two."""
-
-
-ConstraintTable = Mapping[str, ConstraintKind]
 
 
 def in_range(count: int, numbers: Sequence[int]) -> bool:

@@ -18,9 +18,9 @@ def draw_constraints(
 ) -> tuple[Constraint, ...]:
     """Draw `num` constraints of different kinds, or as many as go together, and those of every task."""
     for _ in range(MAX_TRIES):
-        chosen = _draw_kinds(rng, kinds, num, may_have_held_out)
+        drawn_kinds = _draw_kinds(rng, kinds, num, may_have_held_out)
         try:
-            return _draw_parameters(rng, chosen)
+            return _draw_parameters(rng, drawn_kinds)
         except OutlineTooNarrow:
             continue
     raise AssertionError(f"kinds {kinds} must have constraints that a text meets")
@@ -46,19 +46,19 @@ def held(written: WrittenText, constraints: Sequence[Constraint]) -> list[bool]:
 
 def _draw_kinds(rng: np.random.Generator, kinds: Sequence[str], num: int, may_have_held_out: bool) -> list[str]:
     """Draw kinds one by one; a task that may have a held-out pair begins with one every other time."""
-    chosen: list[str] = []
+    drawn_kinds: list[str] = []
     pairs = [sorted(pair) for pair in HELD_OUT_PAIRS if pair <= set(kinds)] if may_have_held_out and num > 1 else []
     if pairs and rng.random() < 0.5:
-        chosen += pairs[rng.integers(len(pairs))]
+        drawn_kinds += pairs[rng.integers(len(pairs))]
     for at in rng.permutation(len(kinds)):
-        if len(chosen) == num:
+        if len(drawn_kinds) == num:
             break
         kind = kinds[at]
-        if kind in chosen or not all(are_compatible(kind, other) for other in chosen):
+        if kind in drawn_kinds or not all(are_compatible(kind, other) for other in drawn_kinds):
             continue
-        if may_have_held_out or not has_held_out_pair([*chosen, kind]):
-            chosen.append(kind)
-    return sorted(chosen, key=list(KINDS).index)
+        if may_have_held_out or not has_held_out_pair([*drawn_kinds, kind]):
+            drawn_kinds.append(kind)
+    return sorted(drawn_kinds, key=list(KINDS).index)
 
 
 def _draw_parameters(rng: np.random.Generator, kinds: Sequence[str]) -> tuple[Constraint, ...]:

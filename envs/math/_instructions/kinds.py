@@ -36,17 +36,29 @@ def quoted(texts: tuple[str, ...]) -> str:
     return f"{', '.join(most)} and {last}" if most else last
 
 
+def tell(constraint: Constraint) -> str:
+    """Say what a constraint asks for."""
+    numbers, unit = constraint.numbers, DATA["units"].get(constraint.kind)
+    return str(DATA["tells"][constraint.kind]).format(
+        numbers=numbers,
+        texts=quoted(constraint.texts) if constraint.texts else "",
+        counted=say_range(numbers, unit, f"{unit}s") if unit else "",
+        half=numbers[0] // 2 if numbers else 0,
+        ordinal=ORDINALS[numbers[1]] if constraint.kind == "paragraph_start" else "",
+    )
+
+
 def is_json_object(written: WrittenText, constraint: Constraint) -> bool:
     """Tell whether the text is an object with exactly these keys, each with a text that has a word."""
     try:
-        found = json.loads(written.text, object_pairs_hook=list)
+        pairs = json.loads(written.text, object_pairs_hook=list)
     except (ValueError, RecursionError):
         return False
-    if not isinstance(found, list) or len(found) != len(constraint.texts):
+    if not isinstance(pairs, list) or len(pairs) != len(constraint.texts):
         return False
-    if not all(isinstance(pair, tuple) and isinstance(pair[1], str) and split_words(pair[1]) for pair in found):
+    if not all(isinstance(pair, tuple) and isinstance(pair[1], str) and split_words(pair[1]) for pair in pairs):
         return False
-    return sorted(str(key) for key, _ in found) == sorted(constraint.texts)
+    return sorted(str(key) for key, _ in pairs) == sorted(constraint.texts)
 
 
 def _draw_one_related(context: DrawContext, numbers: tuple[int, ...]) -> Drawn:
@@ -123,10 +135,6 @@ BASE: Mapping[str, ConstraintKind] = MappingProxyType(
     {
         "length": ConstraintKind(
             draw=_draw_length,
-            tell=lambda constraint: (
-                f"Write {say_range(constraint.numbers, 'word', 'words')}, "
-                f"at least {constraint.numbers[0] // 2} of them different."
-            ),
             holds=lambda written, constraint: (
                 in_range(len(written.words), constraint.numbers)
                 and len(written.vocabulary) >= constraint.numbers[0] // 2
@@ -135,7 +143,6 @@ BASE: Mapping[str, ConstraintKind] = MappingProxyType(
         ),
         "topic": ConstraintKind(
             draw=lambda context: ((max(2, context.outline.min_words // WORDS_PER_TOPIC),), (context.topic,)),
-            tell=lambda constraint: f"Use the word {quoted(constraint.texts)} at least {constraint.numbers[0]} times.",
             holds=lambda written, constraint: written.words.count(constraint.texts[0]) >= constraint.numbers[0],
             plan=lambda outline, constraint: replace(outline, topic_count=constraint.numbers[0]),
         ),
@@ -147,20 +154,12 @@ KINDS: Mapping[str, ConstraintKind] = MappingProxyType(
     {
         "json": ConstraintKind(
             draw=lambda context: ((), context.pick(DATA["keys"], context.number(2, 4))),
-            tell=lambda constraint: (
-                f"Write nothing but one JSON object with exactly the keys {quoted(constraint.texts)}, "
-                "whose values are texts."
-            ),
             holds=is_json_object,
             plan=lambda outline, constraint: replace(outline, keys=constraint.texts),
             excludes=LISTS | BLOCKS | {"title", "start", "end", "uppercase", "no_commas", "sentences"},
         ),
         "sections": ConstraintKind(
             draw=lambda context: ((context.number(2, 4),), ()),
-            tell=lambda constraint: (
-                f"Divide the text into exactly {constraint.numbers[0]} parts. Each begins with a heading alone on its "
-                "line: Part 1, Part 2 and so on."
-            ),
             holds=lambda written, constraint: (
                 written.headings == [str(number) for number in range(1, constraint.numbers[0] + 1)]
             ),
@@ -169,16 +168,12 @@ KINDS: Mapping[str, ConstraintKind] = MappingProxyType(
         ),
         "paragraphs": ConstraintKind(
             draw=lambda context: _draw_range(context, 2, 5, exactly=True),
-            tell=lambda constraint: f"Write {say_range(constraint.numbers, 'paragraph', 'paragraphs')}.",
             holds=lambda written, constraint: in_range(len(written.paragraphs), constraint.numbers),
             plan=lambda outline, constraint: replace(outline, paragraphs=constraint.numbers[0]),
             excludes=BLOCKS - {"paragraphs"},
         ),
         "paragraph_sentences": ConstraintKind(
             draw=lambda context: ((context.number(2, 4), context.number(2, 4)), ()),
-            tell=lambda constraint: (
-                f"Write exactly {constraint.numbers[0]} paragraphs, each of exactly {constraint.numbers[1]} sentences."
-            ),
             holds=_has_paragraph_sentences,
             plan=lambda outline, constraint: replace(
                 outline, paragraphs=constraint.numbers[0], paragraph_sentences=constraint.numbers[1]
@@ -187,10 +182,6 @@ KINDS: Mapping[str, ConstraintKind] = MappingProxyType(
         ),
         "paragraph_start": ConstraintKind(
             draw=_draw_paragraph_start,
-            tell=lambda constraint: (
-                f"Write exactly {constraint.numbers[0]} paragraphs. "
-                f"The first word of the {ORDINALS[constraint.numbers[1]]} paragraph is {quoted(constraint.texts)}."
-            ),
             holds=_has_paragraph_start,
             plan=lambda outline, constraint: replace(
                 outline, paragraphs=constraint.numbers[0], opening=(constraint.numbers[1], constraint.texts[0])
@@ -198,105 +189,76 @@ KINDS: Mapping[str, ConstraintKind] = MappingProxyType(
         ),
         "bullets": ConstraintKind(
             draw=lambda context: _draw_range(context, 2, 6),
-            tell=lambda constraint: f"Write {say_range(constraint.numbers, 'bullet', 'bullets')}.",
             holds=lambda written, constraint: in_range(len(written.bullets), constraint.numbers),
             plan=lambda outline, constraint: replace(outline, bullets=constraint.numbers[0]),
             excludes=frozenset(("bullet_word",)),
         ),
         "bullet_word": ConstraintKind(
             draw=lambda context: _draw_one_related(context, (context.number(2, 4),)),
-            tell=lambda constraint: (
-                f"Write exactly {constraint.numbers[0]} bullets, and use the word {quoted(constraint.texts)} "
-                "in each of them."
-            ),
             holds=_has_bullets_with,
             plan=lambda outline, constraint: replace(
                 outline, bullets=constraint.numbers[0], bullet_word=constraint.texts[0]
             ),
         ),
         "title": ConstraintKind(
-            draw=lambda context: ((), ()),
-            tell=lambda constraint: (
-                "Give the text exactly one title, in double angle brackets alone on its line, such as <<a title>>."
-            ),
             holds=lambda written, constraint: len(written.titles) == 1,
             plan=lambda outline, constraint: replace(outline, has_title=True),
         ),
         "start": ConstraintKind(
             draw=lambda context: ((), context.pick(DATA["starts"])),
-            tell=lambda constraint: f"Begin with {quoted(constraint.texts)}.",
             holds=lambda written, constraint: written.folded.startswith(constraint.texts[0].lower()),
             plan=lambda outline, constraint: replace(outline, start=constraint.texts[0]),
         ),
         "end": ConstraintKind(
             draw=lambda context: ((), context.pick(DATA["ends"])),
-            tell=lambda constraint: f"End with {quoted(constraint.texts)}, and write nothing after it.",
             holds=lambda written, constraint: written.folded.endswith(constraint.texts[0].lower()),
             plan=lambda outline, constraint: replace(outline, end=constraint.texts[0]),
         ),
         "lowercase": ConstraintKind(
-            draw=lambda context: ((), ()),
-            tell=lambda constraint: "Write no capital letter.",
             holds=lambda written, constraint: written.text == written.folded,
             plan=lambda outline, constraint: replace(outline, is_lower=True),
             excludes=frozenset(("uppercase",)),
         ),
         "uppercase": ConstraintKind(
-            draw=lambda context: ((), ()),
-            tell=lambda constraint: "Write all letters as capital letters.",
             holds=lambda written, constraint: written.text == written.text.upper(),
             plan=lambda outline, constraint: replace(outline, is_upper=True),
         ),
         "no_commas": ConstraintKind(
-            draw=lambda context: ((), ()),
-            tell=lambda constraint: "Use no comma.",
             holds=lambda written, constraint: COMMAS.search(written.text) is None,
             plan=lambda outline, constraint: outline,
         ),
         "placeholders": ConstraintKind(
             draw=lambda context: _draw_range(context, 1, 4),
-            tell=lambda constraint: (
-                f"Leave {say_range(constraint.numbers, 'placeholder', 'placeholders')} in square brackets, "
-                "such as [address]."
-            ),
             holds=lambda written, constraint: in_range(len(written.placeholders), constraint.numbers),
             plan=lambda outline, constraint: replace(outline, placeholders=constraint.numbers[0]),
         ),
         "keywords": ConstraintKind(
             draw=lambda context: ((), context.pick(context.related, context.number(2, 3))),
-            tell=lambda constraint: f"Use the words {quoted(constraint.texts)}.",
             holds=lambda written, constraint: written.vocabulary.issuperset(constraint.texts),
             plan=_plan_words,
         ),
         "word_frequency": ConstraintKind(
             draw=lambda context: _draw_one_related(context, (context.number(2, 5),)),
-            tell=lambda constraint: f"Use the word {quoted(constraint.texts)} exactly {constraint.numbers[0]} times.",
             holds=lambda written, constraint: written.words.count(constraint.texts[0]) == constraint.numbers[0],
             plan=_plan_words,
         ),
         "absent_words": ConstraintKind(
             draw=_draw_absent,
-            tell=lambda constraint: f"Use none of the words {quoted(constraint.texts)}.",
             holds=lambda written, constraint: written.vocabulary.isdisjoint(constraint.texts),
             plan=lambda outline, constraint: replace(outline, avoided_words=constraint.texts),
         ),
         "letter_absent": ConstraintKind(
             draw=_draw_rare_letter,
-            tell=lambda constraint: f"Use no letter {quoted(constraint.texts)}.",
             holds=lambda written, constraint: constraint.texts[0] not in written.folded,
             plan=lambda outline, constraint: replace(outline, avoided_letters=constraint.texts[0]),
         ),
         "letter_count": ConstraintKind(
             draw=_draw_letter_count,
-            tell=lambda constraint: (
-                f"Use the letter {quoted(constraint.texts)} at least {constraint.numbers[0]} times."
-            ),
             holds=lambda written, constraint: written.folded.count(constraint.texts[0]) >= constraint.numbers[0],
             plan=lambda outline, constraint: replace(outline, letters=((constraint.texts[0], constraint.numbers[0]),)),
         ),
         "sentences": ConstraintKind(
             draw=_draw_sentences,
-            tell=lambda constraint: f"Write {say_range(constraint.numbers, 'sentence', 'sentences')}.",
             holds=lambda written, constraint: in_range(written.num_sentences, constraint.numbers),
             plan=lambda outline, constraint: replace(outline, sentences=max(constraint.numbers)),
         ),

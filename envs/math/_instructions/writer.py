@@ -1,19 +1,16 @@
 """Write a text that meets an outline: plain clauses on the topic, put together by their numbers."""
 
 import json
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 from zlib import crc32
 
+from envgym.envs.data_files import read_toml
 from envgym.envs.math._instructions.outline import Outline
 from envgym.envs.math._instructions.written import WrittenText, split_words
 
-DATA: Mapping[str, Any] = tomllib.loads(  # TOML
-    (Path(__file__).parents[1] / "data" / "instructions.toml").read_text(encoding="utf-8")
-)
+DATA: Mapping[str, Any] = read_toml("math/data/instructions.toml")
 MAX_ROUNDS = 6
 """A second round of filling is usual, where clauses were joined; more are not needed."""
 
@@ -45,7 +42,6 @@ class _Writer:
         self.num_slots = len(outline.keys) or outline.sections or outline.paragraphs
 
     def write(self) -> str:
-        """Add clauses until there are enough words and letters."""
         outline = self.outline
         clauses = list(self._required())
         for _ in range(MAX_ROUNDS):
@@ -133,7 +129,6 @@ class _Writer:
         return quotas
 
     def _join(self, sentences: Sequence[Sequence[str]], bullets: Sequence[str]) -> str:
-        """Put lines and blank lines around the sentences."""
         outline = self.outline
         blocks = [
             [*([f"Part {number}"] if outline.sections else []), " ".join(part)]
@@ -158,7 +153,6 @@ def _sentences(clauses: Sequence[str], quota: int) -> list[str]:
 
 @lru_cache(maxsize=512)
 def _vocabulary(text: str) -> frozenset[str]:
-    """Return the different words of a text of the data."""
     return frozenset(split_words(text.lower()))
 
 

@@ -39,17 +39,14 @@ class WrittenText:
 
     @cached_property
     def words(self) -> list[str]:
-        """The words, in lower case."""
         return split_words(self.folded)
 
     @cached_property
     def vocabulary(self) -> frozenset[str]:
-        """The different words."""
         return frozenset(self.words)
 
     @cached_property
     def num_sentences(self) -> int:
-        """The number of sentences."""
         return count_sentences(self.text)
 
     @cached_property
@@ -59,12 +56,10 @@ class WrittenText:
 
     @cached_property
     def bullets(self) -> list[str]:
-        """The texts of the bullets, in lower case."""
         return _BULLET.findall(self.folded)
 
     @cached_property
     def placeholders(self) -> list[str]:
-        """What stands in square brackets, with them."""
         return _PLACEHOLDER.findall(self.folded)
 
     @cached_property
@@ -95,7 +90,7 @@ def count_sentences(text: str) -> int:
 
 def has_copied_run(words: Sequence[str], source: Sequence[str], vocabulary: frozenset[str], length: int) -> bool:
     """Tell whether `length` words in a row stand in the source, too, whose different words are `vocabulary`."""
-    shown, num = f" {' '.join(source)} ", len(words)
+    source_text, num = f" {' '.join(source)} ", len(words)
     for at in range(length - 1, num, length):  # one of them is in every run
         low, high = at, at
         while low > at - length and words[low] in vocabulary:
@@ -103,14 +98,13 @@ def has_copied_run(words: Sequence[str], source: Sequence[str], vocabulary: froz
         while low < at and high < min(at + length, num) and words[high] in vocabulary:
             high += 1
         for first in range(low + 1, high - length + 1):
-            if f" {' '.join(words[first : first + length])} " in shown:
+            if f" {' '.join(words[first : first + length])} " in source_text:
                 return True
     return False
 
 
 @lru_cache(maxsize=1)
 def _unicode_word() -> re.Pattern[str]:
-    """Return the pattern for letters of all scripts, with the marks that belong to them."""
     marks = "".join(chr(code) for code in range(0x300, 0x10000) if unicodedata.category(chr(code)).startswith("M"))
     letter = rf"[^\W_][{marks}]*+"
     return re.compile(rf"(?:{letter})++(?:['\u2019\u2011-](?:{letter})++)*+")

@@ -151,14 +151,13 @@ class _Reader:
         self._refuse("comment", "end with $)", "the end of the file")
 
     def _until(self, end: str, tokens: Iterator[str]) -> tuple[str, ...]:
-        """Return the symbols before `end`."""
-        found: list[str] = []
+        symbols: list[str] = []
         for token in tokens:
             if token == end:
-                return tuple(found)
+                return tuple(symbols)
             if "$" in token:
                 self._refuse("statement", f"end with {end}", token)
-            found.append(token)
+            symbols.append(token)
         return self._refuse("statement", f"end with {end}", "the end of the file")
 
     def _refuse(self, what: str, must: str, got: object) -> NoReturn:

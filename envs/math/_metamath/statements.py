@@ -65,7 +65,6 @@ class _Proof:
 
 @cache
 def _rules(uses: str) -> tuple[tuple[Rule, ...], tuple[Rule, ...]]:
-    """Return the rules without and with premises that a proof may use."""
     theory = propositional()
     rules = [theory.rule(item) for item in theory.provable if uses == ALL or item.proof is None]
     return tuple(rule for rule in rules if not rule.premises), tuple(rule for rule in rules if rule.premises)
@@ -75,11 +74,11 @@ def draw_statement(sampler: Sampler, family: StatementFamily, level: int) -> Dra
     """Draw a statement that takes more than one step. Raises: Unsuitable: what was drawn is none; draw again."""
     unifier = Unifier(_MAX_WORK)
     try:
-        drawn = _draw(sampler, unifier, family, sampler.between(*family.num_rules[level - 1]))
-        hypotheses = tuple(dict.fromkeys(map(unifier.written, drawn.hypotheses)))
-        goal = unifier.written(drawn.conclusion)
+        proof = _draw(sampler, unifier, family, sampler.between(*family.num_rules[level - 1]))
+        hypotheses = tuple(dict.fromkeys(map(unifier.written, proof.hypotheses)))
+        goal = unifier.written(proof.conclusion)
         steps = [
-            RuleStep(step.label, tuple(map(unifier.written, step.values)), step.num_premises) for step in drawn.steps
+            RuleStep(step.label, tuple(map(unifier.written, step.values)), step.num_premises) for step in proof.steps
         ]
     except Unsolvable:
         raise Unsuitable from None
@@ -93,7 +92,6 @@ def draw_statement(sampler: Sampler, family: StatementFamily, level: int) -> Dra
 
 
 def _draw(sampler: Sampler, unifier: Unifier, family: StatementFamily, count: int) -> _Proof:
-    """Draw a proof that applies `count` rules with premises. Raises: Unsolvable: no draw fitted."""
     closed, rules = _rules(family.uses)
     if not count:
         if sampler.rng.random() < family.hypothesis_share:
@@ -148,10 +146,10 @@ def _named(theory: Theory, hypotheses: Sequence[Term], goal: Term, steps: Sequen
     variables = tuple(theory.types)[:MAX_VARIABLES]
 
     def renamed(order: Sequence[Term]) -> tuple[tuple[str, ...], str, dict[int, Term]]:
-        found = dict.fromkeys(number for term in (*order, goal) for number in _metavariables(term))
-        if len(found) > len(variables):
+        numbers = dict.fromkeys(number for term in (*order, goal) for number in _metavariables(term))
+        if len(numbers) > len(variables):
             raise Unsuitable
-        names: dict[int, Term] = dict(zip(found, variables, strict=False))
+        names: dict[int, Term] = dict(zip(numbers, variables, strict=False))
         return tuple(show(_filled(term, names)) for term in order), show(_filled(goal, names)), names
 
     whole = {number for term in (*hypotheses, goal) for number in _metavariables(term)}

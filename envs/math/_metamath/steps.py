@@ -32,7 +32,7 @@ class Position:
 
 
 def apply(
-    theory: Theory, statement: Statement, goals: Sequence[Term], label: str, given: Mapping[str, Term]
+    theory: Theory, statement: Statement, goals: Sequence[Term], label: str, substitutions: Mapping[str, Term]
 ) -> Position:
     """Apply a hypothesis or an assertion to the first goal.
 
@@ -41,7 +41,7 @@ def apply(
         statement: What is being proved.
         goals: Open goals, at least one.
         label: Of the hypothesis or assertion.
-        given: What variables of the assertion stand for; those that the goal determines may be left out.
+        substitutions: What variables of the assertion stand for; those that the goal determines may be left out.
 
     Raises: ProofRefused: it does not fit, or more must be given.
     """
@@ -52,9 +52,9 @@ def apply(
             raise ProofRefused(f"{label} is {show(statement.hypotheses[label])}, and the goal is {show(goal)}")
         return Position(RuleStep(label), (*rest,))
     rule = rule_named(theory, statement, label)
-    values = {**given}
+    values = {**substitutions}
     if not match(rule.conclusion, goal, values):
-        wants = ", ".join(f"{name} := {show(term)}" for name, term in given.items())
+        wants = ", ".join(f"{name} := {show(term)}" for name, term in substitutions.items())
         raise ProofRefused(
             f"{label} proves {show(rule.conclusion)}, which does not fit the goal{wants and f' with {wants}'}"
         )
@@ -77,8 +77,8 @@ def shown_step(theory: Theory, label: str, values: Sequence[Term]) -> str:
     """Write a step of an assertion, with the substitutions that a goal does not determine."""
     rule = theory.rule(theory.database.assertions[label])
     pairs = zip(rule.variables, values, strict=True)
-    given = ", ".join(f"{name} := {theory.grammar.show(value)}" for name, value in pairs if name in rule.free)
-    return f"{label} with {given}" if given else label
+    substitutions = ", ".join(f"{name} := {theory.grammar.show(value)}" for name, value in pairs if name in rule.free)
+    return f"{label} with {substitutions}" if substitutions else label
 
 
 def rule_named(theory: Theory, statement: Statement, label: str) -> Rule:

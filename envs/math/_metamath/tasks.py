@@ -9,7 +9,7 @@ from envgym.authoring.sampler import Sampler
 from envgym.authoring.sources import task_from_draft
 from envgym.core.json_types import JsonValue
 from envgym.core.tasks import Split, Task, split_of
-from envgym.envs.math._families import DrawnTask, FamilyTasks, choose_families
+from envgym.envs.families import DrawnTask, FamilyTasks, choose_families
 from envgym.envs.math._metamath.database import Assertion, read_database
 from envgym.envs.math._metamath.statements import FAMILIES, draw_statement
 from envgym.envs.math._metamath.theory import AXIOMS, Theory
@@ -27,17 +27,17 @@ def statement_tasks(
 
     Raises: UnknownName, InvalidInput: as `choose_families`.
     """
-    return choose_families(families, levels, held_out, known=FAMILIES, draw=_draw, where=_WHERE)
+    return choose_families(families, levels, held_out, all_families=FAMILIES, draw=_draw, where=_WHERE)
 
 
 def _draw(sampler: Sampler, family: str, level: int) -> DrawnTask:
-    drawn, uses = draw_statement(sampler, FAMILIES[family], level), FAMILIES[family].uses
-    hypotheses: list[JsonValue] = [*drawn.hypotheses]
-    proof: list[JsonValue] = [*drawn.proof]
-    labelled = {f"h{number}": text for number, text in enumerate(drawn.hypotheses, start=1)}
-    content: dict[str, JsonValue] = {"hypotheses": hypotheses, "goal": drawn.goal}
+    statement, uses = draw_statement(sampler, FAMILIES[family], level), FAMILIES[family].uses
+    hypotheses: list[JsonValue] = [*statement.hypotheses]
+    proof: list[JsonValue] = [*statement.proof]
+    labelled = {f"h{number}": text for number, text in enumerate(statement.hypotheses, start=1)}
+    content: dict[str, JsonValue] = {"hypotheses": hypotheses, "goal": statement.goal}
     draft = TaskDraft(
-        prompt=prompt_of(labelled, drawn.goal) + _ONLY.get(uses, ""),
+        prompt=prompt_of(labelled, statement.goal) + _ONLY.get(uses, ""),
         payload={**content, "uses": uses},
         metadata={"family": family, "level": level, "proof": proof},
     )
@@ -45,7 +45,7 @@ def _draw(sampler: Sampler, family: str, level: int) -> DrawnTask:
 
 
 def prompt_of(hypotheses: dict[str, str], goal: str) -> str:
-    """Return what the agent reads: the statement with its hypotheses."""
+    """Return the agent's prompt: the statement with its hypotheses."""
     lines = [f"{label}: {text}" for label, text in hypotheses.items()]
     return "\n".join([f"Prove {goal}", *(["from"] if lines else []), *lines])
 
@@ -58,11 +58,10 @@ class FileTheorems:
         self.path, self._verify_file = path, verify_file
 
     def theory(self) -> Theory:
-        """Return what the file declares. Raises: InvalidInput: it cannot be read, or a proof of it is wrong."""
+        """Return the theory of the file. Raises: InvalidInput: it cannot be read, or a proof of it is wrong."""
         return _theory(self.path, self._verify_file, _version(self.path))
 
     def size(self, split: Split) -> int:
-        """Return the number of theorems in `split`."""
         return self._tasks().size(split)
 
     def task(self, split: Split, index: int) -> Task:

@@ -78,15 +78,12 @@ class Grammar:
         return _Parse(self, symbols, types).whole(typecode)
 
     def knows(self, symbol: str, types: Mapping[str, str]) -> bool:
-        """Tell whether a symbol is a variable or a constant of the rules."""
         return symbol in types or symbol in self._constants
 
     def typecode(self, term: Term, types: Mapping[str, str]) -> str:
-        """Return the typecode of a term without metavariables."""
         return types[term] if isinstance(term, str) else self._rules[self._label(term)].typecode
 
     def show(self, term: Term) -> str:
-        """Write a term as symbols."""
         return _shown(self, term)
 
     def write(self, term: Term) -> str:
@@ -128,12 +125,12 @@ class _Parse:
 
     def _at(self, place: int) -> Mapping[tuple[str, int], Term]:
         """Return the terms that begin at a place: a variable or a constant, then whatever begins with such a term."""
-        found = self._terms.get(place)
-        if found is not None:
-            return found
-        found = self._terms[place] = {}
+        terms = self._terms.get(place)
+        if terms is not None:
+            return terms
+        terms = self._terms[place] = {}
         if place == len(self._symbols):
-            return found
+            return terms
         self._nesting += 1
         if self._nesting > MAX_NESTING:
             raise TermRefused(f"a formula is nested more than {MAX_NESTING} deep")
@@ -141,7 +138,7 @@ class _Parse:
         waiting: list[tuple[str, int]] = []
 
         def add(typecode: str, end: int, term: Term) -> None:
-            if found.setdefault((typecode, end), term) is term:
+            if terms.setdefault((typecode, end), term) is term:
                 waiting.append((typecode, end))
 
         self._furthest = max(self._furthest, place)
@@ -153,10 +150,10 @@ class _Parse:
         while waiting:
             typecode, middle = waiting.pop()
             for rule in self._grammar.by_typecode.get(typecode, ()):
-                for end, term in self._rest(rule, 1, middle, {int(rule.symbols[0]): found[typecode, middle]}):
+                for end, term in self._rest(rule, 1, middle, {int(rule.symbols[0]): terms[typecode, middle]}):
                     add(rule.typecode, end, term)
         self._nesting -= 1
-        return found
+        return terms
 
     def _rest(self, rule: _Rule, at: int, place: int, parts: dict[int, Term]) -> Iterator[tuple[int, Term]]:
         """Read the symbols of a rule from number `at` on."""
@@ -179,8 +176,8 @@ class _Parse:
 def match(pattern: Term, term: Term, values: dict[str, Term]) -> bool:
     """Find what the variables of a pattern stand for in a term; `values` gets them."""
     if isinstance(pattern, str):
-        known = values.setdefault(pattern, term)
-        return known is term or known == term
+        value = values.setdefault(pattern, term)
+        return value is term or value == term
     if not isinstance(term, tuple) or not isinstance(pattern, tuple) or pattern[0] != term[0]:
         return False
     return all([match(pattern[number], term[number], values) for number in range(1, len(pattern))])  # noqa: C419  # fast

@@ -66,11 +66,11 @@ class Theory:
 
     def rule(self, assertion: Assertion) -> Rule:
         """Return an assertion as a rule. Raises: InvalidInput: a statement of it cannot be read."""
-        found = self._rules.get(assertion.label)
-        if found is None:
+        rule = self._rules.get(assertion.label)
+        if rule is None:
             read = self._own_statement(assertion)
             free = set(assertion.variables).difference(assertion.statement)
-            found = Rule(
+            rule = Rule(
                 assertion.label,
                 read.goal,
                 tuple(read.hypotheses.values()),
@@ -78,8 +78,8 @@ class Theory:
                 tuple(name for name in assertion.variables if name in free),
                 assertion,
             )
-            self._rules[assertion.label] = found
-        return found
+            self._rules[assertion.label] = rule
+        return rule
 
     def rules(self, statement: Statement) -> Iterator[Rule]:
         """Yield what the proof of a statement may use, in the order of the file."""

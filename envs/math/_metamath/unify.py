@@ -26,22 +26,18 @@ class Unifier:
 
     @property
     def is_spent(self) -> bool:
-        """True where all work is done that is allowed."""
         return self._left < 0
 
     def new(self, typecode: str) -> int:
-        """Return a new metavariable."""
         self._values.append(None)
         self._typecodes.append(typecode)
         return len(self._values) - 1
 
     def fresh(self, rule: Rule) -> dict[str, Term]:
-        """Return metavariables for the variables of a rule."""
         floating = rule.source.scope.floating
         return {name: self.new(floating[name].statement[0]) for name in rule.variables}
 
     def unify(self, one: Term, two: Term) -> None:
-        """Make two terms equal. Raises: Unsolvable."""
         pairs = [(one, two)]
         while pairs:
             self._work()

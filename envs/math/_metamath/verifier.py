@@ -61,7 +61,7 @@ def read_proof(database: Database, theorem: Assertion, proof: Sequence[str]) -> 
 
 
 def named(database: Database, theorem: Assertion, label: str) -> Assertion | Hypothesis:
-    """Return what a label of a proof names. Raises: ProofRefused: nothing that may be used."""
+    """Return the step that a label of a proof names. Raises: ProofRefused: nothing that may be used."""
     for item in theorem.scope.essential:
         if item.label == label:
             return item
@@ -97,10 +97,10 @@ class _Stack:
         if not count:
             self.statements.append(step.statement)
             return
-        given = self.statements[size - count :]
+        arguments = self.statements[size - count :]
         del self.statements[size - count :]
         values: dict[str, Symbols] = {}
-        for hypothesis, got in zip(step.hypotheses, given, strict=True):
+        for hypothesis, got in zip(step.hypotheses, arguments, strict=True):
             if hypothesis.is_floating:
                 values[hypothesis.statement[1]] = got[1:]
                 is_right = got[0] == hypothesis.statement[0]
@@ -112,7 +112,7 @@ class _Stack:
         used = {name: frozenset(value) for name, value in values.items()} if step.disjoint else {}
         check_disjoint(step, used, self.theorem, self.free_dummies)
         self.statements.append(substituted(step.statement, values))
-        self.max_symbols -= sum(map(len, given)) + len(self.statements[-1])
+        self.max_symbols -= sum(map(len, arguments)) + len(self.statements[-1])
         if self.max_symbols < 0:
             raise ProofRefused("the statements of the proof are too many or too long")
 

@@ -2,42 +2,48 @@
 
 from collections.abc import Sequence
 from itertools import combinations
+from typing import ClassVar
 
 import numpy as np
 
-from envgym.envs.puzzles._np.problem import Instance
+from envgym.envs.puzzles._np.problem import HardProblem, Instance
 from envgym.envs.puzzles._np.symmetry import canonical_order
 
 
-def draw_graph(rng: np.random.Generator, num: int, density: float) -> Instance:
-    """Draw each edge with probability `density`."""
-    pairs = list(combinations(range(1, num + 1), 2))
-    return ((num,), *(pair for pair, draw in zip(pairs, rng.random(len(pairs)), strict=True) if draw < density))
+class GraphProblem(HardProblem):
+    """A problem about the vertices of a graph."""
 
+    density: ClassVar[float]
+    """Probability of each edge."""
 
-def num_vertices(graph: Instance) -> int:
-    """Return the number of vertices."""
-    return graph[0][0]
+    def draw(self, rng: np.random.Generator, num: int) -> Instance:
+        pairs = list(combinations(range(1, num + 1), 2))
+        draws = zip(pairs, rng.random(len(pairs)), strict=True)
+        return ((num,), *(pair for pair, draw in draws if draw < self.density))
 
+    def show_things(self, instance: Instance) -> str:
+        return "Edges: " + " ".join(
+            f"{one}-{two}{''.join(f':{weight}' for weight in rest)}" for one, two, *rest in instance[1:]
+        )
 
-def show_edges(graph: Instance) -> str:
-    """Write the edges on one line, such as 1-2 1-5, and with weights 1-2:7 1-5:3."""
-    return "Edges: " + " ".join(
-        f"{one}-{two}{''.join(f':{weight}' for weight in rest)}" for one, two, *rest in graph[1:]
-    )
+    def num_things(self, instance: Instance) -> int:
+        return instance[0][0]
+
+    def canonical(self, instance: Instance) -> Instance:
+        return canonical_graph(instance)
 
 
 def canonical_graph(graph: Instance) -> Instance:
     """Return the graph with its vertices in canonical order."""
     edges = {(one - 1, two - 1): sum(rest) for one, two, *rest in graph[1:]}
-    order = canonical_order([0] * num_vertices(graph), edges)
+    order = canonical_order([0] * graph[0][0], edges)
     place = {vertex + 1: index for index, vertex in enumerate(order, start=1)}
     return (graph[0], *sorted((*sorted((place[one], place[two])), *rest) for one, two, *rest in graph[1:]))
 
 
 def neighbor_masks(graph: Instance) -> list[int]:
     """Return the neighbors of each vertex as bits, vertex 1 being bit 0."""
-    masks = [0] * num_vertices(graph)
+    masks = [0] * graph[0][0]
     for one, two, *_ in graph[1:]:
         masks[one - 1] |= 1 << two - 1
         masks[two - 1] |= 1 << one - 1

@@ -38,7 +38,7 @@ def pack(sizes: Sequence[int], capacity: int, num_bins: int) -> Answer | None:
 
 
 def loads_of(sizes: Sequence[int], bins: Answer) -> dict[int, int]:
-    """Return what each used bin holds."""
+    """Return the load of each used bin."""
     loads: dict[int, int] = {}
     for size, place in zip(sizes, bins, strict=True):
         loads[place] = loads.get(place, 0) + size

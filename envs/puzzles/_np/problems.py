@@ -3,30 +3,30 @@
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from envgym.envs.puzzles._np.bin_packing import BIN_PACKING
-from envgym.envs.puzzles._np.clique import CLIQUE
-from envgym.envs.puzzles._np.coloring import COLORING
-from envgym.envs.puzzles._np.knapsack import KNAPSACK
-from envgym.envs.puzzles._np.makespan import MAKESPAN
-from envgym.envs.puzzles._np.max_cut import MAX_CUT
-from envgym.envs.puzzles._np.max_sat import MAX_SAT
+from envgym.envs.puzzles._np.bin_packing import BinPacking
+from envgym.envs.puzzles._np.clique import Clique
+from envgym.envs.puzzles._np.coloring import Coloring
+from envgym.envs.puzzles._np.knapsack import Knapsack
+from envgym.envs.puzzles._np.makespan import Makespan
+from envgym.envs.puzzles._np.max_cut import MaxCut
+from envgym.envs.puzzles._np.max_sat import MaxSat
 from envgym.envs.puzzles._np.problem import HardProblem
-from envgym.envs.puzzles._np.set_cover import SET_COVER
-from envgym.envs.puzzles._np.subset_sum import SUBSET_SUM
-from envgym.envs.puzzles._np.vertex_cover import VERTEX_COVER
+from envgym.envs.puzzles._np.set_cover import SetCover
+from envgym.envs.puzzles._np.subset_sum import SubsetSum
+from envgym.envs.puzzles._np.vertex_cover import VertexCover
 
 PROBLEMS: Mapping[str, HardProblem] = MappingProxyType(
     {
-        "bin_packing": BIN_PACKING,
-        "clique": CLIQUE,
-        "coloring": COLORING,
-        "knapsack": KNAPSACK,
-        "makespan": MAKESPAN,
-        "max_cut": MAX_CUT,
-        "max_sat": MAX_SAT,
-        "set_cover": SET_COVER,
-        "subset_sum": SUBSET_SUM,
-        "vertex_cover": VERTEX_COVER,
+        "bin_packing": BinPacking(),
+        "clique": Clique(),
+        "coloring": Coloring(),
+        "knapsack": Knapsack(),
+        "makespan": Makespan(),
+        "max_cut": MaxCut(),
+        "max_sat": MaxSat(),
+        "set_cover": SetCover(),
+        "subset_sum": SubsetSum(),
+        "vertex_cover": VertexCover(),
     }
 )
 SIZES = ("easy", "medium", "hard")

@@ -51,18 +51,17 @@ def tool_spec(document: JsonObject) -> ToolSpec:
 
 
 def _schema(part: JsonObject) -> JsonObject:
-    """Write a document's types as those of a JSON schema."""
-    made = {key: value for key, value in part.items() if key not in ("type", "optional")}
+    schema = {key: value for key, value in part.items() if key not in ("type", "optional")}
     kind = str(part.get("type", "any"))
     if kind != "any":
-        made["type"] = _SCHEMA_TYPES.get(kind, kind)
+        schema["type"] = _SCHEMA_TYPES.get(kind, kind)
     if isinstance(properties := part.get("properties"), Mapping):
-        made["properties"] = {
+        schema["properties"] = {
             name: _schema(value) if isinstance(value, Mapping) else value for name, value in properties.items()
         }
     if isinstance(items := part.get("items"), Mapping):
-        made["items"] = _schema(items)
-    return made
+        schema["items"] = _schema(items)
+    return schema
 
 
 # ---- expected calls -----------------------------------------------------------------------------------------------
@@ -95,9 +94,9 @@ def right_calls(kind: str, name: str) -> tuple[ToolCall, ...] | None:
         arguments: dict[str, JsonValue] = {}
         for key, accepts in expected.accepts.items():
             options = [_concrete(option) for option in values.get(key, []) if option != _LEFT_OUT]
-            found = [option for option in [*options, _LEFT_OUT] if accepts(option)]
-            if found and (found[0] != _LEFT_OUT or key not in expected.optional):
-                arguments[key] = found[0]
+            right_options = [option for option in [*options, _LEFT_OUT] if accepts(option)]
+            if right_options and (right_options[0] != _LEFT_OUT or key not in expected.optional):
+                arguments[key] = right_options[0]
             elif key not in expected.optional:
                 return None
         calls.append(ToolCall(name=expected.name, arguments=arguments))
@@ -108,8 +107,8 @@ def _document_and_values(item: CallQuestion, answer: JsonValue) -> tuple[JsonObj
     assert isinstance(answer, Mapping), "as the wheel's files are written"
     [(name, values)] = answer.items()
     assert isinstance(values, Mapping), "as the wheel's files are written"
-    found = item.functions[0] if len(item.functions) == 1 else None
-    document = found or next(function for function in item.functions if function["name"] == name)
+    only_function = item.functions[0] if len(item.functions) == 1 else None
+    document = only_function or next(function for function in item.functions if function["name"] == name)
     return document, values  # type: ignore[return-value]  # lists, as the wheel's files are written
 
 
@@ -123,11 +122,10 @@ def _required(document: JsonObject) -> list[str]:
 
 
 def _concrete(option: JsonValue) -> JsonValue:
-    """Return a value of which `option` lists the possible parts."""
     if isinstance(option, Mapping):
         parts = {key: values for key, values in option.items() if isinstance(values, list)}
-        chosen = {key: next((value for value in values if value != _LEFT_OUT), None) for key, values in parts.items()}
-        return {key: value for key, value in chosen.items() if value is not None}
+        firsts = {key: next((value for value in values if value != _LEFT_OUT), None) for key, values in parts.items()}
+        return {key: value for key, value in firsts.items() if value is not None}
     return [_concrete(part) for part in option] if isinstance(option, list) else option
 
 
@@ -143,7 +141,6 @@ class _Accepts:
     """Tells whether a value is among the possible ones of an argument."""
 
     def __init__(self, schema: JsonObject, options: list[Any]) -> None:
-        """Take the argument's document and its possible values."""
         kind, items = str(schema["type"]), schema.get("items")
         self.options, self.is_float, self.outer = options, kind == "float", _TYPES[kind]
         self.inner = _TYPES[str(items["type"])] if self.outer is list and isinstance(items, Mapping) else None
@@ -192,8 +189,8 @@ def _normal_list(option: Any) -> list[Any]:
 def _is_dict(value: Any, option: Any) -> bool:
     if not isinstance(option, Mapping) or not isinstance(value, Mapping):
         return False
-    known = all(key in option and _normal(part) in _normal_list(option[key]) for key, part in value.items())
-    return known and all(_LEFT_OUT in parts for key, parts in option.items() if key not in value)
+    is_accepted = all(key in option and _normal(part) in _normal_list(option[key]) for key, part in value.items())
+    return is_accepted and all(_LEFT_OUT in parts for key, parts in option.items() if key not in value)
 
 
 def _is_list_of_dicts(value: list[Any], option: Any) -> bool:

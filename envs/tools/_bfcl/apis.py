@@ -40,7 +40,6 @@ class BfclApis:
     """The instances of an episode. A fork shares them until one of the two goes on."""
 
     def __init__(self, instances: Mapping[str, Instance]) -> None:
-        """Take instances by the name of their class."""
         self._instances = instances
         self._is_shared = False
 
@@ -48,12 +47,12 @@ class BfclApis:
     def of(cls, item: CallQuestion) -> "BfclApis":
         """Return the instances at the start of a question."""
         assert item.config is not None, "a multi-turn question"
-        made = {name: _load_class(name)() for name in item.classes}
-        for name, instance in made.items():
+        instances = {name: _load_class(name)() for name in item.classes}
+        for name, instance in instances.items():
             if name != _WITHOUT_STATE:
                 config = copy.deepcopy(item.config.get(name, {}))
                 instance._load_scenario(config, long_context=item.kind == "multi_turn_long_context")
-        return cls(made)
+        return cls(instances)
 
     def fork(self) -> "BfclApis":
         """Return an independent copy, at once; what is shared is copied before either of the two goes on."""
@@ -99,10 +98,10 @@ def _load_class(name: str) -> Any:
 @cache
 def _owners(classes: tuple[str, ...]) -> Mapping[str, str]:
     """Return for each function the class that has it, the last of several."""
-    found: dict[str, str] = {}
+    owners: dict[str, str] = {}
     for cls in classes:
-        found |= {name: cls for name, _ in inspect.getmembers(_load_class(cls), inspect.isfunction) if name[0] != "_"}
-    return found
+        owners |= {name: cls for name, _ in inspect.getmembers(_load_class(cls), inspect.isfunction) if name[0] != "_"}
+    return owners
 
 
 # ---- what would not end -------------------------------------------------------------------------------------------
@@ -137,7 +136,6 @@ def _check_files(system: Instance, name: str, arguments: Mapping[str, Any]) -> N
 
 
 def _levels(root: Instance) -> Iterator[int]:
-    """Yield the depth of each file and directory."""
     pending = [(root, 0)]
     while pending:
         entry, level = pending.pop()
@@ -162,14 +160,13 @@ def _texts(turn: JsonValue) -> list[JsonValue]:
 
 
 def _read_call(text: str, owners: Mapping[str, str]) -> ToolCall:
-    """Read a call that is written in Python."""
     call = ast.parse(text, mode="eval").body
     assert isinstance(call, ast.Call), "as the wheel's files are written"
     name = ast.unparse(call.func)
-    given = [ast.literal_eval(part) for part in call.args]
+    positional = [ast.literal_eval(part) for part in call.args]
     named = {str(part.arg): ast.literal_eval(part.value) for part in call.keywords}
     _, *parameters = inspect.signature(getattr(_load_class(owners[name]), name)).parameters
-    return ToolCall(name=tool_name(name), arguments={**dict(zip(parameters, given, strict=False)), **named})
+    return ToolCall(name=tool_name(name), arguments={**dict(zip(parameters, positional, strict=False)), **named})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

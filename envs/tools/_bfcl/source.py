@@ -64,7 +64,6 @@ class CallQuestion:
 
     @property
     def key(self) -> str:
-        """Content hash of all of it."""
         parts = [self.turns, self.functions, self.added, self.answers, self.classes, self.config]
         return content_hash(_plain(parts))
 
@@ -85,10 +84,10 @@ def check_installed() -> None:
 
 def data_folder() -> Path:
     """Return where the wheel's data lie."""
-    found = find_spec("bfcl_eval")
-    assert found is not None, "checked when the env was made"
-    assert found.submodule_search_locations, "it is a package"
-    return Path(found.submodule_search_locations[0]) / "data"
+    package = find_spec("bfcl_eval")
+    assert package is not None, "checked when the env was made"
+    assert package.submodule_search_locations, "it is a package"
+    return Path(package.submodule_search_locations[0]) / "data"
 
 
 @cache
@@ -127,14 +126,14 @@ def _question(
         )
     classes = tuple(_field(row, "involved_classes", list, place))
     documents = [item for cls in classes for item in _documents(folder, cls)]
-    held: Mapping[str, list[str]] = _field(row, "missed_function", dict, place) if "miss_func" in kind else {}
-    names = {name for group in held.values() for name in group}
+    missing: Mapping[str, list[str]] = _field(row, "missed_function", dict, place) if "miss_func" in kind else {}
+    names = {name for group in missing.values() for name in group}
     return CallQuestion(
         id=name,
         kind=kind,
         turns=turns,
         functions=tuple(item for item in documents if item["name"] not in names),
-        added={int(turn): tuple(d for d in documents if d["name"] in group) for turn, group in held.items()},
+        added={int(turn): tuple(d for d in documents if d["name"] in group) for turn, group in missing.items()},
         answers=answers[name],
         classes=classes,
         config=_field(row, "initial_config", dict, place),
@@ -157,7 +156,6 @@ def _documents(folder: Path, cls: str) -> tuple[JsonObject, ...]:
 
 
 def _checked(document: object, place: str) -> JsonObject:
-    """Return the document of a function. Raises: InvalidInput: it lacks a field."""
     if not isinstance(document, dict):
         raise InvalidInput.of("function", "be documented by an object", document, where=place, do=_AGAIN)
     for field, type_ in (("name", str), ("description", str), ("parameters", dict)):
@@ -177,7 +175,6 @@ def _field(row: JsonObject, field: str, type_: type, place: str) -> Any:  # of t
 
 
 def _rows(path: Path) -> Iterator[tuple[JsonObject, str]]:
-    """Yield the rows of a file with the place of each. Raises: InvalidInput: there is none, or a line is no object."""
     if not path.is_file():
         raise InvalidInput.of("the data of the leaderboard", "have the file", path.name, where=WHERE, do=_AGAIN)
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from envgym.envs.tools._mcp.plans import McpTaskPlan
-from envgym.envs.tools._mcp.sampling import ServerSampler, TaskKind, suitable
+from envgym.envs.tools._mcp.sampling import ServerSampler, TaskKind, request, suitable
 from envgym.envs.tools._mcp.servers.calendar import write_time
 from envgym.envs.tools._mcp.servers.protocol import Json
 from envgym.envs.tools._office import words
@@ -16,7 +16,6 @@ _LENGTHS = (30, 45, 60, 90, 120)
 
 
 def _events(draws: ServerSampler) -> dict[str, Json]:
-    """Draw calendars; return their events by id."""
     owners, events = sorted(draws.people(NUM_OWNERS)), dict[str, Json]()
     titles = iter(draws.some(words.EVENTS, NUM_OWNERS * NUM_EVENTS))
     ids = iter(draws.some([f"E{number}" for number in range(200, 900)], NUM_OWNERS * NUM_EVENTS))
@@ -36,7 +35,6 @@ def _events(draws: ServerSampler) -> dict[str, Json]:
 
 
 def _is_free(events: Mapping[str, Json], event: Json, *but: str) -> bool:
-    """Tell whether an event ends in time and meets no other one of its owner."""
     end = event["start"] + event["minutes"]
     others = (item for key, item in events.items() if key not in but and item["owner"] == event["owner"])
     is_met = any(
@@ -53,7 +51,7 @@ def cancel_event(draws: ServerSampler) -> McpTaskPlan:
     owner, title = events[key]["owner"], events[key]["title"]
     del goal["events"][key]
     return McpTaskPlan(
-        texts=(f'Cancel "{title}" in the calendar of {owner}.', f'{owner} cannot come to "{title}": cancel it.'),
+        texts=request("cancel_event", title=title, owner=owner),
         goal=goal,
         calls=(
             plan_call("open_calendar", owner=owner),
@@ -71,10 +69,7 @@ def change_room(draws: ServerSampler) -> McpTaskPlan:
     room = draws.one([item for item in words.PLACES if item != events[key]["room"]])
     goal["events"][key]["room"] = room
     return McpTaskPlan(
-        texts=(
-            f'"{title}" of {owner} is held in {room} instead.',
-            f'In the calendar of {owner}, put "{title}" in {room}.',
-        ),
+        texts=request("change_room", title=title, owner=owner, room=room),
         goal=goal,
         calls=(
             plan_call("open_calendar", owner=owner),
@@ -93,10 +88,7 @@ def shift_day(draws: ServerSampler) -> McpTaskPlan:
     suitable(_is_free(events, {**event, "day": day}, key))
     goal["events"][key]["day"] = day
     return McpTaskPlan(
-        texts=(
-            f'Move "{event["title"]}" in the calendar of {event["owner"]} to {day}, at the same time of the day.',
-            f'{event["owner"]} wants to have "{event["title"]}" on {day}. The time of the day stays.',
-        ),
+        texts=request("shift_day", event=event, day=day),
         goal=goal,
         calls=(
             plan_call("open_calendar", owner=event["owner"]),
@@ -117,12 +109,7 @@ def follow_event(draws: ServerSampler) -> McpTaskPlan:
     goal = draws.goal()
     goal["events"]["E1000"] = added
     return McpTaskPlan(
-        texts=(
-            f'Add "{title}" to the calendar of {event["owner"]}, right after "{event["title"]}" ends: 30 minutes, in '
-            f"{added['room']}.",
-            f'As soon as "{event["title"]}" is over, {event["owner"]} has "{title}" for half an hour in '
-            f"{added['room']}. Add it.",
-        ),
+        texts=request("follow_event", title=title, event=event, added=added),
         goal=goal,
         calls=(
             plan_call("open_calendar", owner=event["owner"]),
@@ -154,10 +141,7 @@ def clear_room(draws: ServerSampler) -> McpTaskPlan:
     for key in met:
         goal["events"][key]["room"] = other
     return McpTaskPlan(
-        texts=(
-            f"{room} is closed on {day}. Hold all events that are there on that day, of everybody, in {other}.",
-            f"On {day} use {other} instead of {room} for every event of all calendars.",
-        ),
+        texts=request("clear_room", room=room, day=day, other=other),
         goal=goal,
         calls=tuple(calls),
     )
@@ -177,12 +161,7 @@ def cancel_long(draws: ServerSampler) -> McpTaskPlan:
     goal["events"]["E1000"] = added
     start = write_time(first["start"])
     return McpTaskPlan(
-        texts=(
-            f"Cancel all events of {owner} on {days[0]} and {days[1]} that last longer than an hour. When the longest "
-            f'of them would have begun, add "{added["title"]}" instead: 30 minutes, in {added["room"]}.',
-            f"{owner} has no time for long events on {days[0]} and {days[1]}: cancel those of more than 60 minutes. "
-            f'Put "{added["title"]}", 30 minutes in {added["room"]}, where the longest of them began.',
-        ),
+        texts=request("cancel_long", owner=owner, days=days, added=added),
         goal=goal,
         calls=(
             plan_call("open_calendar", owner=owner),

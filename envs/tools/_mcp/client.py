@@ -9,7 +9,6 @@ import os
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from functools import cache
-from threading import Thread
 from typing import Any, Literal, TypeVar
 
 import anyio
@@ -33,6 +32,7 @@ from mcp.types import (
 from envgym.core.json_types import JsonObject, canonical, well_formed
 from envgym.envs.tools._mcp.processes import McpServerState, ServerLost, ServerProcess
 from envgym.errors import ToolError
+from envgym.runtime.event_loop import LoopThread
 from envgym.tools import ToolSpec
 
 ResultT = TypeVar("ResultT")
@@ -106,9 +106,9 @@ class ServerConnection:
         """Call a tool; `state` and `has_new_tools` follow. Raises: ToolError: the server refuses. ServerLost."""
         self._has_new_tools = False
         before, self.state = self.state, None
-        given = CallToolRequestParams(name=name, arguments=json.loads(well_formed(canonical(arguments))))
+        params = CallToolRequestParams(name=name, arguments=json.loads(well_formed(canonical(arguments))))
         try:
-            result = self._wait(self._request(CallToolRequest(params=given), CallToolResult))
+            result = self._wait(self._request(CallToolRequest(params=params), CallToolResult))
         except MCPError as error:
             if error.code != INVALID_PARAMS:
                 raise ServerLost(f"an error of the protocol: {error}") from None
@@ -130,14 +130,14 @@ class ServerConnection:
 
     def close(self) -> None:
         """End session and process; may be called twice."""
-        self._loop.call_soon_threadsafe(self._ending.set)
+        self._loop.call(self._ending.set)
         self._process.close()
 
     # ---- in the thread of the loop -------------------------------------------------------------------------------
 
     def _wait(self, work: Coroutine[Any, Any, ResultT]) -> ResultT:
         """Wait for work in the loop. Raises: ServerLost: the server has ended."""
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        future = self._loop.begin(work)
         try:
             return future.result()
         except MCPError:
@@ -150,9 +150,9 @@ class ServerConnection:
 
     async def _open(self) -> tuple[Client, asyncio.Event]:
         """Enter the client in a task of its own, which leaves it in the end."""
-        opened: asyncio.Future[Client] = self._loop.create_future()
+        opened: asyncio.Future[Client] = asyncio.get_running_loop().create_future()
         ending = asyncio.Event()
-        self._task = self._loop.create_task(self._hold(opened, ending))
+        self._task = asyncio.ensure_future(self._hold(opened, ending))
         return await opened, ending
 
     async def _hold(self, opened: asyncio.Future[Client], ending: asyncio.Event) -> None:
@@ -203,12 +203,10 @@ class ServerConnection:
 
 
 @cache
-def _loop_of(process: int) -> asyncio.AbstractEventLoop:
-    loop = asyncio.new_event_loop()
-    Thread(target=loop.run_forever, name="envgym-mcp", daemon=True).start()
-    return loop
+def _loop_of(process: int) -> LoopThread:
+    return LoopThread("envgym-mcp")
 
 
-def _shared_loop() -> asyncio.AbstractEventLoop:
+def _shared_loop() -> LoopThread:
     """Return the loop of this process, another one in a forked child."""
     return _loop_of(os.getpid())

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from envgym.envs.tools._mcp.plans import McpTaskPlan
-from envgym.envs.tools._mcp.sampling import WORDS, ServerSampler, TaskKind, suitable
+from envgym.envs.tools._mcp.sampling import WORDS, ServerSampler, TaskKind, request, suitable
 from envgym.envs.tools._mcp.servers.protocol import Tables
 from envgym.envs.tools._office.plans import PlannedCall, plan_call
 
@@ -12,7 +12,6 @@ _START = plan_call("start_editing")
 
 
 def _files(draws: ServerSampler) -> list[dict[str, str]]:
-    """Draw files: path, topic, owner, state and amount of each."""
     owners = draws.people(4)
     files = []
     for topic in draws.some(WORDS["topics"], NUM_FILES):
@@ -39,10 +38,7 @@ def move_file(draws: ServerSampler) -> McpTaskPlan:
     other, goal = draws.one([item for item in WORDS["folders"] if item != folder]), draws.goal()
     _moved(goal, file["path"], f"{other}/{name}")
     return McpTaskPlan(
-        texts=(
-            f"Move the file {name} from {folder} to {other}.",
-            f"{name} does not belong in {folder}: put it in {other}.",
-        ),
+        texts=request("move_file", name=name, folder=folder, other=other),
         goal=goal,
         calls=(
             plan_call("list_folder", folder=folder),
@@ -58,7 +54,7 @@ def append_line(draws: ServerSampler) -> McpTaskPlan:
     path, goal = file["path"], draws.goal()
     goal["files"][path]["text"] += f"\n{line}"
     return McpTaskPlan(
-        texts=(f'Add the line "{line}" at the end of {path}.', f'{path} lacks a last line: "{line}"'),
+        texts=request("append_line", line=line, path=path),
         goal=goal,
         calls=(plan_call("read_file", path=path), _START, plan_call("append_line", path=path, line=line)),
     )
@@ -72,10 +68,7 @@ def delete_of_owner(draws: ServerSampler) -> McpTaskPlan:
     goal = draws.goal()
     del goal["files"][file["path"]]
     return McpTaskPlan(
-        texts=(
-            f"Delete the file that {file['owner']} owns.",
-            f"{file['owner']} has left: delete the one file of theirs.",
-        ),
+        texts=request("delete_of_owner", file=file),
         goal=goal,
         calls=(
             plan_call("search_files", text=f"Owner: {file['owner']}"),
@@ -91,10 +84,7 @@ def copy_amount(draws: ServerSampler) -> McpTaskPlan:
     title, path, goal = file["topic"].capitalize(), f"{draws.one(WORDS['folders'])}/amount.txt", draws.goal()
     goal["files"][path] = {"path": path, "text": file["amount"]}
     return McpTaskPlan(
-        texts=(
-            f'Create {path}. Its text is the amount in the file with the title "{title}", only the number.',
-            f'How much is "{title}"? Write the amount, only the number, into a new file {path}.',
-        ),
+        texts=request("copy_amount", path=path, title=title),
         goal=goal,
         calls=(
             plan_call("search_files", text=f"Title: {title}"),
@@ -115,10 +105,7 @@ def archive_closed(draws: ServerSampler) -> McpTaskPlan:
     for path, target in targets.items():
         _moved(goal, path, target)
     return McpTaskPlan(
-        texts=(
-            f"Move all files in {folder} with the status closed to /archive. Keep their names.",
-            f"Clear {folder} up: whatever has the status closed goes to /archive under its name.",
-        ),
+        texts=request("archive_closed", folder=folder),
         goal=goal,
         calls=(
             plan_call("list_folder", folder=folder),
@@ -141,12 +128,7 @@ def total_of_owner(draws: ServerSampler) -> McpTaskPlan:
     for draft in drafts:
         del goal["files"][draft]
     return McpTaskPlan(
-        texts=(
-            f"Add up the amounts of all files of {owner}, and write the sum, only the number, into a new file {path}. "
-            "Then delete those of these files that have the status draft.",
-            f"For {owner}: the sum of the amounts of all files they own goes into {path}, a new file with the number "
-            "alone. Their files with the status draft are to be deleted afterwards.",
-        ),
+        texts=request("total_of_owner", owner=owner, path=path),
         goal=goal,
         calls=(
             plan_call("search_files", text=f"Owner: {owner}"),

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from envgym.envs.tools._mcp.plans import McpTaskPlan
-from envgym.envs.tools._mcp.sampling import WORDS, ServerSampler, TaskKind, suitable
+from envgym.envs.tools._mcp.sampling import WORDS, ServerSampler, TaskKind, request, suitable
 from envgym.envs.tools._mcp.servers.protocol import Json, Tables
 from envgym.envs.tools._office.plans import PlannedCall, plan_call
 
@@ -13,7 +13,6 @@ OWNER, PORT, REVIEW = 1, 2, 3
 
 
 def _pages(draws: ServerSampler) -> dict[str, Json]:
-    """Draw pages about services; return them by title."""
     owners, pages = draws.people(4), dict[str, Json]()
     ports = iter(draws.some(range(2000, 9000), NUM_PAGES))
     for service in draws.some(WORDS["services"], NUM_PAGES):
@@ -25,7 +24,6 @@ def _pages(draws: ServerSampler) -> dict[str, Json]:
 
 
 def _edit(goal: Tables, title: str, number: int, line: str) -> list[PlannedCall]:
-    """Replace a line in the goal; return the calls that do."""
     goal["pages"][title]["lines"][number - 1] = line
     return [
         plan_call("start_draft", title=title),
@@ -41,10 +39,7 @@ def add_line(draws: ServerSampler) -> McpTaskPlan:
     line = draws.one([item for item in WORDS["remarks"] if item not in pages[title]["lines"]])
     goal["pages"][title]["lines"].append(line)
     return McpTaskPlan(
-        texts=(
-            f'Add the line "{line}" at the end of the page {title}.',
-            f'The page {title} should end with the line "{line}".',
-        ),
+        texts=request("add_line", line=line, title=title),
         goal=goal,
         calls=(plan_call("start_draft", title=title), plan_call("add_line", line=line), plan_call("publish")),
     )
@@ -58,10 +53,7 @@ def change_section(draws: ServerSampler) -> McpTaskPlan:
     section = draws.one(sorted(others))
     goal["pages"][title]["section"] = section
     return McpTaskPlan(
-        texts=(
-            f"Put the page {title} into the section {section}.",
-            f"The page {title} belongs in the section {section}.",
-        ),
+        texts=request("change_section", title=title, section=section),
         goal=goal,
         calls=(
             plan_call("read_page", title=title),
@@ -79,10 +71,7 @@ def change_owner(draws: ServerSampler) -> McpTaskPlan:
     port = pages[title]["lines"][PORT - 1]
     owner = draws.one([item for item in draws.people(5) if f"Owner: {item}" != pages[title]["lines"][OWNER - 1]])
     return McpTaskPlan(
-        texts=(
-            f'The service with "{port}" has a new owner, {owner}. Correct the line about the owner on its page.',
-            f'{owner} owns the service that has "{port}" now: its page must say so where the owner is named.',
-        ),
+        texts=request("change_owner", port=port, owner=owner),
         goal=goal,
         calls=(plan_call("search_pages", text=port), *_edit(goal, title, OWNER, f"Owner: {owner}")),
     )
@@ -94,10 +83,7 @@ def copy_port(draws: ServerSampler) -> McpTaskPlan:
     source, title = draws.some(list(pages), 2)
     line, goal = pages[source]["lines"][PORT - 1], draws.goal()
     return McpTaskPlan(
-        texts=(
-            f"{title} has moved to the port of {source}. Correct the line about the port on the page {title}.",
-            f"Let the page {title} name the same port as the page {source}.",
-        ),
+        texts=request("copy_port", title=title, source=source),
         goal=goal,
         calls=(plan_call("read_page", title=source), *_edit(goal, title, PORT, line)),
     )
@@ -113,10 +99,7 @@ def hand_over(draws: ServerSampler) -> McpTaskPlan:
     new = draws.one([name for name in draws.people(5) if name not in {page["lines"][0][7:] for page in pages.values()}])
     edits = [call for title in own for call in _edit(goal, title, OWNER, f"Owner: {new}")]
     return McpTaskPlan(
-        texts=(
-            f"{new} takes over everything that {old} owns. Correct the owner on all pages concerned.",
-            f"{old} has left the company. All pages of theirs name {new} as the owner from now on.",
-        ),
+        texts=request("hand_over", new=new, old=old),
         goal=goal,
         calls=(plan_call("search_pages", text=line), *edits),
     )
@@ -136,12 +119,7 @@ def archive_due(draws: ServerSampler) -> McpTaskPlan:
         goal["pages"][title]["section"] = "archive"
         calls += [*edit[:2], plan_call("set_section", section="archive"), edit[2]]
     return McpTaskPlan(
-        texts=(
-            f'On every page of the section {section} that says "Review: due", make it "Review: done" and put the page '
-            "into the section archive.",
-            f'The reviews that are due in the section {section} have taken place: write "Review: done" instead, and '
-            "move these pages to the section archive.",
-        ),
+        texts=request("archive_due", section=section),
         goal=goal,
         calls=tuple(calls),
     )

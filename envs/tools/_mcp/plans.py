@@ -66,7 +66,7 @@ def find_flaw(server: str, tables: Tables, plan: McpTaskPlan) -> str:
 
 
 def _run(server: str, tables: Tables, calls: Sequence[PlannedCall]) -> tuple[Counter[str] | None, list[int]]:
-    """Return what the server holds after calls, None where one is refused, and which of them can change something."""
+    """Return the server's content after calls, None if one is refused, and which of them can change something."""
     copy_ = simulated(server, tables)
     tools = tools_of(server)
     try:

@@ -27,7 +27,6 @@ class McpServerPool(WarmPool["ServerConnection", McpServerState]):
     """Connections to servers of one name."""
 
     def __init__(self, name: str, size: int = MAX_RUNNING) -> None:
-        """Keep up to `size` servers."""
         super().__init__(size)
         self._name = name
 

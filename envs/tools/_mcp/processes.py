@@ -28,7 +28,6 @@ class McpServerState:
     """JSON, in the one form that equal states share."""
 
     def read(self) -> JsonObject:
-        """Return tables and session."""
         value: JsonValue = json.loads(self.text)
         assert isinstance(value, dict), "written by a server"
         return value
@@ -66,7 +65,6 @@ class ServerProcess:
         return done.output.splitlines()
 
     def close(self) -> None:
-        """End it; may be called twice."""
         self.is_lost = True
         self._session.close()
 
@@ -83,7 +81,7 @@ def _relay() -> str:
 
 @cache
 def _server_files() -> tuple[tuple[str, bytes], ...]:
-    """Return what a server needs: its package, in empty ones."""
+    """Return the files that a server needs: its package, in empty ones."""
     folder = Path(__file__).with_name("servers")
     parents = _PACKAGE.split(".")[:-1]
     empty = [("/".join([*parents[: depth + 1], "__init__.py"]), b"") for depth in range(len(parents))]

@@ -13,7 +13,6 @@ class Relay:
     """A running server, with its standard input and output."""
 
     def __init__(self, module: str) -> None:
-        """Start the server."""
         self._process = subprocess.Popen(
             [sys.executable, "-B", "-E", "-S", "-m", module],
             stdin=subprocess.PIPE,

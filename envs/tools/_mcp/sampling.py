@@ -1,26 +1,25 @@
 """What all generators of tasks draw with, and the words they use."""
 
 import copy
-import tomllib
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from envgym.authoring.sampler import Sampler, Unsuitable
+from envgym.envs.data_files import Wordings, read_toml
 from envgym.envs.tools._mcp.plans import McpTaskPlan
 from envgym.envs.tools._mcp.servers.protocol import Json, Tables
 from envgym.envs.tools._office import words
 
-WORDS: Json = tomllib.loads((Path(__file__).parents[1] / "data" / "mcp_words.toml").read_text(encoding="utf-8"))
+WORDS: Json = read_toml("tools/data/mcp_words.toml")
+request = Wordings("tools/data/mcp_requests.toml")
 
 
 class ServerSampler(Sampler):
     """A generator, and the records that are drawn for a task."""
 
     def __init__(self, rng: np.random.Generator) -> None:
-        """Begin without records."""
         super().__init__(rng)
         self.tables: Tables = {}
 

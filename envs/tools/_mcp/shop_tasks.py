@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from envgym.envs.tools._mcp.plans import McpTaskPlan
-from envgym.envs.tools._mcp.sampling import WORDS, ServerSampler, TaskKind, suitable
+from envgym.envs.tools._mcp.sampling import WORDS, ServerSampler, TaskKind, request, suitable
 from envgym.envs.tools._mcp.servers.protocol import Json, Tables
 from envgym.envs.tools._office.plans import PlannedCall, plan_call
 
@@ -12,7 +12,6 @@ _STATES = ("open", "open", "shipped")
 
 
 def _shop(draws: ServerSampler) -> tuple[str, dict[str, Json]]:
-    """Draw a shop; return the customer whom the task is for, and the products by id."""
     ids, products = iter(draws.some([f"P{number}" for number in range(100, 1000)], 20)), dict[str, Json]()
     for category, things in WORDS["products"].items():
         names = [f"{make} {thing}" for make in WORDS["makes"] for thing in things]
@@ -48,7 +47,6 @@ def _sign_in(email: str) -> PlannedCall:
 
 
 def _place(goal: Tables, email: str, items: Mapping[str, int]) -> list[PlannedCall]:
-    """Put an order into the goal; return the calls that place it, for a customer who is signed in."""
     address = goal["customers"][email]["address"]
     order = {"email": email, "items": dict(sorted(items.items())), "address": address, "status": "open"}
     goal["orders"]["R1000"] = order
@@ -59,7 +57,6 @@ def _place(goal: Tables, email: str, items: Mapping[str, int]) -> list[PlannedCa
 
 
 def _cancel(goal: Tables, key: str) -> PlannedCall:
-    """Cancel an order in the goal; return the call that does."""
     goal["orders"][key]["status"] = "cancelled"
     for product, count in goal["orders"][key]["items"].items():
         goal["products"][product]["stock"] += count
@@ -73,10 +70,7 @@ def order_product(draws: ServerSampler) -> McpTaskPlan:
     suitable(products[key]["stock"] >= count)
     name, who = products[key]["name"], _who(draws, email)
     return McpTaskPlan(
-        texts=(
-            f"{who} Order {count} of the {name}.",
-            f"{who} They want to have the {name}, {count} in all: order that.",
-        ),
+        texts=request("order_product", who=who, count=count, name=name),
         goal=goal,
         calls=(plan_call("search_products", text=name), _sign_in(email), *_place(goal, email, {key: count})),
     )
@@ -88,7 +82,7 @@ def change_address(draws: ServerSampler) -> McpTaskPlan:
     address, goal, who = _address(draws), draws.goal(), _who(draws, email)
     goal["customers"][email]["address"] = address
     return McpTaskPlan(
-        texts=(f'{who} Change the delivery address to "{address}".', f'{who} They have moved to "{address}".'),
+        texts=request("change_address", who=who, address=address),
         goal=goal,
         calls=(_sign_in(email), plan_call("show_account"), plan_call("change_address", address=address)),
     )
@@ -105,11 +99,7 @@ def order_cheapest(draws: ServerSampler) -> McpTaskPlan:
     suitable(key != min(inside, key=lambda item: int(products[item]["price"])))
     who = _who(draws, email)
     return McpTaskPlan(
-        texts=(
-            f"{who} Order {count} of the cheapest product in the category {category} that has {count} in stock.",
-            f"{who} They need {count} of the same product from the category {category}. Order the cheapest one of "
-            "which there are enough.",
-        ),
+        texts=request("order_cheapest", who=who, count=count, category=category),
         goal=goal,
         calls=(plan_call("search_products", text=category), _sign_in(email), *_place(goal, email, {key: count})),
     )
@@ -125,10 +115,7 @@ def cancel_with_product(draws: ServerSampler) -> McpTaskPlan:
     suitable(sum(product in orders[item]["items"] for item in own) == 1 and len(own) > 1)
     name = products[product]["name"]
     return McpTaskPlan(
-        texts=(
-            f"{who} Cancel the open order with the {name}.",
-            f"{who} They do not want the {name} any more: cancel its open order.",
-        ),
+        texts=request("cancel_with_product", who=who, name=name),
         goal=goal,
         calls=(_sign_in(email), plan_call("list_orders"), _cancel(goal, key)),
     )
@@ -149,12 +136,7 @@ def order_two(draws: ServerSampler) -> McpTaskPlan:
     items = {min(low, key=lambda key: int(products[key]["price"])): 1}
     items[max(below, key=lambda key: int(products[key]["price"]))] = 1
     return McpTaskPlan(
-        texts=(
-            f"{who} Place one order with two products that are in stock, one of each: the cheapest of the category "
-            f"{first}, and the most expensive of the category {second} that costs less than {limit} euros.",
-            f"{who} Their next order has the cheapest product of {first} and, of {second}, the most expensive one "
-            f"below {limit} euros; one of each, and only what is in stock. Place it.",
-        ),
+        texts=request("order_two", who=who, first=first, second=second, limit=limit),
         goal=goal,
         calls=(
             plan_call("search_products", text=first),
@@ -179,12 +161,7 @@ def cancel_dear(draws: ServerSampler) -> McpTaskPlan:
     suitable(len(dear) >= 2 and len(dear) < len(own))
     goal["customers"][email]["address"] = address
     return McpTaskPlan(
-        texts=(
-            f"{who} Cancel all open orders with a total of more than {limit} euros. Then change the delivery address "
-            f'to "{address}".',
-            f'{who} They move to "{address}"; change the address, and cancel every open order that costs more than '
-            f"{limit} euros in all.",
-        ),
+        texts=request("cancel_dear", who=who, limit=limit, address=address),
         goal=goal,
         calls=(
             _sign_in(email),

@@ -20,7 +20,6 @@ class OfficeApp:
     """The current state of the office. A subclass adds methods that read or replace it: the tools."""
 
     def __init__(self, office: OfficeState) -> None:
-        """Work on the records of an office."""
         self.office = office
 
     def _keep(self, record: Record) -> RecordFields:
@@ -88,10 +87,10 @@ def check_choice(name: str, value: str, allowed: tuple[str, ...]) -> str:
 
 def check_address(text: str) -> str:
     """Return an address. Raises: ToolError: it is none."""
-    found = text.strip().lower()
-    if not _ADDRESS.fullmatch(found) or len(found) > 100:
+    address = text.strip().lower()
+    if not _ADDRESS.fullmatch(address) or len(address) > 100:
         raise ToolError(f"{text[:60]!r} is no e-mail address; contacts_search shows the addresses of people.")
-    return found
+    return address
 
 
 def check_addresses(texts: list[str]) -> tuple[str, ...]:
@@ -101,10 +100,10 @@ def check_addresses(texts: list[str]) -> tuple[str, ...]:
 
 def check_colleague(office: OfficeState, text: str) -> str:
     """Return the address of somebody in the contacts, or the owner's. Raises: ToolError: it is nobody's."""
-    found = check_address(text)
-    if found != office.owner.email and all(item.email != found for item in office.contacts.values()):
-        raise ToolError(f"{found} is nobody's address in the contacts; contacts_search shows the addresses of people.")
-    return found
+    email = check_address(text)
+    if email != office.owner.email and all(item.email != email for item in office.contacts.values()):
+        raise ToolError(f"{email} is nobody's address in the contacts; contacts_search shows the addresses of people.")
+    return email
 
 
 def check_moment(name: str, text: str) -> str:

@@ -26,8 +26,8 @@ class Calendar(OfficeApp):
         first, last = app_base.check_day("first_day", first_day), app_base.check_day("last_day", last_day)
         if last < first:
             raise ToolError(f"last_day must not be before first_day, got {first} to {last}.")
-        found = [event for event in self.office.events.values() if first <= event.start[:10] <= last]
-        return app_base.list_records(sorted(found, key=lambda event: event.start))
+        events = [event for event in self.office.events.values() if first <= event.start[:10] <= last]
+        return app_base.list_records(sorted(events, key=lambda event: event.start))
 
     def calendar_search(self, text: str) -> list[RecordFields] | str:
         """Find events by words of their title, place or attendees' addresses.
@@ -35,10 +35,10 @@ class Calendar(OfficeApp):
         Args:
             text: Words that all must occur.
         """
-        found = app_base.find_matching(
+        events = app_base.find_matching(
             self.office.events, text, lambda event: (event.title, event.place, *event.attendees), lambda event: True
         )
-        return app_base.list_records(sorted(found, key=lambda event: event.start))
+        return app_base.list_records(sorted(events, key=lambda event: event.start))
 
     def calendar_free(self, day: str, minutes: int) -> RecordFields:
         """List the starts, on every full and half hour from 09:00, at which nothing else is until the end.

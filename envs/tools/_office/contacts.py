@@ -29,11 +29,11 @@ class Contacts(OfficeApp):
         Args:
             email: The address.
         """
-        wanted = app_base.check_address(email)
+        address = app_base.check_address(email)
         for contact in (self.office.owner, *self.office.contacts.values()):
-            if contact.email == wanted:
+            if contact.email == address:
                 return show_record(contact)
-        raise ToolError(f"{wanted} is nobody's address in the contacts; contacts_search finds people by name.")
+        raise ToolError(f"{address} is nobody's address in the contacts; contacts_search finds people by name.")
 
     def contacts_add(self, name: str, email: str, phone: str = "", team: str = "", title: str = "") -> RecordFields:
         """Add a person.

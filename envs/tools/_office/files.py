@@ -18,11 +18,11 @@ class Files(OfficeApp):
             folder: Such as /reports; all files if empty.
         """
         if not folder.strip():
-            found = [*self.office.files.values()]
+            files = [*self.office.files.values()]
         else:
             parent = app_base.find(self.office.folders, folder, "folder", "files_folders").path
-            found = [file for file in self.office.files.values() if parent_of(file.path) == parent]
-        return app_base.list_records(sorted(found, key=lambda file: file.path), "content")
+            files = [file for file in self.office.files.values() if parent_of(file.path) == parent]
+        return app_base.list_records(sorted(files, key=lambda file: file.path), "content")
 
     def files_folders(self) -> list[str]:
         """List the folders."""
@@ -34,10 +34,10 @@ class Files(OfficeApp):
         Args:
             text: Words that all must occur.
         """
-        found = app_base.find_matching(
+        files = app_base.find_matching(
             self.office.files, text, lambda file: (file.path, file.content), lambda file: True
         )
-        return app_base.list_records(found, "content")
+        return app_base.list_records(files, "content")
 
     def files_read(self, path: str) -> RecordFields:
         """Show a whole file.
@@ -132,7 +132,6 @@ class Files(OfficeApp):
         return app_base.find(self.office.files, path, "file", "files_list")
 
     def _free(self, path: str) -> str:
-        """Return a path where a file can be put. Raises: ToolError: its folder is missing, or it is taken."""
         new = _path(path)
         if parent_of(new) not in self.office.folders:
             raise ToolError(f"There is no folder {parent_of(new) or '/'!r}; files_create_folder creates one.")

@@ -45,8 +45,8 @@ def apply_calls(office: OfficeState, calls: Sequence[PlannedCall]) -> OfficeStat
 
 def distance(start: OfficeState, goal: OfficeState, office: OfficeState) -> int:
     """Return how many changes are missing or unwanted, of those that lead from `start` to `goal`."""
-    wanted, made = find_changes(start, goal), find_changes(start, office)
-    return ((wanted - made) + (made - wanted)).total()
+    expected, actual = find_changes(start, goal), find_changes(start, office)
+    return ((expected - actual) + (actual - expected)).total()
 
 
 def find_flaw(start: OfficeState, plan: TaskPlan) -> str:

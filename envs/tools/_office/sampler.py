@@ -1,7 +1,9 @@
 """A drawn office: people, a calendar, mails, files and tickets, in which a task can be set."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
+from typing import TypeVar
 
 import numpy as np
 
@@ -27,29 +29,17 @@ NUM_EVENTS, NUM_MAILS, NUM_FILES, NUM_TICKETS = 12, 13, 9, 12
 NUM_DAYS = 8
 """Working days, after today, that hold events."""
 _LENGTHS = (30, 45, 60, 90)
+RecordT = TypeVar("RecordT")
 
 
-class RecordSampler(Sampler):
-    """A generator, and the ids of records."""
-
-    def __init__(self, rng: np.random.Generator) -> None:
-        """Set ids aside for the records that are there at the start."""
-        super().__init__(rng)
-        self._numbers = {
-            letter: iter(rng.choice(np.arange(1000, FIRST_NEW), size=60, replace=False)) for letter in "CEMT"
-        }
-
-    def number(self, letter: str) -> str:
-        """Return a new id."""
-        return f"{letter}{next(self._numbers[letter])}"
-
-
-class OfficeSampler(RecordSampler):
+class OfficeSampler(Sampler):
     """An office while it is drawn. What a task has used is not drawn again for it."""
 
     def __init__(self, rng: np.random.Generator) -> None:
-        """Fill an office."""
         super().__init__(rng)
+        ids = np.arange(1000, FIRST_NEW)
+        self._ids = {letter: iter(rng.choice(ids, size=60, replace=False)) for letter in "CEMT"}
+        """Ids set aside for the records that are there at the start."""
         self.is_closed = False
         """True where nothing may be added any more."""
         self._taken: set[str] = set()
@@ -61,11 +51,26 @@ class OfficeSampler(RecordSampler):
 
     # ---- drawing ---------------------------------------------------------------------------------------------------
 
+    def number(self, letter: str) -> str:
+        return f"{letter}{next(self._ids[letter])}"
+
+    def phone(self, prefix: str) -> str:
+        return f"{prefix} {self.rng.integers(1000, 10000)} {self.rng.integers(100, 1000)}"
+
     def fresh(self, items: Sequence[str]) -> str:
         """Draw a text that the task has not used."""
         text = self.one([item for item in items if item not in self._taken])
         self._taken.add(text)
         return text
+
+    def new_event_title(self) -> str:
+        """Draw a title that no event of the office has."""
+        titles = {event.title for event in self.office.events.values()}
+        return self.fresh([title for title in words.EVENTS if title not in titles])
+
+    def _unused(self, records: Mapping[str, RecordT]) -> RecordT:
+        """Draw a record that the task has not used."""
+        return records[self.fresh([*records])]
 
     def person(self, *others: Contact, team: str | None = None, is_lead: bool | None = None) -> Contact:
         """Draw a colleague whom the task has not named, and who is none of `others`."""
@@ -89,35 +94,19 @@ class OfficeSampler(RecordSampler):
         return self.one([item for item in self.office.contacts.values() if item.email == email])
 
     def event(self) -> Event:
-        """Draw an event that the task has not used."""
-        event = self.one([item for item in self.office.events.values() if item.id not in self._taken])
-        self._taken.add(event.id)
-        return event
+        return self._unused(self.office.events)
 
     def mail(self) -> Mail:
-        """Draw a mail of the inbox that the task has not used."""
-        mails = self.office.mails.values()
-        mail = self.one([item for item in mails if item.folder == "inbox" and item.id not in self._taken])
-        self._taken.add(mail.id)
-        return mail
+        return self._unused({key: mail for key, mail in self.office.mails.items() if mail.folder == "inbox"})
 
     def file(self) -> TextFile:
-        """Draw a file that the task has not used."""
-        file = self.one([item for item in self.office.files.values() if item.path not in self._taken])
-        self._taken.add(file.path)
-        return file
+        return self._unused(self.office.files)
 
     def ticket(self, *statuses: str, is_assigned: bool = False) -> SupportTicket:
-        """Draw a ticket of some status that the task has not used."""
-        ticket = self.one(
-            [
-                item
-                for item in self.office.tickets.values()
-                if item.status in statuses and item.id not in self._taken and (item.assignee or not is_assigned)
-            ]
+        tickets = self.office.tickets.items()
+        return self._unused(
+            {key: item for key, item in tickets if item.status in statuses and (item.assignee or not is_assigned)}
         )
-        self._taken.add(ticket.id)
-        return ticket
 
     def free(self, day: str, minutes: int) -> list[str]:
         """Return the free starts of a day. Raises: Unsuitable: there is none."""
@@ -129,13 +118,11 @@ class OfficeSampler(RecordSampler):
     # ---- adding what a task needs -----------------------------------------------------------------------------------
 
     def add(self, *records: Contact | Event | Mail | TextFile | FileFolder | SupportTicket) -> None:
-        """Put records into the office. Raises: Unsuitable: it is closed."""
         if self.is_closed:
             raise Unsuitable
         self.office = self.office.put(*records)
 
     def add_event(self, title: str, day: str, minutes: int, attendees: Sequence[Contact]) -> Event:
-        """Add an event at a free time of a day."""
         start = self.one(self.free(day, minutes))
         people = tuple(item.email for item in attendees)
         event = Event(self.number("E"), title, start, minutes, self.one(words.PLACES), people)
@@ -144,7 +131,6 @@ class OfficeSampler(RecordSampler):
         return event
 
     def add_mail(self, sender: Contact, subject: str, body: str, *, files: tuple[str, ...] = ()) -> Mail:
-        """Add a mail to the inbox."""
         to = (self.office.owner.email,)
         mail = Mail(self.number("M"), "inbox", sender.email, to, subject, body, self.past(), "", files)
         self._taken.add(mail.id)
@@ -174,11 +160,11 @@ class OfficeSampler(RecordSampler):
 
     def past(self) -> str:
         """Return a moment of the last ten days that no mail has."""
-        begin, taken = parse_moment(self.office.now), {mail.sent for mail in self.office.mails.values()}
+        begin, used = parse_moment(self.office.now), {mail.sent for mail in self.office.mails.values()}
         while True:
-            sent = write_moment(begin - timedelta(minutes=int(self.rng.integers(30, 14_000))))
-            if sent not in taken:
-                return sent
+            moment = write_moment(begin - timedelta(minutes=int(self.rng.integers(30, 14_000))))
+            if moment not in used:
+                return moment
 
     # ---- filling ---------------------------------------------------------------------------------------------------
 
@@ -195,7 +181,7 @@ class OfficeSampler(RecordSampler):
             sender = self.one(senders)
             mail = self.add_mail(sender, subject, f"Hi {self.office.owner.name.split()[0]},\n{body}\n{sender.name}")
             if index % 5 == 4:
-                self.office = self.office.put(_in_folder(mail, self.one(("archive", "projects"))))
+                self.office = self.office.put(replace(mail, folder=self.one(("archive", "projects"))))
         self._taken.clear()
 
     def _files(self) -> None:
@@ -217,8 +203,7 @@ class OfficeSampler(RecordSampler):
             )
 
 
-def _empty_office(draws: RecordSampler) -> OfficeState:
-    """Return the people, and the one to work for."""
+def _empty_office(draws: OfficeSampler) -> OfficeState:
     first = draws.some(words.FIRST_NAMES, NUM_TEAMS * TEAM_SIZE + NUM_PARTNERS)
     last = draws.some(words.LAST_NAMES, len(first))
     company = draws.one(words.COMPANIES)
@@ -239,19 +224,15 @@ def _empty_office(draws: RecordSampler) -> OfficeState:
     return OfficeState(write_moment(begin), owner, others, {}, {}, {}, {}, {})
 
 
-def _contact(draws: RecordSampler, name: str, domain: str, team: str, title: str, manager: str) -> Contact:
+def _contact(draws: OfficeSampler, name: str, domain: str, team: str, title: str, manager: str) -> Contact:
     first, last = name.lower().split()
-    phone = f"+49 30 {draws.rng.integers(1000, 10000)} {draws.rng.integers(100, 1000)}"
+    phone = draws.phone("+49 30")
     return Contact(draws.number("C"), name, f"{first}.{last}@{domain}", phone, team, title, manager)
 
 
 def _working_days(today: str) -> list[str]:
     days = (parse_moment(today) + timedelta(days=ahead) for ahead in range(1, 15))
     return [write_moment(day)[:10] for day in days if day.weekday() < 5][:NUM_DAYS]
-
-
-def _in_folder(mail: Mail, folder: str) -> Mail:
-    return Mail(mail.id, folder, mail.sender, mail.to, mail.subject, mail.body, mail.sent, mail.answers, mail.files)
 
 
 def spoken_day(day: str) -> str:

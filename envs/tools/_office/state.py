@@ -121,11 +121,9 @@ class OfficeState:
 
     @property
     def today(self) -> str:
-        """The day."""
         return self.now[:10]
 
     def put(self, *records: Record) -> "OfficeState":
-        """Return the office with records added, or in place of those with their keys."""
         office = self
         for record in records:
             table = _TABLE_OF[type(record)]
@@ -133,11 +131,10 @@ class OfficeState:
         return office
 
     def drop(self, *records: Record) -> "OfficeState":
-        """Return the office without records."""
         office = self
         for record in records:
             table = _TABLE_OF[type(record)]
-            rest = {key: kept for key, kept in getattr(office, table).items() if key != key_of(record)}
+            rest = {key: value for key, value in getattr(office, table).items() if key != key_of(record)}
             office = office._with(table, rest)
         return office
 
@@ -184,10 +181,10 @@ def values_of(record: Record) -> tuple[str | int | tuple[str, ...], ...]:
 
 def show_record(record: Record, *leave_out: str) -> dict[str, object]:
     """Return a record as a tool shows it, without some of its fields."""
-    found: dict[str, object] = dict(zip(_FIELDS[type(record)], values_of(record), strict=True))
+    values: dict[str, object] = dict(zip(_FIELDS[type(record)], values_of(record), strict=True))
     for name in leave_out:
-        del found[name]
-    return found
+        del values[name]
+    return values
 
 
 def parse_moment(moment: str) -> datetime:
@@ -214,24 +211,24 @@ def moment_at(day: str, minute: int) -> str:
 
 
 def find_changes(before: OfficeState, after: OfficeState) -> Counter[Change]:
-    """Return what is different in `after`, one entry for each changed field, new record and deleted record.
+    """Return the differences of `after`, one entry for each changed field, new record and deleted record.
 
     Texts are compared without regard to case, white space, a final full stop, and separators within numbers; sets of
     addresses without regard to order. The id of a new record does not count, because it depends on the order of work.
     """
-    found: Counter[Change] = Counter()
+    changes: Counter[Change] = Counter()
     for table in _TYPES:
         old, new = getattr(before, table), getattr(after, table)
         if old is new:
             continue
-        found.update((table, key, "deleted") for key in old if key not in new)
+        changes.update((table, key, "deleted") for key in old if key not in new)
         for key, record in new.items():
             if key not in old:
                 own_key = 1 if table in _LETTERS else 0
-                found[table, "new", *(_plain(value) for value in values_of(record)[own_key:])] += 1
+                changes[table, "new", *(_plain(value) for value in values_of(record)[own_key:])] += 1
             elif record is not old[key]:
-                found.update(_changed_fields(table, key, old[key], record))
-    return found
+                changes.update(_changed_fields(table, key, old[key], record))
+    return changes
 
 
 def _changed_fields(table: str, key: str, old: Record, new: Record) -> list[Change]:

@@ -22,14 +22,14 @@ class Tickets(OfficeApp):
         wanted_status = app_base.check_choice("status", status, STATUSES) if status.strip() else ""
         wanted_priority = app_base.check_choice("priority", priority, PRIORITIES) if priority.strip() else ""
         who = assignee.strip().lower()
-        found = [
+        tickets = [
             ticket
             for ticket in self.office.tickets.values()
             if wanted_status in ("", ticket.status)
             and wanted_priority in ("", ticket.priority)
             and (not who or who == (ticket.assignee or "none"))
         ]
-        return app_base.list_records(found, "text", "comments")
+        return app_base.list_records(tickets, "text", "comments")
 
     def tickets_search(self, text: str) -> list[RecordFields] | str:
         """Find tickets by words of their title or text.
@@ -37,10 +37,10 @@ class Tickets(OfficeApp):
         Args:
             text: Words that all must occur.
         """
-        found = app_base.find_matching(
+        tickets = app_base.find_matching(
             self.office.tickets, text, lambda ticket: (ticket.title, ticket.text), lambda ticket: True
         )
-        return app_base.list_records(found, "text", "comments")
+        return app_base.list_records(tickets, "text", "comments")
 
     def tickets_get(self, ticket_id: str) -> RecordFields:
         """Show a whole ticket.

@@ -1,10 +1,10 @@
 """What people, events, mails, files and tickets are called: `data/office_words.toml`."""
 
-import tomllib
 from collections.abc import Mapping
-from pathlib import Path
 
-_DATA = tomllib.loads((Path(__file__).parents[1] / "data" / "office_words.toml").read_text(encoding="utf-8"))
+from envgym.envs.data_files import Wordings, read_toml
+
+_DATA = read_toml("tools/data/office_words.toml")
 
 FIRST_NAMES: tuple[str, ...] = tuple(_DATA["first_names"])
 LAST_NAMES: tuple[str, ...] = tuple(_DATA["last_names"])
@@ -22,3 +22,4 @@ FOLDERS: tuple[str, ...] = tuple(_DATA["folders"])
 COMMENTS: tuple[str, ...] = tuple(_DATA["comments"])
 REPLIES: tuple[str, ...] = tuple(_DATA["replies"])
 NOTES: tuple[str, ...] = tuple(_DATA["notes"])
+request = Wordings("tools/data/office_requests.toml")

@@ -8,10 +8,10 @@ from typing import Any, Literal
 from pydantic import BaseModel
 
 from envgym.core.json_types import JsonObject
+from envgym.core.signatures import Signature
 from envgym.envs.tools._tau2 import source
 from envgym.envs.tools._tau2.overlay import Overlay
 from envgym.errors import ToolError
-from envgym.signatures import Signature
 from envgym.tools import Tool, ToolSpec
 
 Side = Literal["assistant", "user"]
@@ -34,7 +34,6 @@ class Tau2Databases:
 
     @classmethod
     def of(cls, domain: str, initial: JsonObject | None) -> "Tau2Databases":
-        """Return the databases at the start of a task."""
         base = source.database(domain)
         if domain == "telecom":
             databases = cls(domain, base.model_copy(deep=True), source.user_database().model_copy(deep=True))
@@ -55,8 +54,8 @@ class Tau2Databases:
     def run(self, side: Side, name: str, arguments: Mapping[str, Any]) -> object:
         """Run a tool, and let what follows from it happen. Raises: ToolError: it fails; what it said."""
         self._own()
-        given = {key: _as_json(value) for key, value in arguments.items()}
-        self.called = (*self.called, (side, name, json.dumps(given, sort_keys=True, default=str)))
+        json_arguments = {key: _as_json(value) for key, value in arguments.items()}
+        self.called = (*self.called, (side, name, json.dumps(json_arguments, sort_keys=True, default=str)))
         try:
             result = self._env.make_tool_call(name, requestor=side, **arguments)
             self._settle()
@@ -65,13 +64,11 @@ class Tau2Databases:
         return self._env.to_json_str(result)
 
     def holds(self, assertion: JsonObject) -> bool:
-        """Tell whether an assertion of the task holds."""
         self._own()
-        made = source.load("data_model.tasks:EnvAssertion")(**assertion)
-        return bool(self._env.run_env_assertion(made, raise_assertion_error=False))
+        check = source.load("data_model.tasks:EnvAssertion")(**assertion)
+        return bool(self._env.run_env_assertion(check, raise_assertion_error=False))
 
     def differs_from(self, other: "Tau2Databases") -> bool:
-        """Compare the databases."""
         if self.domain == "telecom":
             pairs = [(self._db, other._db), (self._phone, other._phone)]
             return any(_dump(one) != _dump(two) for one, two in pairs)
@@ -107,16 +104,15 @@ class Tau2Databases:
         self._env.sync_tools()
         if self.domain != "telecom":
             return
-        known = {bill.bill_id for bill in source.database("telecom").bills}
+        bill_ids = {bill.bill_id for bill in source.database("telecom").bills}
         for number, bill in enumerate(self._db.bills):
-            if bill.bill_id not in known and bill.bill_id != f"B{number}":
+            if bill.bill_id not in bill_ids and bill.bill_id != f"B{number}":
                 owner = next(item for item in self._db.customers if item.customer_id == bill.customer_id)
                 owner.bill_ids = [f"B{number}" if name == bill.bill_id else name for name in owner.bill_ids]
                 bill.bill_id = f"B{number}"
 
 
 def _restore(domain: str, own: Any, phone: Any, called: tuple[Called, ...]) -> Tau2Databases:
-    """Restore pickled databases."""
     base = source.database(domain)
     if domain != "telecom":
         own = type(base).model_construct(**{name: Overlay(table, own[name]) for name, table in base})
@@ -176,6 +172,6 @@ def _as_json(value: object) -> object:
 
 def rows(holder: JsonObject | None, name: str) -> list[dict[str, Any]]:
     """Return the rows under a name; none where there is nothing."""
-    found = (holder or {}).get(name) or []
-    assert isinstance(found, list), "as the wheel's files are written"
-    return [dict(item) for item in found if isinstance(item, Mapping)]
+    items = (holder or {}).get(name) or []
+    assert isinstance(items, list), "as the wheel's files are written"
+    return [dict(item) for item in items if isinstance(item, Mapping)]

@@ -18,7 +18,7 @@ DEFAULT_BASIS = ("DB", "COMMUNICATE")
 
 
 def criteria_of(task: JsonObject) -> Mapping[str, Any]:
-    """Return what a task is graded by."""
+    """Return the evaluation criteria of a task."""
     criteria = task.get("evaluation_criteria")
     assert isinstance(criteria, Mapping), "every task of the splits has criteria"
     return criteria

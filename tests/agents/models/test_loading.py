@@ -58,8 +58,6 @@ def test_a_hub_name_is_refused_at_once_without_a_network(hub_cache: Path, caplog
 
 
 class NoSuchModel(BaseHTTPRequestHandler):
-    """Answers as the hub does for a model that it does not have."""
-
     def do_GET(self) -> None:
         self.send_response(404)
         self.send_header("X-Error-Code", "RepoNotFound")
@@ -70,9 +68,7 @@ class NoSuchModel(BaseHTTPRequestHandler):
         """Say nothing."""
 
 
-def test_a_hub_name_is_refused_where_the_hub_has_no_such_model(
-    hub_cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_hub_name_is_refused_if_the_hub_has_no_such_model(hub_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with ThreadingHTTPServer(("127.0.0.1", 0), NoSuchModel) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from envgym.agents.models.loading import load, resolve_model
 from envgym.agents.models.tiny import CALL_PARTS, MARKUP, VOCABULARY, TinySettings, tiny_tokenizer, write_tiny
+from envgym.config.settings import build_settings
 from envgym.errors import SettingsError
-from envgym.settings import build_settings
 
 TOKENIZER = tiny_tokenizer()
 SMALL = TinySettings(hidden_size=64, num_layers=1, num_heads=2, num_kv_heads=1, intermediate_size=64)

@@ -22,8 +22,8 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from envgym.agents.policies._decode_graphs import Recorder
-from envgym.agents.policies.transformers import TransformersPolicy
+from envgym.agents.policies.engine.decode_graphs import Recorder
+from envgym.agents.policies.engine.policy import TransformersPolicy
 from envgym.agents.protocols import GenerateRequest, Generation, Sampling
 
 VOCABULARY = 97

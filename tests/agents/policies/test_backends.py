@@ -8,7 +8,7 @@ import torch
 
 from envgym.agents.models.loading import load_frozen_model
 from envgym.agents.policies.backends import build_policy, build_trained_policy
-from envgym.agents.policies.transformers import TransformersPolicy
+from envgym.agents.policies.engine.policy import TransformersPolicy
 from envgym.agents.settings import EngineSettings, ModelSettings
 from envgym.errors import SettingsError, UnknownName
 

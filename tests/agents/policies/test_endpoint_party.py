@@ -10,16 +10,15 @@ from typing import Any
 
 import pytest
 
-from envgym.agents.policies.endpoint_party import EndpointParty, close_connections
+from envgym.agents.policies.parties import EndpointParty, _shared
 from envgym.agents.settings import EnvSettings
 from envgym.authoring.rubric_env import RubricEnv
-from envgym.catalog import PARTY
+from envgym.config.plugins import Choice
 from envgym.core.messages import Message, Role
 from envgym.core.tasks import Split, Task
 from envgym.core.turns import Ending, Invalid
 from envgym.errors import InvalidInput, PartyFailure, SettingsError
-from envgym.party import LanguageModel
-from envgym.plugins import Choice
+from envgym.party import PARTY, LanguageModel
 from envgym.verifiers import GenerativeVerifier, LlmJudge, red_team_judge
 from tests.agents.policies.fake_server import HANG, Server, running
 from tests.support.env_server import WAIT_S
@@ -32,7 +31,7 @@ HELLO = [Message(role=Role.USER, content="Hello?")]
 def server() -> Iterator[Server]:
     with running() as server:
         yield server
-        close_connections()
+        _shared.close()
 
 
 def party(server: Server, **settings: Any) -> EndpointParty:
@@ -124,8 +123,8 @@ def test_connections_may_be_closed_twice_and_are_opened_again(server: Server) ->
     server.script = [said("So.")]
     for _ in range(2):
         assert party(server).reply(HELLO).content == "So."
-        close_connections()
-    close_connections()
+        _shared.close()
+    _shared.close()
 
 
 def test_forked_child_has_connections_of_its_own(server: Server) -> None:

@@ -11,13 +11,12 @@ import torch
 
 from envgym.agents.loop.agent import AgentSettings, make_agent
 from envgym.agents.models.loading import load
-from envgym.agents.policies.local_party import LocalParty
-from envgym.catalog import PARTY
+from envgym.agents.policies.parties import LocalParty
+from envgym.config.plugins import Choice
 from envgym.core.messages import Message, Role
 from envgym.core.tasks import Split, Task
 from envgym.errors import InvalidInput, PartyFailure
-from envgym.party import LanguageModel
-from envgym.plugins import Choice
+from envgym.party import PARTY, LanguageModel
 from envgym.verifiers import GenerativeVerifier, LlmJudge
 
 TASK = Task(id="train/0", prompt="Capital of Peru?", payload={"answer": "Lima"}, split=Split.TRAIN)

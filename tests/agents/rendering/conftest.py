@@ -19,7 +19,6 @@ GetTokenizer = Callable[[str], "PreTrainedTokenizerFast"]
 
 @cache
 def _load(name: str) -> "PreTrainedTokenizerFast | str":
-    """Return the tokenizer, or why it cannot be had."""
     if name == "tiny":
         return tiny_tokenizer()
     try:

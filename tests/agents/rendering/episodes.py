@@ -4,16 +4,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from envgym import Action, Ending, Message, Observation, Role, Split, Task, ToolCall
 from envgym.agents.protocols import FinishReason, Generation, Renderer
 from envgym.core.builder import TreeBuilder
-from envgym.core.messages import Action, Message, Observation, Role, ToolCall
 from envgym.core.segments import Origin, Segment
-from envgym.core.tasks import Split, Task
 from envgym.core.trajectory import Row, Trajectory, trajectories
 from envgym.core.tree import Edge, Rewrite
-from envgym.core.turns import Ending, TurnOutcome
+from envgym.core.turns import TurnOutcome
 from envgym.parsing import text_format
 from envgym.tools import ToolSpec
+from tests.support.generations import generated
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -34,7 +34,6 @@ HOSTILE = (
 
 
 def tool_reply(text: str) -> Observation:
-    """Return the observation of one tool message."""
     return Observation.of([Message(role=Role.TOOL, content=text, name=CALCULATOR.name)])
 
 
@@ -54,8 +53,6 @@ def script(tool_output: str) -> tuple[tuple[Action, Observation | None], ...]:
 
 @dataclass(frozen=True)
 class Episode:
-    """What was sampled, and the record of it."""
-
     sampled: tuple[tuple[int, ...], ...]
     """Ids of each turn."""
     contexts: tuple[tuple[int, ...], ...]
@@ -66,19 +63,11 @@ class Episode:
 
     @property
     def rows(self) -> tuple[Row, ...]:
-        """The rows that training reads."""
         return self.trajectory.rows
 
 
 def generation(ids: Sequence[int], reason: FinishReason = FinishReason.STOP) -> Generation:
-    """Return a generation of these ids, with made-up log-probs."""
-    return Generation(
-        token_ids=tuple(ids),
-        behavior_logprobs=tuple(-0.5 for _ in ids),
-        raw_logprobs=None,
-        finish_reason=reason,
-        policy_version=1,
-    )
+    return generated(ids, -0.5, reason=reason)
 
 
 def play(renderer: Renderer, turns: Sequence[tuple[Action, Observation | None]]) -> Episode:
@@ -120,7 +109,6 @@ def play(renderer: Renderer, turns: Sequence[tuple[Action, Observation | None]])
 
 
 def ids_of(segments: Sequence[Segment]) -> tuple[int, ...]:
-    """Return the ids of segments in one run."""
     return tuple(token for segment in segments for token in segment.token_ids)
 
 
@@ -147,7 +135,8 @@ def template_messages(
         messages.append(_assistant(action) if is_native else {"role": "assistant", "content": text})
         for message in observation.messages if observation is not None else ():
             role = message.role.value if is_native else "user"
-            messages.append({"role": role, "content": message.content})
+            name = {"name": message.name} if role == "tool" else {}
+            messages.append({"role": role, "content": message.content, **name})
     return messages
 
 
@@ -164,7 +153,6 @@ def _assistant(action: Action) -> dict[str, Any]:
 
 
 def listed() -> list[dict[str, Any]]:
-    """Return the tool as a template is given it."""
     function = {
         "name": CALCULATOR.name,
         "description": CALCULATOR.description,
@@ -174,7 +162,6 @@ def listed() -> list[dict[str, Any]]:
 
 
 def decode(tokenizer: "PreTrainedTokenizerFast", ids: Sequence[int]) -> str:
-    """Return the text of `ids`, control tokens included."""
     return str(tokenizer.decode(list(ids)))
 
 
@@ -187,7 +174,6 @@ def template_text(tokenizer: "PreTrainedTokenizerFast", messages: list[dict[str,
 def template_ids(
     tokenizer: "PreTrainedTokenizerFast", messages: list[dict[str, Any]], *, lists_tools: bool
 ) -> list[int]:
-    """Return the ids that the chat template gives for the same."""
     tools: list[Any] | None = listed() if lists_tools else None
     ids: Any = tokenizer.apply_chat_template(messages, tools=tools, add_generation_prompt=True, return_dict=False)
     return list(ids)

@@ -6,6 +6,7 @@ from envgym.agents.rendering.factory import FamilyRendererFactory
 from envgym.agents.rendering.families import FamilyRenderer, family_names
 from envgym.core.messages import Action, Message, Role, ToolCall
 from envgym.core.segments import Origin
+from envgym.tools import ToolSpec
 from tests.agents.rendering.conftest import GetTokenizer
 from tests.agents.rendering.episodes import (
     CALCULATOR,
@@ -18,7 +19,18 @@ from tests.agents.rendering.episodes import (
     tool_reply,
 )
 
-FAMILIES = {"qwen3": "qwen3", "qwen3_6": "qwen3.6", "deepseek_v3": "deepseek-v3"}
+pytestmark = pytest.mark.timeout(600)  # the first test of a tokenizer downloads and converts it
+
+FAMILIES = {
+    "qwen3": "qwen3",
+    "qwen3_5": "qwen3.5",
+    "qwen3_6": "qwen3.6",
+    "deepseek_v3": "deepseek-v3",
+    "glm4": "glm-4.5",
+    "gptoss": "gpt-oss",
+}
+CLOSED_BY = {"glm4": "<|endoftext|>", "gptoss": "<|end|>"}
+"""Families whose cut turns are closed by another token than a sampled end."""
 CALL = ToolCall(name="calculator", arguments={"expression": "6*7"})
 
 
@@ -73,12 +85,39 @@ def test_an_unreadable_call_is_told_and_kept_as_it_was_written(name: str, get_to
     assert MALFORMED in decode(get_tokenizer(name), ids_of(again.segments))
 
 
-def test_arguments_without_quotes_are_text_where_the_schema_says_so(get_tokenizer: GetTokenizer) -> None:
-    renderer = family("qwen3_6", get_tokenizer)
+def music_tool(year: str) -> ToolSpec:
+    return ToolSpec(
+        name="lookup_music",
+        description="Find songs.",
+        parameters={"type": "object", "properties": {"year": {"type": year}}, "required": ["year"]},
+    )
+
+
+@pytest.mark.parametrize("name", ["qwen3_5", "qwen3_6", "glm4"])
+def test_arguments_without_quotes_are_text_where_the_schema_says_so(name: str, get_tokenizer: GetTokenizer) -> None:
+    renderer = family(name, get_tokenizer)
     renderer.start(PROMPT, [CALCULATOR])
     call = ToolCall(name="calculator", arguments={"expression": "42"})
-    (read,) = renderer.parse(renderer.encode_action(Action("", content="", tool_calls=[call]))).tool_calls
+    said = renderer.encode_action(Action("", content="", tool_calls=[call]))
+    (read,) = renderer.parse(said, [CALCULATOR]).tool_calls
     assert read.arguments == {"expression": "42"}
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_concurrent_episodes_read_calls_by_their_own_tools(name: str, get_tokenizer: GetTokenizer) -> None:
+    renderer = family(name, get_tokenizer)
+    said = renderer.encode_action(
+        Action("", content="", tool_calls=[ToolCall(name="lookup_music", arguments={"year": 2019})])
+    )
+    tables: dict[str, list[ToolSpec]] = {kind: [music_tool(kind)] for kind in ("string", "integer")}
+    alone = {kind: renderer.parse(said, tools) for kind, tools in tables.items()}
+    for tools in (*tables.values(), *reversed(tables.values())):
+        renderer.start(PROMPT, tools)  # another episode begins
+        for kind in tables:
+            assert renderer.parse(said, tables[kind]) == alone[kind]
+    if name in ("qwen3_5", "qwen3_6", "glm4"):
+        years = [action.tool_calls[0].arguments["year"] for action in alone.values()]
+        assert years == ["2019", 2019]
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -106,5 +145,7 @@ def test_a_turn_cut_by_length_is_closed(name: str, get_tokenizer: GetTokenizer) 
     whole = renderer.encode_action(Action("It is 48."))
     closed = renderer.extend(PROMPT, generation(whole), tool_reply("No."), [CALCULATOR])
     cut = renderer.extend(PROMPT, generation(whole[:-1]), tool_reply("No."), [CALCULATOR])
-    assert ids_of(cut.segments) == (whole[-1], *ids_of(closed.segments))
+    closing = get_tokenizer(name).convert_tokens_to_ids(CLOSED_BY[name]) if name in CLOSED_BY else whole[-1]
+    assert ids_of(cut.segments)[0] == closing
+    assert ids_of(cut.segments)[-len(ids_of(closed.segments)) :] == ids_of(closed.segments)
     assert cut.segments[0].origin is Origin.TEMPLATE

@@ -61,7 +61,6 @@ TINY = made(str(tiny_tokenizer().chat_template))
 
 
 def shown(renderer: GenericRenderer, segments: Sequence[Segment]) -> list[tuple[Origin, str]]:
-    """Return (origin, text) of segments."""
     return [(segment.origin, "".join(renderer.token_strings(segment.token_ids))) for segment in segments]
 
 

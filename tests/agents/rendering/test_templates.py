@@ -7,8 +7,9 @@ from renderers import config_from_name, create_renderer  # type: ignore[import-u
 
 from envgym.agents.protocols import FinishReason
 from envgym.agents.rendering.factory import AutoRendererFactory, FamilyRendererFactory, GenericRendererFactory
+from envgym.agents.rendering.families import FamilyRenderer
 from envgym.agents.rendering.generic import GenericRenderer
-from envgym.core.messages import Action, Message, Role
+from envgym.core.messages import Action, Message, Observation, Role
 from envgym.core.segments import Origin
 from envgym.core.tree import Rewrite
 from tests.agents.rendering.conftest import GetTokenizer
@@ -34,11 +35,29 @@ from tests.agents.rendering.episodes import (
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
+pytestmark = pytest.mark.timeout(600)  # the first test of a tokenizer downloads and converts it
+
 NATIVE = {"tiny": True, "smollm2": False, "qwen3": True, "llama3_1": False, "gemma3": False, "deepseek_v3": False}
+NATIVE |= {"qwen3_5": False, "mistral": False, "glm4": False, "phi4": False, "smollm3": False}
 """Template -> whether it lists tools and writes calls in the Hermes form itself."""
-REWRITES = {"qwen3": [(3, Rewrite.TEMPLATE)], "qwen3_6": [(3, Rewrite.TEMPLATE)]}
-"""Templates that drop thinking when the user speaks again: before turn 3, and nowhere else."""
-FAMILIES = {"qwen3": "qwen3", "qwen3_6": "qwen3.6", "deepseek_v3": "deepseek-v3"}
+EVERY_TURN = [(turn, Rewrite.TEMPLATE) for turn in (1, 2, 3)]
+REWRITES = {"qwen3": [(3, Rewrite.TEMPLATE)], "qwen3_5": EVERY_TURN, "mistral": EVERY_TURN, "glm4": EVERY_TURN}
+"""Of the generic renderer. Qwen3 drops thinking when the user speaks again, before turn 3. Qwen3.5 and GLM also do, and
+to their templates each result in text is a message of the user. Mistral moves the system prompt to the last message."""
+FAMILIES = {
+    "qwen3": "qwen3",
+    "qwen3_5": "qwen3.5",
+    "qwen3_6": "qwen3.6",
+    "deepseek_v3": "deepseek-v3",
+    "glm4": "glm-4.5",
+    "gptoss": "gpt-oss",
+}
+NEVER_DROPS = "deepseek_v3"
+"""The family that keeps thinking; the others drop it when the user speaks again, before the last turn."""
+OTHER_CALLS = ("glm4", "gptoss")
+"""Families to which the malformed call of the script is none."""
+ANALYSIS = "<|channel|>analysis<|message|>"
+"""With it the family's renderer opens a turn of gpt-oss, further than the chat template does."""
 
 
 def check_records(episode: Episode, tokenizer: "PreTrainedTokenizerFast", texts: list[str]) -> None:
@@ -63,7 +82,6 @@ def check_records(episode: Episode, tokenizer: "PreTrainedTokenizerFast", texts:
 
 
 def row_turns(episode: Episode) -> list[int]:
-    """Return the last turn sampled in each row."""
     return [
         max(turn for turn, is_trained in zip(row.turns, row.loss_mask, strict=True) if is_trained)
         for row in episode.rows
@@ -71,9 +89,7 @@ def row_turns(episode: Episode) -> list[int]:
 
 
 @pytest.mark.parametrize("name", NATIVE)
-def test_rows_decode_to_what_the_template_renders_and_only_sampled_tokens_train(
-    name: str, get_tokenizer: GetTokenizer
-) -> None:
+def test_rows_decode_to_the_template_and_only_sampled_tokens_train(name: str, get_tokenizer: GetTokenizer) -> None:
     tokenizer = get_tokenizer(name)
     turns = script(HOSTILE)
     episode = play(GenericRendererFactory()(tokenizer), turns)
@@ -124,7 +140,7 @@ def test_outside_text_never_becomes_a_control_token(name: str, get_tokenizer: Ge
     assert HOSTILE in decode(tokenizer, ids_of(opening.segments))
 
 
-@pytest.mark.parametrize("name", NATIVE)
+@pytest.mark.parametrize("name", [name for name in NATIVE if REWRITES.get(name) != EVERY_TURN])
 def test_a_turn_cut_by_length_is_closed_by_the_template(name: str, get_tokenizer: GetTokenizer) -> None:
     renderer = GenericRendererFactory()(get_tokenizer(name))
     whole = renderer.encode_action(Action("It is 48."))
@@ -138,10 +154,60 @@ def test_a_turn_cut_by_length_is_closed_by_the_template(name: str, get_tokenizer
 # ---- families of the package `renderers` ---------------------------------------------------------------------------
 
 
+def family_script(name: str, tool_output: str) -> tuple[tuple[Action, Observation | None], ...]:
+    """Return the script, without its malformed call where that means nothing to the family."""
+    turns = script(tool_output)
+    return (turns[0], *turns[2:]) if name in OTHER_CALLS else turns
+
+
+@pytest.mark.parametrize("name", ["qwen3", "qwen3_5", "glm4"])
+def test_contexts_of_a_family_are_what_the_chat_template_gives(name: str, get_tokenizer: GetTokenizer) -> None:
+    tokenizer = get_tokenizer(name)
+    turns = family_script(name, "84")
+    renderer = AutoRendererFactory()(tokenizer)
+    assert isinstance(renderer, FamilyRenderer)
+    episode = play(renderer, turns)
+    for turn, context in enumerate(episode.contexts):
+        messages = template_messages(turns[:turn], [""] * turn, is_native=True)
+        wanted = template_ids(tokenizer, messages, lists_tools=True)
+        if name == "qwen3_5":  # the template opens with "<think>" and a line break; a sampled second one stays its own
+            assert decode(tokenizer, context) == decode(tokenizer, wanted), turn
+        else:
+            assert list(context) == wanted, turn
+
+
+def test_a_prompt_of_gpt_oss_is_what_its_template_gives_and_opens_the_analysis(
+    get_tokenizer: GetTokenizer,
+) -> None:
+    tokenizer = get_tokenizer("gptoss")
+    renderer = AutoRendererFactory()(tokenizer)
+    assert isinstance(renderer, FamilyRenderer)
+    opening = renderer.start(PROMPT, [CALCULATOR])
+    messages = template_messages([], [], is_native=True)
+    analysis = tokenizer.encode(ANALYSIS, add_special_tokens=False)
+    assert list(ids_of(opening.segments)) == [*template_ids(tokenizer, messages, lists_tools=True), *analysis]
+
+
+def test_gpt_oss_writes_analysis_call_and_answer_in_the_channels_of_its_format(get_tokenizer: GetTokenizer) -> None:
+    tokenizer = get_tokenizer("gptoss")
+    episode = play(AutoRendererFactory()(tokenizer), family_script("gptoss", "84"))
+    assert [decode(tokenizer, ids) for ids in episode.sampled] == [
+        "Use the tool.<|end|><|start|>assistant to=functions.calculator<|channel|>commentary<|message|>"
+        '{"expression": "12*(3+4)"}<|call|>',
+        "48, I guess.<|end|><|start|>assistant<|channel|>final<|message|>It is 48.<|return|>",
+        "<|end|><|start|>assistant<|channel|>final<|message|>The answer is 84.<|return|>",
+    ]
+    assert [(action.thinking, action.content, len(action.tool_calls)) for action in episode.read] == [
+        ("Use the tool.", "", 1),
+        ("48, I guess.", "It is 48.", 0),
+        (None, "The answer is 84.", 0),
+    ]
+
+
 @pytest.mark.parametrize("name", FAMILIES)
 def test_rows_of_a_family_decode_to_what_its_full_rendering_gives(name: str, get_tokenizer: GetTokenizer) -> None:
     tokenizer = get_tokenizer(name)
-    turns = script("84")
+    turns = family_script(name, "84")
     renderer = FamilyRendererFactory(family=FAMILIES[name])(tokenizer)
     episode = play(renderer, turns)
     reference = create_renderer(tokenizer, config_from_name(FAMILIES[name]))
@@ -151,7 +217,7 @@ def test_rows_of_a_family_decode_to_what_its_full_rendering_gives(name: str, get
             continue
         wanted = reference.render_ids(messages, tools=listed(), add_generation_prompt=True)
         assert decode(tokenizer, context) == decode(tokenizer, wanted), turn
-    assert rewrites(episode) == REWRITES.get(name, [])
+    assert rewrites(episode) == ([] if name == NEVER_DROPS else [(len(turns) - 1, Rewrite.TEMPLATE)])
     check_records(episode, tokenizer, [str(observation) for _, observation in turns if observation is not None])
     assert episode.read[0].tool_calls[0].arguments == turns[0][0].tool_calls[0].arguments
 

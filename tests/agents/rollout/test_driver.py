@@ -8,18 +8,15 @@ from dataclasses import replace
 
 import pytest
 
+from envgym import Action, Ending, Reply, Scored, Split, Task
 from envgym.agents.policies.scripted import ScriptedPolicy
 from envgym.agents.protocols import GenerateRequest, Generation, Sampling
 from envgym.agents.rollout.driver import run_episode, run_oracle_episode
 from envgym.agents.rollout.episode import EpisodeJob
-from envgym.core.messages import Action
 from envgym.core.segments import Origin
-from envgym.core.tasks import Split, Task
 from envgym.core.trajectory import trajectories
 from envgym.core.tree import Tree
-from envgym.core.turns import Ending, Scored
 from envgym.errors import InvalidInput, PolicyFailure
-from envgym.records import Reply
 from tests.support.parrots import CALL, Parrot, char_agent, parrot_job, run_episodes, said
 from tests.support.toys import Counter
 
@@ -119,8 +116,6 @@ def test_a_policy_that_answers_at_once_is_asked_without_a_task_per_turn() -> Non
 
 
 class NoReset(Parrot):
-    """Cannot be reset."""
-
     def begin(self, task: Task) -> str:
         raise ConnectionError("no world")
 
@@ -148,7 +143,7 @@ def test_an_env_that_cannot_start_is_an_episode_with_an_error(make_env: Callable
     assert (root.ending, root.error, root.edge.segments) == (Ending.ERROR_ENV, reason, ())
 
 
-def test_an_env_that_cannot_start_tells_its_line_once_and_not_in_every_episode(
+def test_an_env_that_cannot_start_tells_its_line_once_not_in_every_episode(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     class Broken(Parrot):
@@ -162,8 +157,6 @@ def test_an_env_that_cannot_start_tells_its_line_once_and_not_in_every_episode(
 
 
 class Undressed(Parrot):
-    """Loses its record, as a foreign wrapper might."""
-
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, object]]:  # type: ignore[override]  # the fault under test
         return "", 0.0, False, False, {}
 
@@ -176,8 +169,6 @@ def test_a_turn_without_a_record_is_a_failure_of_the_env() -> None:
 
 
 class Untidy(Parrot):
-    """Cannot be closed."""
-
     def close(self) -> None:
         raise OSError("stuck")
 
@@ -274,8 +265,6 @@ def test_cancellation_closes_every_env_and_leaves_no_task() -> None:
         closed: list[str] = []
 
         class Closing(Parrot):
-            """Notes that it was closed."""
-
             def close(self) -> None:
                 closed.append("closed")
 
@@ -311,8 +300,6 @@ def test_the_oracle_of_a_stateful_env_reaches_its_optimum() -> None:
 
 
 class Dumb(Parrot):
-    """Has an oracle that fails."""
-
     def oracle(self) -> str:
         raise LookupError("no idea")
 

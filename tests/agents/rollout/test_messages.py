@@ -6,21 +6,15 @@ from functools import partial
 
 import pytest
 
+from envgym import Action, Ending, Invalid, Message, Role, Scored, ToolCall
 from envgym.agents.loop.agent import AgentSettings, OnLength
 from envgym.agents.protocols import FinishReason, Sampling
-from envgym.agents.rollout.messages import (
-    MessagePolicy,
-    MessageReply,
-    MessageRequest,
-    run_message_episode,
-)
+from envgym.agents.rollout.messages import MessagePolicy, MessageReply, MessageRequest, run_message_episode
 from envgym.agents.rollout.pool import AbortHandle, run_pool
-from envgym.core.messages import Action, Message, Role, ToolCall
+from envgym.config.plugins import Choice
 from envgym.core.serialize import tree_from_json, tree_to_json
 from envgym.core.trajectory import Trajectory, trajectories
-from envgym.core.turns import Ending, Invalid, Scored
 from envgym.errors import PolicyFailure
-from envgym.plugins import Choice
 from tests.support.parrots import CALL, Parrot, parrot_job
 
 NATIVE = AgentSettings()
@@ -28,8 +22,6 @@ TEXT = AgentSettings(text_format=Choice(name="hermes"))
 
 
 class Scripted(MessagePolicy):
-    """Says what it is told."""
-
     def __init__(self, *replies: MessageReply | Exception | str) -> None:
         self.replies = list(replies)
         self.requests: list[MessageRequest] = []
@@ -126,8 +118,6 @@ def test_an_env_that_fails_is_an_invalid_episode() -> None:
 
 def test_many_episodes_keep_their_order_and_each_turn_its_seed() -> None:
     class Parting(Scripted):
-        """Leaves at once."""
-
         async def reply(self, request: MessageRequest) -> MessageReply:
             self.requests.append(request)
             await asyncio.sleep(0)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import envgym
+from envgym import Action, Ending, Env, Invalid, Scored, Split
 from envgym.agents.evaluation.play import message_player
 from envgym.agents.loop.agent import AgentSettings
 from envgym.agents.policies.scripted import ScriptedPolicy
@@ -19,13 +20,9 @@ from envgym.agents.rollout.pool import AbortHandle
 from envgym.agents.rollout.reissue import grow_or_reissue
 from envgym.agents.search import Chain
 from envgym.agents.settings import EvaluationSettings
-from envgym.core.messages import Action
-from envgym.core.tasks import Split
 from envgym.core.trajectory import Trajectory, trajectories
 from envgym.core.tree import Tree
-from envgym.core.turns import Ending, Invalid, Scored
-from envgym.env import Env
-from envgym.restarts import REISSUED, failure_counts
+from envgym.runtime.processes.restarts import REISSUED, failure_counts
 from envgym.serving.pool import pool_of
 from envgym.serving.server import EnvServer
 from tests.support.env_server import COUNTER, running_server, wait_until
@@ -58,7 +55,6 @@ class Losing(ScriptedPolicy):
 
 
 def play(policy: Losing, abort: AbortHandle | None = None) -> Trajectory:
-    """Play one episode, begun again where that is due."""
     with closing(policy.make_env()) as env:
         task = env.unwrapped.tasks.task(Split.TRAIN, 0)
     policy.num_envs = 0

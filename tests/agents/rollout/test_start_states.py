@@ -7,23 +7,17 @@ from typing import Any
 
 import pytest
 
+from envgym import Action, Ending, Reply, Scored, Split
 from envgym.agents.policies.scripted import ScriptedPolicy
 from envgym.agents.protocols import GenerateRequest, Sampling
 from envgym.agents.rollout.driver import run_oracle_episode
 from envgym.agents.rollout.episode import EpisodeJob
-from envgym.agents.search import RolloutContext, Strategy
-from envgym.agents.search.best_of import BestOf
-from envgym.agents.search.chain import Chain
-from envgym.agents.search.random_expand import RandomExpand
-from envgym.core.messages import Action
+from envgym.agents.search import BestOf, Chain, RandomExpand, RolloutContext, Strategy
 from envgym.core.segments import Origin
 from envgym.core.serialize import tree_from_json, tree_to_json
-from envgym.core.tasks import Split
 from envgym.core.trajectory import StartState, start_states, trajectories
 from envgym.core.tree import RecordedPrefix, Source, Tree
-from envgym.core.turns import Ending, Scored
 from envgym.errors import InvalidInput
-from envgym.records import Reply
 from tests.support.parrots import CharRenderer, Parrot, char_agent, parrot_job, run_episodes, said, show
 from tests.support.toys import Counter, CounterTasks
 
@@ -138,8 +132,6 @@ class Forgetful(Parrot):
 
 
 class Short(Parrot):
-    """Ends after its first turn."""
-
     def respond(self, action: Action) -> Reply:
         return replace(super().respond(action), terminated=True)
 
@@ -151,9 +143,7 @@ class Short(Parrot):
         (Short, "ending of turn 0 of the replay must equal None", 2),
     ],
 )
-def test_state_that_cannot_be_restored_is_an_ending(
-    recorded: Tree, env: type[Parrot], reason: str, num_nodes: int
-) -> None:
+def test_unrestorable_state_is_an_ending(recorded: Tree, env: type[Parrot], reason: str, num_nodes: int) -> None:
     tree = run(replace(parrot_job(env), start=start_states(recorded)[2]))
     (episode,) = trajectories(tree)
     assert (episode.ending, episode.is_valid) == (Ending.ERROR_ENV, False)

@@ -16,6 +16,7 @@ from envgym.core.trajectory import Trajectory, trajectories
 from envgym.core.tree import Tree
 from envgym.core.turns import Cost
 from envgym.seeds import derive_seed, generator
+from tests.support.generations import generated
 from tests.support.parrots import END, Parrot, char_agent, episode_factory, parrot_job
 
 
@@ -43,18 +44,10 @@ class Babbler(ScriptedPolicy):
             ids.append(int(draws.choice(list(odds), p=list(odds.values()))))
             logprobs.append(math.log(odds[ids[-1]]))
             context.append(ids[-1])
-        is_over = ids[-1:] == [END]
-        return Generation(
-            token_ids=tuple(ids),
-            behavior_logprobs=tuple(logprobs),
-            raw_logprobs=None,
-            finish_reason=FinishReason.STOP if is_over else FinishReason.LENGTH,
-            policy_version=1,
-            num_prefilled=len(request.token_ids),
-        )
+        reason = FinishReason.STOP if ids[-1:] == [END] else FinishReason.LENGTH
+        return generated(ids, logprobs, reason=reason, num_prefilled=len(request.token_ids))
 
     def odds(self, context: Sequence[int]) -> dict[int, float]:
-        """Return the probability of each next token."""
         skew = 0.2 + 0.6 * (derive_seed(*context[-3:]) % 97) / 97
         letters = zip(map(ord, self.letters), shares(skew, len(self.letters)), strict=True)
         return {END: self.end} | {letter: (1 - self.end) * share for letter, share in letters}
@@ -77,8 +70,6 @@ def shares(skew: float, count: int) -> list[float]:
 
 @dataclass(frozen=True)
 class GrownGroup:
-    """The trees of a group."""
-
     trees: tuple[Tree, ...]
 
     @property
@@ -90,7 +81,6 @@ class GrownGroup:
 async def grow_group(
     strategy: Strategy, job: EpisodeJob, context: RolloutContext, *, group_size: int, abort: AbortHandle | None = None
 ) -> GrownGroup:
-    """Grow all trees of a group side by side."""
     make_job = episode_factory(job)
     trees = await run_concurrently(
         [
@@ -113,7 +103,6 @@ def grow(
     seed: int = 7,
     abort: AbortHandle | None = None,
 ) -> GrownGroup:
-    """Grow a group from a parrot's task."""
     job = job or parrot_job(make_env, seed=seed, tree_id="g")
 
     async def work() -> GrownGroup:
@@ -147,8 +136,6 @@ def answer(
     sampling: Sampling | None = None,
     seed: int = 7,
 ) -> Tree:
-    """Let a strategy answer a parrot's task."""
-
     async def work() -> Tree:
         context = RolloutContext(
             agent=agent or char_agent(max_turn_tokens=12),

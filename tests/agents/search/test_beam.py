@@ -7,20 +7,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from envgym import Action, Ending, Reply, Role
 from envgym.agents.policies.scripted import ScriptedPolicy
 from envgym.agents.protocols import GenerateRequest
 from envgym.agents.search import Beam
 from envgym.agents.search.beam import NOT_AMONG_THE_BEST, REPEATS
 from envgym.agents.search.budget import SearchBudget
 from envgym.agents.search.scorers import SearchObservation
-from envgym.core.messages import Action, Role
+from envgym.config.plugins import Choice
 from envgym.core.serialize import tree_from_json, tree_to_json
 from envgym.core.trajectory import Trajectory, trajectories
 from envgym.core.tree import Tree
-from envgym.core.turns import Ending
 from envgym.errors import SettingsError
-from envgym.plugins import Choice
-from envgym.records import Reply
 from tests.agents.search.growing import Babbler, answer, ended
 from tests.agents.search.test_mcts import CLIMBER, Ladder, Short
 from tests.support.parrots import char_agent, said
@@ -30,7 +28,6 @@ LETTERS = "abcdefghijklmnopqrst"
 
 
 def speaks(request: GenerateRequest) -> tuple[int, ...]:
-    """Say one of twenty letters, b among them."""
     return said(LETTERS[request.seed % 20])
 
 
@@ -135,16 +132,11 @@ def test_one_ends_and_the_others_go_on() -> None:
 
 
 class Short3(Ladder):
-    """Ends at z."""
-
     def respond(self, action: Action) -> Reply:
-        """End, or not."""
         return Reply(observation="?", terminated=action.content == "z")
 
 
 class ZIsBest:
-    """Prefers z, then b."""
-
     async def __call__(self, seen: Sequence[SearchObservation]) -> list[float]:
         said = [
             "".join(message.content for message in item.messages if message.role is Role.ASSISTANT) for item in seen

@@ -5,21 +5,19 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
+from envgym import Action, Ending, ForkCapability, Invalid, Reply, Role, Scored
 from envgym.agents.policies.scripted import ScriptedPolicy
 from envgym.agents.protocols import FinishReason, GenerateRequest, Generation
 from envgym.agents.search import BestOf
 from envgym.agents.search.budget import SearchBudget
 from envgym.agents.search.engine import OUT_OF_BUDGET
 from envgym.agents.search.scorers import SearchObservation
-from envgym.core.messages import Action, Role
+from envgym.config.plugins import Choice
 from envgym.core.trajectory import Group, Trajectory, trajectories
 from envgym.core.tree import Tree
-from envgym.core.turns import Ending, Invalid, Scored
-from envgym.env import ForkCapability
 from envgym.errors import PolicyFailure, SettingsError, UnknownName
-from envgym.plugins import Choice
-from envgym.records import Reply
 from tests.agents.search.growing import Babbler, answer, ended, episodes, grow
+from tests.support.generations import generated
 from tests.support.parrots import Parrot, char_agent, said
 
 
@@ -29,7 +27,6 @@ class Quiz(Parrot):
     fork_capability = ForkCapability.NONE
 
     def respond(self, action: Action) -> Reply:
-        """Score the answer, and tell."""
         is_right = "42" in action.content
         return Reply(observation="right" if is_right else "wrong", reward=float(is_right), terminated=True)
 
@@ -151,13 +148,7 @@ def test_what_cannot_choose_is_refused() -> None:
 
 def test_nothing_said_gets_no_vote() -> None:
     def cut(request: GenerateRequest) -> Generation:
-        return Generation(
-            token_ids=(65,),
-            behavior_logprobs=(0.0,),
-            raw_logprobs=None,
-            finish_reason=FinishReason.LENGTH,
-            policy_version=0,
-        )
+        return generated((65,), 0.0, reason=FinishReason.LENGTH, version=0)
 
     tree: Tree = answer(BestOf(n=2), ScriptedPolicy(cut), make_env=Quiz, agent=char_agent())
     assert [episode.ending for episode in trajectories(tree)] == [Ending.TRUNCATED_TOKENS]

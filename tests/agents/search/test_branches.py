@@ -6,26 +6,22 @@ import pytest
 
 from envgym.agents.loop.path import PathNode
 from envgym.agents.loop.state import AgentState, begin
-from envgym.agents.protocols import FinishReason, GenerateRequest, Generation, Sampling
+from envgym.agents.protocols import GenerateRequest, Generation, Sampling
 from envgym.agents.search.branches import Branch, SearchState, SharedPrefix, TurnRecord, node_statistics
 from envgym.core.messages import Action, Observation
 from envgym.core.tree import Edge, SearchStats
 from envgym.core.turns import Cost, Ending, TurnOutcome
 from envgym.seeds import derive_seed
 from tests.support import example_trees as cases
+from tests.support.generations import generated
 from tests.support.parrots import char_agent
 
 ROOT = PathNode(parent=None, edge=Edge(segments=(), ends_turn=False))
 
 
 def sampled(*ids: int, raw: bool = True, version: int = 1) -> Generation:
-    return Generation(
-        token_ids=ids,
-        behavior_logprobs=tuple(-i / 10 for i in ids),
-        raw_logprobs=tuple(-i / 100 for i in ids) if raw else None,
-        finish_reason=FinishReason.STOP,
-        policy_version=version,
-    )
+    raw_logprobs = tuple(-i / 100 for i in ids) if raw else None
+    return generated(ids, [-i / 10 for i in ids], raw=raw_logprobs, version=version)
 
 
 def agent_at(node: PathNode, *, num_turns: int = 0, seed: int = 5) -> AgentState:
@@ -34,7 +30,7 @@ def agent_at(node: PathNode, *, num_turns: int = 0, seed: int = 5) -> AgentState
 
 def state_at(node: PathNode, *, num_turns: int = 0) -> SearchState:
     agent = agent_at(node, num_turns=num_turns)
-    request = GenerateRequest(token_ids=(1, 2), sampling=replace(agent.sampling, max_new_tokens=9), seed=77)
+    request = GenerateRequest(token_ids=(1, 2), sampling=replace(agent.episode.sampling, max_new_tokens=9), seed=77)
     return SearchState(agent, request, snapshot=None)
 
 
@@ -50,9 +46,7 @@ TURN = TurnRecord(START, sampled(10, 11, 12), node_below(ROOT), None)
 
 @pytest.mark.parametrize("is_raw_before", [True, False])
 @pytest.mark.parametrize("is_raw_after", [True, False])
-def test_a_turn_behind_a_fork_joins_what_is_shared_and_what_was_sampled(
-    is_raw_before: bool, is_raw_after: bool
-) -> None:
+def test_a_turn_after_a_fork_joins_what_is_shared_and_what_was_sampled(is_raw_before: bool, is_raw_after: bool) -> None:
     turn = replace(TURN, generation=sampled(10, 11, 12, raw=is_raw_before))
     joined = SharedPrefix(turn, 2).join_generation(sampled(20, 21, raw=is_raw_after, version=8))
     assert joined.token_ids == (10, 11, 20, 21)
@@ -105,9 +99,9 @@ def test_a_branch_stands_where_its_last_turn_ended_or_began() -> None:
 
 def test_the_first_turn_of_a_later_branch_has_a_seed_of_its_own() -> None:
     start = state_at(ROOT, num_turns=3)
-    assert Branch(0, start, seed=start.agent.seed).next_turn() == (start.agent, start.request)
+    assert Branch(0, start, seed=start.agent.episode.seed).next_turn() == (start.agent, start.request)
     agent, request = Branch(1, start, seed=6).next_turn()
-    assert agent == start.agent._replace(seed=6)
+    assert agent == start.agent.with_seed(6)
     assert request == replace(start.request, seed=derive_seed(6, "turn", 3))
     # Later turns have the request of the state that the turn before them reached.
     branch = Branch(1, start, seed=6)

@@ -2,10 +2,10 @@
 
 import pytest
 
-from envgym.agents.catalog import SEARCH
 from envgym.agents.policies.scripted import ScriptedPolicy
 from envgym.agents.protocols import GenerateRequest
 from envgym.agents.search.chain import Chain
+from envgym.agents.search.protocol import SEARCH
 from envgym.core.trajectory import Group
 from envgym.core.tree import Tree
 from envgym.errors import UnknownName

@@ -7,14 +7,13 @@ import re
 import pytest
 
 import envgym
+from envgym import Ending, Split
 from envgym.agents.policies.scripted import ScriptedPolicy
 from envgym.agents.protocols import GenerateRequest
 from envgym.agents.rollout.episode import EpisodeJob
 from envgym.agents.search import RandomExpand
 from envgym.agents.search.snapshots import Branching
-from envgym.core.tasks import Split
 from envgym.core.tree import Tree
-from envgym.core.turns import Ending
 from envgym.envs.code.humaneval import HumanEval
 from envgym.sandbox import BwrapSandbox, PythonSession, why_unusable
 from tests.agents.search.growing import ended, grow

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import envgym
+from envgym import Action, Ending, ForkCapability, Reply, Split, Task
 from envgym.agents.policies.scripted import ScriptedPolicy
 from envgym.agents.protocols import GenerateRequest, Generation, Sampling
 from envgym.agents.rollout.episode import EpisodeJob
@@ -30,16 +31,12 @@ from envgym.agents.search import (
 from envgym.agents.search.budget import SearchBudget
 from envgym.agents.search.protocol import TreeStrategy
 from envgym.agents.search.snapshots import Branching
-from envgym.core.messages import Action
+from envgym.config.plugins import Choice
 from envgym.core.serialize import tree_from_json, tree_to_json
-from envgym.core.tasks import Split, Task
 from envgym.core.trajectory import trajectories
 from envgym.core.tree import Tree
-from envgym.core.turns import Cost, Ending
-from envgym.env import ForkCapability
+from envgym.core.turns import Cost
 from envgym.errors import InvalidInput, SettingsError
-from envgym.plugins import Choice
-from envgym.records import Reply
 from tests.agents.search.growing import Babbler, GrownGroup, answer, ended, episodes, grow, grow_group
 from tests.support.lanes import env_params
 from tests.support.parrots import CALL, Parrot, char_agent, parrot_job, said
@@ -53,7 +50,6 @@ def wordy(request: GenerateRequest) -> tuple[int, ...]:
 
 
 def without_stats(trees: Sequence[Tree]) -> list[Tree]:
-    """Return the trees without what searching them took."""
     return [replace(tree, nodes=tuple(replace(node, stats=None) for node in tree.nodes)) for tree in trees]
 
 
@@ -92,18 +88,14 @@ class Counted(Parrot):
         type(self).alive += 1
 
     def fork(self) -> "Counted":
-        """Copy the parrot."""
         type(self).alive += 1
         return super().fork()
 
     def close(self) -> None:
-        """Let it go."""
         type(self).alive -= 1
 
 
 class Slow(Counted):
-    """Answers from a thread."""
-
     blocking = True
 
 
@@ -122,7 +114,6 @@ BEAM = Beam(value=Choice(name="tests.agents.search.test_mcts:Climber"))
 
 
 def endless(place: int, **fields: object) -> TreeStrategy:
-    """Return a strategy that goes on until its budget is spent."""
     strategy = STRATEGIES_MADE[place]
     count = {"best_of": "n", "mcts": "simulations"}.get(strategy.name, "rounds")
     return strategy.model_copy(update={count: None, **fields})
@@ -197,9 +188,7 @@ def all_closed(kind: type[Counted]) -> bool:
 @pytest.mark.parametrize("kind, slots", [(Counted, 64), (Counted, 1), (Slow, 64), (Slow, 2)])
 @pytest.mark.parametrize("after", [0, 3, 8])
 @pytest.mark.parametrize("strategy", [Chain(), *STRATEGIES_MADE], ids=lambda strategy: type(strategy).__name__)
-def test_an_abort_ends_the_branches_under_way_and_keeps_the_others(
-    strategy: Strategy, after: int, kind: type[Counted], slots: int
-) -> None:
+def test_abort_ends_branches_and_keeps_others(strategy: Strategy, after: int, kind: type[Counted], slots: int) -> None:
     kind.alive = 0
     abort = AbortHandle()
     policy = Aborting(abort, after=after)
@@ -267,7 +256,6 @@ class Moody(Parrot):
     asked = 0
 
     def respond(self, action: Action) -> Reply:
-        """Count all questions ever asked."""
         type(self).asked += 1
         return Reply(observation=f"{self.asked}", reward=0.25)
 
@@ -285,8 +273,6 @@ def test_replay_that_differs_is_a_broken_branch_of_a_tree_that_survives() -> Non
 
 
 class Sealed(Parrot):
-    """Cannot be forked."""
-
     fork_capability = ForkCapability.NONE
 
 
@@ -306,10 +292,7 @@ def test_copies_are_not_made_of_an_env_that_only_replays() -> None:
 
 
 class Unborn(Parrot):
-    """Cannot be reset."""
-
     def begin(self, task: Task) -> str:
-        """Fail."""
         raise RuntimeError("no egg")
 
 

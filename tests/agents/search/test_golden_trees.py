@@ -12,16 +12,15 @@ from pathlib import Path
 import pytest
 
 import envgym
+from envgym import Scored, Split
 from envgym.agents.policies.scripted import ScriptedPolicy
 from envgym.agents.rollout.episode import EpisodeJob
 from envgym.agents.search import BestOf, Chain, Mcts, RandomExpand, SurprisalFork, TurnUncertainty
 from envgym.agents.search.budget import SearchBudget
 from envgym.agents.search.snapshots import Branching
 from envgym.agents.search.surprisal_fork import Where
-from envgym.core.tasks import Split
+from envgym.config.plugins import Choice
 from envgym.core.tree import Node, Tree
-from envgym.core.turns import Scored
-from envgym.plugins import Choice
 from tests.agents.search.growing import Babbler, answer, grow
 from tests.support.parrots import CALL, CharRenderer, char_agent, parrot_job, said
 

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from envgym import Action, Ending, Reply, Role, Scored
 from envgym.agents.policies.scripted import ScriptedPolicy
 from envgym.agents.protocols import GenerateRequest
 from envgym.agents.search import Mcts
@@ -16,14 +17,11 @@ from envgym.agents.search.engine import OUT_OF_BUDGET
 from envgym.agents.search.mcts_tree import MAX_REPEATS, MERGED
 from envgym.agents.search.protocol import NO_FURTHER_EPISODE
 from envgym.agents.search.scorers import SearchObservation
-from envgym.core.messages import Action, Role
+from envgym.config.plugins import Choice
 from envgym.core.serialize import tree_from_json, tree_to_json
 from envgym.core.trajectory import Group, Trajectory, trajectories
 from envgym.core.tree import SearchStats, Tree
-from envgym.core.turns import Ending, Scored
 from envgym.errors import SettingsError, UnknownName
-from envgym.plugins import Choice
-from envgym.records import Reply
 from envgym.trainer.metrics.rollout import rollout_metrics
 from tests.agents.search.growing import Babbler, answer, ended, grow
 from tests.support.parrots import END, Parrot, char_agent, said
@@ -36,7 +34,6 @@ class Ladder(Parrot):
         super().__init__(max_turns=3)
 
     def respond(self, action: Action) -> Reply:
-        """Count the turns that began with b."""
         self.state.heard += action.content.startswith("b")
         return Reply(observation="?", reward=float(self.state.heard == 3))
 
@@ -61,9 +58,7 @@ def stats_of(tree: Tree) -> list[SearchStats]:
     simulations=st.integers(1, 20), parallel=st.integers(1, 5), seed=st.integers(0, 99), frontier=st.booleans(),
     rule=st.sampled_from(["uct", "puct"]),
 )  # fmt: skip
-def test_every_simulation_is_a_visit_of_the_root(
-    simulations: int, parallel: int, seed: int, frontier: bool, rule: str
-) -> None:
+def test_simulations_visit_the_root(simulations: int, parallel: int, seed: int, frontier: bool, rule: str) -> None:
     strategy = Mcts.model_validate(
         {
             "simulations": simulations,
@@ -97,13 +92,11 @@ class Fork(Ladder):
     """Two turns; pays 1 for a b in the first."""
 
     def respond(self, action: Action) -> Reply:
-        """Pay at once; the second turn does not matter."""
         self.state.heard += 1
         return Reply(observation="?", reward=float(action.content == "b"), terminated=self.state.heard == 2)
 
 
 def wanders(request: GenerateRequest) -> tuple[int, ...]:
-    """Say a or b, then one of twenty other letters."""
     return said("ab"[request.seed % 2] if request.token_ids.count(END) == 1 else chr(ord("c") + request.seed % 20))
 
 
@@ -114,10 +107,7 @@ def ends_often(request: GenerateRequest) -> tuple[int, ...]:
 
 
 class Short(Ladder):
-    """Ends at any other letter than a and b."""
-
     def respond(self, action: Action) -> Reply:
-        """Pay for a c."""
         return Reply(observation="?", reward=float(action.content == "c"), terminated=action.content not in "ab")
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from envgym.agents.loop.path import PathNode
 from envgym.agents.policies.scripted import ScriptedPolicy
-from envgym.agents.protocols import FinishReason, Generation, Sampling
+from envgym.agents.protocols import Generation, Sampling
 from envgym.agents.search import RolloutContext
 from envgym.agents.search.branches import Branch, SearchState, TurnRecord
 from envgym.agents.search.budget import SearchBudget
@@ -19,6 +19,7 @@ from envgym.agents.search.snapshots import Branching
 from envgym.core.messages import Action, Message, Observation, Role
 from envgym.core.tree import Edge
 from envgym.core.turns import Ending, TurnOutcome
+from tests.support.generations import generated
 from tests.support.parrots import char_agent, parrot_job, said
 
 
@@ -39,7 +40,6 @@ def simulations(**fields: Any) -> Simulations:  # settings by name
 
 
 def child(parent: MctsNode, key: int, *, ended: bool = False, **fields: Any) -> MctsNode:  # fields by name
-    """Add a child that is a state of its own, or the end of an episode."""
     state = None if ended or parent.state is None else replace(parent.state)
     node = MctsNode(PathNode(parent.node, parent.node.edge), state, parent=parent, depth=parent.depth + 1, **fields)
     parent.children[key,] = node
@@ -142,13 +142,7 @@ def test_simulations_are_counted_when_they_are_chosen() -> None:
 
 
 def generation(*logprobs: float, token: int = 7) -> Generation:
-    return Generation(
-        token_ids=(token,) * len(logprobs),
-        behavior_logprobs=logprobs,
-        raw_logprobs=None,
-        finish_reason=FinishReason.STOP,
-        policy_version=1,
-    )
+    return generated((token,) * len(logprobs), logprobs)
 
 
 def branch_of(found: Simulations, *generations: Generation | None, shows: str = "?") -> Branch:

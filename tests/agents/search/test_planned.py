@@ -35,9 +35,7 @@ def long_parrot() -> Parrot:
     deterministic=st.booleans(),
     seed=st.integers(0, 99),
 )
-def test_every_episode_branches_at_the_turns_of_the_plan(
-    children: tuple[int, ...], deterministic: bool, seed: int
-) -> None:
+def test_episodes_branch_at_the_turns_of_the_plan(children: tuple[int, ...], deterministic: bool, seed: int) -> None:
     turns = (1, 3)[: len(children)]
     strategy = PlannedTrees(children=children, turns=turns, deterministic=deterministic)
     size = 2 * strategy.most_leaves

@@ -4,30 +4,25 @@ from typing import Any
 
 import pytest
 
-from envgym.agents.protocols import FinishReason, Generation
-from envgym.agents.search import BestOf, Mcts, RandomExpand, SurprisalFork, TurnUncertainty
+from envgym import ForkCapability, Message, Role, ToolCall
+from envgym.agents.protocols import Generation
+from envgym.agents.search import BestOf, Mcts, RandomExpand, Selection, SurprisalFork, TurnUncertainty
 from envgym.agents.search.budget import SearchBudget
-from envgym.agents.search.protocol import Selection
 from envgym.agents.search.scorers import SearchObservation, answer_of
 from envgym.agents.search.snapshots import Branching, resolve_branching
 from envgym.agents.search.surprisal_fork import Where, surprisals
-from envgym.core.messages import Message, Role, ToolCall
-from envgym.env import ForkCapability
+from envgym.config.plugins import Choice
+from envgym.config.settings import Settings
 from envgym.errors import SettingsError
-from envgym.plugins import Choice
-from envgym.settings import Settings
+from tests.support.generations import generated
 from tests.support.parrots import Parrot, char_agent
 
 
 class Replaying(Parrot):
-    """Cannot be copied."""
-
     fork_capability = ForkCapability.REPLAY
 
 
 class Sealed(Parrot):
-    """Cannot be branched."""
-
     fork_capability = ForkCapability.NONE
 
 
@@ -78,12 +73,10 @@ def test_a_choice_is_called_what_it_is() -> None:
     assert BestOf(select=Choice(name="majority"), value=critic).selection.by == "majority"
     # A search led by rewards is an oracle's; without a value to choose by, it chooses by majority.
     assert Mcts().selection == Selection(by="majority", is_oracle=True)
-    assert Mcts(value=critic).selection == Selection(by=critic.name, is_oracle=False)
+    assert Mcts(value=critic).selection == Selection(by=critic.name, is_oracle=False, uses_ending=True)
 
 
 class Nothing:
-    """A value."""
-
     async def __call__(self, observations: object) -> list[float]:
         return []
 
@@ -123,9 +116,7 @@ def test_defaults(settings: Settings, defaults: dict[str, Any]) -> None:  # any 
         (Mcts, {"c": -0.1}), (Mcts, {"roll_forward": -1}), (Mcts, {"novelty": -0.1}), (Mcts, {"parallel": 0}),
     ],
 )  # fmt: skip
-def test_settings_out_of_range_are_refused_and_those_at_its_end_are_not(
-    kind: type[Settings], wrong: dict[str, float]
-) -> None:
+def test_settings_out_of_range_are_refused_and_its_ends_are_not(kind: type[Settings], wrong: dict[str, float]) -> None:
     ((name, value),) = wrong.items()
     with pytest.raises(ValueError, match=name):
         kind.model_validate(wrong)
@@ -135,13 +126,7 @@ def test_settings_out_of_range_are_refused_and_those_at_its_end_are_not(
 
 def test_surprisal_is_at_temperature_1_where_the_engine_gives_it() -> None:
     def generation(raw: tuple[float, ...] | None) -> Generation:
-        return Generation(
-            token_ids=(1, 2),
-            behavior_logprobs=(-0.5, -1.0),
-            raw_logprobs=raw,
-            finish_reason=FinishReason.STOP,
-            policy_version=1,
-        )
+        return generated((1, 2), (-0.5, -1.0), raw=raw)
 
     assert surprisals(generation((-2.0, -4.0))) == (2.0, 4.0)
     assert surprisals(generation(None)) == (0.5, 1.0)
@@ -163,9 +148,7 @@ def test_surprisal_is_at_temperature_1_where_the_engine_gives_it() -> None:
         ),
     ],
 )
-def test_an_answer_is_what_the_last_action_marks_says_or_calls(
-    messages: list[Message], num_turns: int, answer: str | None
-) -> None:
+def test_answer_is_marked_said_or_called_last(messages: list[Message], num_turns: int, answer: str | None) -> None:
     observation = SearchObservation(
         messages=tuple(messages), token_ids=(), num_turns=num_turns, is_over=True, logprob=None
     )  # fmt: skip

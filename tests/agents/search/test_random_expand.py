@@ -6,17 +6,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from envgym import Action, Ending, Reply
 from envgym.agents.search import Chain, RandomExpand
 from envgym.agents.search.budget import SearchBudget
 from envgym.agents.search.engine import OUT_OF_BUDGET
 from envgym.agents.search.random_expand import draw
 from envgym.agents.search.rounds import NOT_KEPT, GroupShape
 from envgym.agents.search.snapshots import Branching
-from envgym.core.messages import Action
 from envgym.core.trajectory import Group
-from envgym.core.turns import Ending
 from envgym.errors import SettingsError
-from envgym.records import Reply
 from envgym.trainer.metrics.rollout import rollout_metrics
 from tests.agents.search.growing import Babbler, ended, episodes, grow
 from tests.support.parrots import Parrot
@@ -163,12 +161,9 @@ def test_a_size_that_leaves_do_not_make_up_is_refused(group_size: int, fields: d
 
 
 class CountedParrot(Parrot):
-    """Counts the steps of all its episodes."""
-
     num_steps = 0
 
     def respond(self, action: Action) -> Reply:
-        """Repeat the action."""
         CountedParrot.num_steps += 1
         return super().respond(action)
 

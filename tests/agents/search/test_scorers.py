@@ -3,28 +3,27 @@
 import asyncio
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import ClassVar
 
 import pytest
 
-from envgym.agents.catalog import ANSWER_SCORER
+from envgym import Action, Ending, Message, Reply, Role, Scored
 from envgym.agents.evaluation.play import EvalPlan
 from envgym.agents.policies.scripted import ScriptedPolicy
-from envgym.agents.protocols import FinishReason, GenerateRequest, Generation, Sampling
+from envgym.agents.protocols import GenerateRequest, Sampling
 from envgym.agents.search import BestOf, Mcts
 from envgym.agents.search.budget import SearchBudget
 from envgym.agents.search.protocol import TreeStrategy
-from envgym.agents.search.scorers import SearchObservation
+from envgym.agents.search.scorers import ANSWER_SCORER, Likelihood, SearchObservation, answer_in
 from envgym.agents.settings import EvaluationSettings
-from envgym.core.messages import Action
+from envgym.config.plugins import Choice
 from envgym.core.trajectory import trajectories
 from envgym.core.tree import Tree
-from envgym.core.turns import Ending, Scored
 from envgym.errors import RunError
-from envgym.plugins import Choice
-from envgym.records import Reply
 from envgym.seeds import derive_seed
 from tests.agents.search.growing import answer
+from tests.support.generations import generated
 from tests.support.parrots import Parrot, char_agent, said
 
 NUM_TASKS = 120
@@ -35,15 +34,15 @@ NOISE = 2.6 * math.sqrt(CHANCE * (1 - CHANCE) / NUM_TASKS)
 
 
 class Safe(Parrot):
-    """Opens at one in twenty sequences of numbers: only success ends an episode before its four turns are over."""
+    """Opens at one in so many sequences of numbers: only success ends an episode before its turns are over."""
 
-    def __init__(self) -> None:
-        super().__init__(max_turns=4)
+    def __init__(self, max_turns: int = 4, sequences: int = 20) -> None:
+        super().__init__(max_turns=max_turns)
+        self.sequences = sequences
 
     def respond(self, action: Action) -> Reply:
-        """Open, or stay closed."""
         self.state.heard = derive_seed(self.state.heard, action.content) % 10**6
-        is_open = self.state.heard % 20 == 0
+        is_open = self.state.heard % self.sequences == 0
         return Reply(observation="?", reward=float(is_open), terminated=is_open)
 
 
@@ -112,6 +111,25 @@ def test_search_by_a_value_selects_at_the_level_of_one_episode_where_the_ending_
     strategy = Mcts(simulations=16, select=Choice(name=select), value=VALUE)
     assert abs(success_of(strategy) - CHANCE) < NOISE
     assert not strategy.selection.is_oracle
+    assert strategy.selection.uses_ending
+
+
+def test_search_by_values_that_know_nothing_gains_by_endings_in_long_episodes_and_says_so() -> None:
+    # Simulations of one turn end only by success, so most of the branches that can be chosen are successes.
+    strategy, num_tasks, chance = Mcts(simulations=60, value=VALUE), 150, 1 - (1 - 1 / 50) ** 20
+    policy = ScriptedPolicy(draws_numbers)
+    long = partial(Safe, 20, 50)
+    trees = [answer(strategy, policy, make_env=long, agent=char_agent(), seed=seed) for seed in range(num_tasks)]
+    rewards = [episode.reward for tree in trees for episode in trajectories(tree)]
+    success = sum(reward == Scored(value=1.0) for reward in rewards) / num_tasks
+    assert success > chance + 1.6 * math.sqrt(chance * (1 - chance) / num_tasks), success
+    assert strategy.selection.uses_ending
+
+
+def test_episode_without_an_action_is_never_the_likeliest() -> None:
+    empty = SearchObservation(messages=(), token_ids=(1,), num_turns=0, is_over=True, logprob=0.0)
+    played = SearchObservation(messages=(), token_ids=(1, 2), num_turns=1, is_over=True, logprob=-3.0)
+    assert asyncio.run(Likelihood().score([empty, played])) == [-math.inf, -3.0]
 
 
 @pytest.mark.parametrize("select", PUBLIC)
@@ -148,14 +166,7 @@ def test_public_scorer_is_not_given_the_reward_nor_the_last_reply_and_an_oracle_
 def samples_at(
     sampling: Sampling, *, raw_logprobs: tuple[float, ...] | None, behavior: tuple[float, ...]
 ) -> SearchObservation:
-    """Return what a scorer is given of a turn of two tokens."""
-    generation = Generation(
-        token_ids=said("a"),
-        behavior_logprobs=behavior,
-        raw_logprobs=raw_logprobs,
-        finish_reason=FinishReason.STOP,
-        policy_version=0,
-    )
+    generation = generated(said("a"), behavior, raw=raw_logprobs, version=0)
     Noise.observations.clear()
     strategy = BestOf(n=1, select=Choice(name="value"), value=VALUE)
     answer(
@@ -182,3 +193,23 @@ def test_likelihood_without_the_log_probs_of_temperature_1_is_refused(sampling: 
     assert observation.logprob is None
     with pytest.raises(RunError, match="likelihood must be used with log-probs at temperature 1"):
         asyncio.run(ANSWER_SCORER.build(Choice(name="likelihood")).score([observation]))
+
+
+@pytest.mark.parametrize(
+    "texts, answer",
+    [
+        (
+            (
+                r"so \boxed{Up}",
+                "<think>down?</think><answer>up</answer>",
+                r"<answer>\boxed{\text{UP}}</answer>",
+                "**up**",
+            ),
+            "up",
+        ),
+        ((r"\boxed{1,200}", r"\boxed{1,200} <answer>1200</answer>"), "1,200"),
+        ((r"\boxed{up} \boxed{down}", r"\boxed{up} or \boxed{", "<think>up", ""), None),
+    ],
+)
+def test_votes_are_for_the_one_answer_that_an_action_marks(texts: Sequence[str], answer: str | None) -> None:
+    assert {answer_in(Message(role=Role.ASSISTANT, content=text)) for text in texts} == {answer}

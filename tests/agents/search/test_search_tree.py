@@ -68,7 +68,7 @@ def test_branches_of_a_state_are_counted_and_only_the_first_has_the_episodes_see
     tree = grown(work)
     root, second, *_ = tree.states
     assert [tree.num_branches(root), tree.num_branches(second)] == [3, 2]
-    seed = root.agent.seed
+    seed = root.agent.episode.seed
     assert [branch.seed for branch in tree.branches] == [
         seed,
         derive_seed(seed, "branch", 0, 1),

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from envgym.agents.policies.scripted import ScriptedPolicy
-from envgym.agents.protocols import FinishReason, GenerateRequest, Generation
+from envgym.agents.protocols import GenerateRequest, Generation
 from envgym.agents.search import SurprisalFork
 from envgym.agents.search.budget import SearchBudget
 from envgym.agents.search.surprisal_fork import Where
@@ -17,6 +17,7 @@ from envgym.core.trajectory import share_counts
 from envgym.core.tree import Tree
 from envgym.core.turns import Ending
 from tests.agents.search.growing import Babbler, episodes, grow
+from tests.support.generations import generated
 from tests.support.parrots import CALL, END, CharRenderer, Parrot, char_agent, encode, said, show
 
 
@@ -26,7 +27,6 @@ def one_tree(policy: ScriptedPolicy, strategy: SurprisalFork, **options: object)
 
 
 def shown(tree: Tree) -> list[tuple[int | None, str]]:
-    """Return parent and text of every node but the root."""
     return [
         (node.parent, "".join("".join(show(part.token_ids)) for part in node.edge.segments)) for node in tree.nodes[1:]
     ]
@@ -37,13 +37,7 @@ def scripted(request: GenerateRequest) -> Generation:
     behind = request.token_ids[-2:] == encode("ab")
     ids = said("xy" if behind else "abcd")
     logprobs = (-0.5, -0.6, -0.7) if behind else (-0.1, -0.2, -3.0, -0.3, -0.4)
-    return generation(ids, logprobs)
-
-
-def generation(ids: tuple[int, ...], logprobs: tuple[float, ...]) -> Generation:
-    return Generation(
-        token_ids=ids, behavior_logprobs=logprobs, raw_logprobs=None, finish_reason=FinishReason.STOP, policy_version=1
-    )
+    return generated(ids, logprobs)
 
 
 def test_branches_leave_before_the_token_of_highest_surprisal() -> None:
@@ -135,13 +129,7 @@ def test_a_context_rendered_anew_is_shared_by_the_forks_of_its_turn() -> None:
         is_first = request.token_ids.count(END) == 1
         ids = said("<think>hm</think>a") if is_first else said("xyz")[-min(request.sampling.max_new_tokens, 4) :]
         surprise = tuple(-5.0 if token == ord("y") else -0.1 for token in ids)
-        return Generation(
-            token_ids=ids,
-            behavior_logprobs=surprise,
-            raw_logprobs=None,
-            finish_reason=FinishReason.STOP,
-            policy_version=1,
-        )
+        return generated(ids, surprise)
 
     tree = one_tree(
         ScriptedPolicy(forgetful),
@@ -177,7 +165,7 @@ def calls(request: GenerateRequest) -> Generation:
     """Call a tool, then speak: the second turn is surer than the first by 3 nats a token, or less sure."""
     ids = said(CALL) if request.token_ids.count(END) == 1 else said("bye")
     logprob = -1.0 if request.token_ids.count(END) == 1 else -9.0
-    return generation(ids, (logprob,) * len(ids))
+    return generated(ids, (logprob,) * len(ids))
 
 
 @pytest.mark.parametrize("probability, parent", [(1.0, 1), (0.0, 0)])

@@ -5,10 +5,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from envgym.agents.policies.scripted import ScriptedPolicy
-from envgym.agents.protocols import FinishReason, GenerateRequest, Generation
+from envgym.agents.protocols import GenerateRequest, Generation
 from envgym.agents.search import TurnUncertainty
 from envgym.core.tree import Tree
 from tests.agents.search.growing import Babbler, ended, grow
+from tests.support.generations import generated
 from tests.support.parrots import END, Parrot, said
 
 SURPRISAL = {0: 0.5, 1: 2.0, 2: 0.1}
@@ -18,14 +19,7 @@ SURPRISAL = {0: 0.5, 1: 2.0, 2: 0.1}
 def speaks(request: GenerateRequest) -> Generation:
     """Say `a` and the end; how surely depends on the turn."""
     turn = (request.token_ids.count(END) - 1) // 2  # each turn before is ended, and answered
-    ids = said("a")
-    return Generation(
-        token_ids=ids,
-        behavior_logprobs=(-SURPRISAL[turn],) * len(ids),
-        raw_logprobs=None,
-        finish_reason=FinishReason.STOP,
-        policy_version=1,
-    )
+    return generated(said("a"), -float(SURPRISAL[turn]))
 
 
 def one_tree(**fields: object) -> Tree:
@@ -48,9 +42,7 @@ def one_tree(**fields: object) -> Tree:
         (2, 1, 1.6, [2, 2]),
     ],
 )
-def test_least_sure_turns_are_branched_less_the_penalty(
-    nodes: int, rounds: int, penalty: float, children: list[int]
-) -> None:
+def test_least_sure_turns_branch_less_the_penalty(nodes: int, rounds: int, penalty: float, children: list[int]) -> None:
     tree = one_tree(nodes=nodes, rounds=rounds, penalty=penalty)
     first = tree.children[0][0]
     assert [len(tree.children[0]), len(tree.children[first])] == children
@@ -59,9 +51,7 @@ def test_least_sure_turns_are_branched_less_the_penalty(
 
 @settings(max_examples=12)
 @given(nodes=st.integers(1, 3), rounds=st.integers(1, 3), pace=st.integers(0, 3), seed=st.integers(0, 99))
-def test_tree_has_the_leaves_of_its_shape_and_does_not_depend_on_who_is_faster(
-    nodes: int, rounds: int, pace: int, seed: int
-) -> None:
+def test_tree_has_the_leaves_of_its_shape_whoever_is_faster(nodes: int, rounds: int, pace: int, seed: int) -> None:
     strategy = TurnUncertainty(trees=1, nodes=nodes, rounds=rounds)
     size = 1 + nodes * rounds
     calm = grow(strategy, Babbler(), group_size=size, seed=seed)

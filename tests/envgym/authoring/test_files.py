@@ -2,7 +2,9 @@
 
 import json
 import pickle
+import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -56,18 +58,12 @@ def test_equal_answers_of_different_questions_are_different_tasks(tmp_path: Path
 
 
 def test_files_per_split_are_official_and_the_test_side_wins(tmp_path: Path) -> None:
-    files = {"train": jsonl(tmp_path / "a.jsonl", rows(10)), "test": jsonl(tmp_path / "b.jsonl", rows(5, start=8))}
-    source = FileTasks(files, QUESTION)
-    assert source.size(Split.TEST) == 5
-    assert [source.task(Split.TRAIN, i).prompt for i in range(source.size(Split.TRAIN))] == [
-        f"{n}+1?" for n in range(8)
-    ]
-
-
-def test_an_id_is_the_index_though_leaked_rows_are_left_out(tmp_path: Path) -> None:
     files = {"train": jsonl(tmp_path / "a.jsonl", rows(10)), "test": jsonl(tmp_path / "b.jsonl", rows(2, start=3))}
     source = FileTasks(files, QUESTION)
-    assert [source.task(Split.TRAIN, i).id for i in range(8)] == [f"train/{i}" for i in range(8)]
+    assert source.size(Split.TEST) == 2
+    tasks = [source.task(Split.TRAIN, i) for i in range(source.size(Split.TRAIN))]
+    assert [task.prompt for task in tasks] == [f"{n}+1?" for n in range(10) if n not in (3, 4)]
+    assert [task.id for task in tasks] == [f"train/{i}" for i in range(8)], "though leaked rows are left out"
 
 
 def test_an_id_column_that_repeats_itself_is_refused(tmp_path: Path) -> None:
@@ -86,16 +82,14 @@ def test_text_that_is_no_utf8_is_refused_with_its_row(tmp_path: Path) -> None:
         FileTasks(jsonl(tmp_path / "a.jsonl", content), QUESTION).size(Split.TEST)
 
 
-def test_a_split_column_is_official(tmp_path: Path) -> None:
-    content = [{**row, "part": "test" if i < 3 else "train", "name": f"q{i}"} for i, row in enumerate(rows(10))]
-    columns = ColumnNames(prompt="question", payload={"answer": "result"}, split="part", id="name")
-    source = FileTasks(jsonl(tmp_path / "a.jsonl", content), columns)
-    assert [source.task(Split.TEST, i).id for i in range(source.size(Split.TEST))] == ["q0", "q1", "q2"]
+MAPPING = {"prompt": "question", "answer": "result", "split": "part", "id": "name", "metadata": "level"}
 
 
-def test_split_id_and_metadata_in_a_mapping_name_columns_and_are_no_fields_of_the_payload(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "columns", [replace(QUESTION, split="part", id="name"), MAPPING], ids=["names", "a mapping of columns"]
+)
+def test_columns_of_split_id_and_metadata_are_no_fields_of_the_payload(tmp_path: Path, columns: Any) -> None:
     content = [{**row, "part": "test" if i < 3 else "train", "name": f"q{i}"} for i, row in enumerate(rows(10))]
-    columns = {"prompt": "question", "answer": "result", "split": "part", "id": "name", "metadata": "level"}
     source = FileTasks(jsonl(tmp_path / "a.jsonl", content), columns)
     assert [source.task(Split.TEST, i).id for i in range(source.size(Split.TEST))] == ["q0", "q1", "q2"]
     assert source.size(Split.TRAIN) == 7
@@ -111,21 +105,16 @@ def test_mapping_whose_value_names_no_column_is_refused(tmp_path: Path) -> None:
 
 
 def save(path: Path, **splits: Rows) -> str:
-    """Save a data set as `datasets` does and return its directory."""
     datasets = pytest.importorskip("datasets")
     tables = {name: datasets.Dataset.from_list(list(content)) for name, content in splits.items()}
     datasets.DatasetDict(tables).save_to_disk(str(path))
     return str(path)
 
 
-def test_a_data_set_directory_keeps_its_official_splits(tmp_path: Path) -> None:
-    source = FileTasks(save(tmp_path / "d", train=rows(10), validation=rows(3, 20), test=rows(5, 30)), QUESTION)
-    assert (source.size(Split.TRAIN), source.size(Split.TEST)) == (10, 5)  # validation is left out
-
-
-def test_validation_is_the_test_side_where_there_is_no_other(tmp_path: Path) -> None:
-    source = FileTasks(save(tmp_path / "d", train=rows(10), validation=rows(3, 20)), QUESTION)
-    assert (source.size(Split.TRAIN), source.size(Split.TEST)) == (10, 3)
+@pytest.mark.parametrize("test, num_test", [({"test": rows(5, 30)}, 5), ({}, 3)])
+def test_validation_is_the_test_side_only_where_there_is_no_other(tmp_path: Path, test: Any, num_test: int) -> None:
+    source = FileTasks(save(tmp_path / "d", train=rows(10), validation=rows(3, 20), **test), QUESTION)
+    assert (source.size(Split.TRAIN), source.size(Split.TEST)) == (10, num_test)
 
 
 def test_a_data_set_with_train_alone_is_split_by_content(tmp_path: Path) -> None:
@@ -159,7 +148,7 @@ def test_a_directory_of_jsonl_files_is_loaded_as_a_data_set(tmp_path: Path) -> N
         ('{"question": "1?"}', QUESTION, r"column must be one of question, got 'result' \(row 0 of .*a\.jsonl\); name"),
         ('{"quesion": "1?", "result": 1}', QUESTION, "one of quesion, result, got 'question' .* did you mean quesion"),
         ('{"question": 3, "result": 1, "level": 0}', QUESTION, "column 'question' must hold text, got 3"),
-        ("{nope}", QUESTION, r"line must be one JSON object, got .* \(line 1 of "),
+        ("{nope}", QUESTION, r"line must be one JSON object, got '\{nope\}', which is not JSON: .* \(line 1 of "),
         ("\n[1]", QUESTION, r"line must be one JSON object, got \[1\] \(line 2 of "),
         ('\n{"prompt": "\udcff"}', ColumnNames(), r"line must be one JSON object, got .*byte 0xff.* \(line 2 of "),
         ("[" * 100_000, ColumnNames(), r"line must be one JSON object, got .*recursion.* \(line 1 of "),
@@ -172,6 +161,26 @@ def test_a_bad_file_is_one_clear_sentence(tmp_path: Path, content: str, columns:
     path.write_text(content, encoding="utf-8", errors="surrogateescape")  # \udcff stands for the bare byte ff
     with pytest.raises(InvalidInput, match=sentence):
         FileTasks(path, columns).size(Split.TRAIN)
+
+
+def test_a_line_that_is_not_json_is_shown_with_one_number_of_the_line(tmp_path: Path) -> None:
+    lines = ['{"question": "1?", "result": 1}', "", "{'question': '2?', 'result': 2}" + " " * 100 + "x"]
+    path = tmp_path / "a.jsonl"
+    path.write_text("\n".join(lines))
+    with pytest.raises(InvalidInput) as refusal:
+        FileTasks(path, {"prompt": "question", "answer": "result"}).size(Split.TRAIN)
+    shown = f"{lines[2][:60]}..."
+    assert str(refusal.value) == (
+        f"line must be one JSON object, got {shown!r}, which is not JSON: expecting property name enclosed in double "
+        f"quotes at character 2 (line 3 of {path}); correct or drop the line."
+    )
+
+
+def test_a_missing_file_is_refused_with_near_names_of_its_folder(tmp_path: Path) -> None:
+    (tmp_path / "problems.jsonl").touch()
+    near = re.escape(f"(folder {tmp_path}); did you mean {tmp_path / 'problems.jsonl'}?")
+    with pytest.raises(InvalidInput, match=f"^source must be an existing file, got .*problem.jsonl {near}$"):
+        FileTasks(tmp_path / "problem.jsonl").size(Split.TRAIN)
 
 
 def test_a_source_that_is_not_there_is_one_clear_sentence(tmp_path: Path) -> None:
@@ -259,3 +268,12 @@ def test_rows_are_not_pickled(tmp_path: Path) -> None:
     frozen = pickle.dumps(source)
     assert len(frozen) < 1000
     assert pickle.loads(frozen).size(Split.TRAIN) == size
+
+
+def test_cells_of_csv_may_have_any_length(tmp_path: Path) -> None:
+    path = tmp_path / "long.csv"
+    text = "x" * 300_000
+    path.write_text(f'prompt,answer\n"{text}",1\n', encoding="utf-8")
+    source = FileTasks(path)
+    tasks = [source.task(split, index) for split in Split for index in range(source.size(split))]
+    assert [task.prompt for task in tasks] == [text]

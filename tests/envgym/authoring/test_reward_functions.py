@@ -2,15 +2,15 @@
 
 import pickle
 from collections.abc import Callable, Sequence
+from decimal import Decimal
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
 import pytest
 
+from envgym import Action, Ending, Invalid, Message, Role, Scored, Split, Task, ToolCall
 from envgym.authoring import RubricEnv, TaskDraft, from_rubric
-from envgym.core.messages import Action, Message, Role, ToolCall
-from envgym.core.tasks import Split, Task
-from envgym.core.turns import Ending, Invalid, Scored
 from envgym.env import NoOracle
 from envgym.errors import InvalidInput
 from envgym.rubric import Rubric
@@ -84,15 +84,20 @@ def test_copy_has_a_transcript_of_its_own() -> None:
 
 @pytest.mark.parametrize(
     "result, score",
-    [(True, 1.0), (False, 0.0), (0, 0.0), (0.5, 0.5), (np.float32(0.25), 0.25), (np.True_, 1.0), (right(), 1.0)],
-)
+    [
+        (True, 1.0), (False, 0.0), (0, 0.0), (0.5, 0.5), (np.float32(0.25), 0.25), (np.True_, 1.0), (right(), 1.0),
+        (Fraction(1, 4), 0.25), (Decimal("0.25"), 0.25), (np.array(0.5), 0.5), (np.array(True), 1.0),
+        (np.array(Decimal("0.5")), 0.5), (np.int64(1), 1.0),
+    ],
+)  # fmt: skip
 def test_number_bool_and_verdict_are_scores(result: Any, score: float) -> None:
     reward = Rubric([(lambda answer: result, 1.0, "it")])("", TASK)
     assert reward == Scored(value=score, components={"it": score})
     assert type(reward.value) is float
 
 
-@pytest.mark.parametrize("result", [None, "yes", "0.5", 1.01, -0.1, float("nan"), [1.0], (1.0, "why"), 1j])
+@pytest.mark.parametrize("result", [None, "yes", "0.5", 1.01, -0.1, float("nan"), [1.0], (1.0, "why"), 1j,
+     Decimal("NaN"), Decimal("sNaN"), Decimal(2), np.array([1.0]), np.array("1"), np.array(2.0)])  # fmt: skip
 def test_any_other_result_makes_the_reward_invalid_and_names_function_and_task(result: Any) -> None:
     def judge(answer: str) -> Any:
         return result
@@ -177,9 +182,7 @@ OTHER = [TaskDraft(prompt=f"{n}?", payload={"key": n}) for n in range(50)]
 
 
 @pytest.mark.parametrize("tasks, tools", [(TASKS, [add]), (OTHER, [])])
-def test_env_with_tools_or_without_an_answer_has_no_oracle_unless_it_is_told_one(
-    tasks: list[TaskDraft], tools: list[Callable[..., object]]
-) -> None:
+def test_env_of_tools_or_no_answer_needs_an_oracle(tasks: list[TaskDraft], tools: list[Callable[..., object]]) -> None:
     env = from_rubric(tasks, is_right, tools=tools)
     env.reset(seed=0)
     with pytest.raises(NoOracle):

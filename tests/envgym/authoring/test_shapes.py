@@ -12,18 +12,14 @@ import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
 
+from envgym import Action, Ending, Env, Invalid, Scored, Split, ToolCall, tool
 from envgym.authoring import RubricEnv, TaskDraft, ToolObjectEnv, from_object, from_rubric
-from envgym.core.messages import Action, ToolCall
-from envgym.core.tasks import Split
-from envgym.core.turns import Ending, Invalid, Scored
-from envgym.env import Env, NoOracle
-from envgym.errors import EnvFailure, InvalidInput
+from envgym.env import NoOracle
+from envgym.errors import EnvFailure, InvalidInput, UnknownName
 from envgym.parsing import parse_action
 from envgym.records import StepRecord
 from envgym.rubric import Rubric
-from envgym.tools import tool
-from envgym.verifiers import Exact, Math, Numeric
-from envgym.verifiers.base import Verdict
+from envgym.verifiers import Exact, Math, Numeric, Verdict
 from tests.support import env_shapes as shapes
 
 AnyEnv = Env[Any]  # each env has its own state type
@@ -290,12 +286,15 @@ def test_answers_that_do_not_solve_score_zero(answer: str) -> None:
 
 
 def test_a_fault_of_a_verifier_is_recorded_as_an_invalid_reward() -> None:
-    env = from_rubric([TaskDraft(prompt="?", payload={"anser": str(n)}) for n in range(20)], Exact())
+    tasks = [TaskDraft(prompt="?", payload={"anser": str(n)}) for n in range(20)]
+    env = from_rubric(tasks, lambda answer, task: Exact()(answer.strip(), task))
     env.reset(seed=0)
     step = play(env, "4")[0]
     assert step.ending is Ending.ERROR_ENV
     assert not isinstance(step.reward, Scored)
     assert "payload field must be a known name" in step.reward.reason
+    with pytest.raises(UnknownName, match="did you mean anser"):
+        from_rubric(tasks, Exact()).reset(seed=0)
     with pytest.raises(NoOracle):
         env.oracle()
 

@@ -95,7 +95,6 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Go to a folder that holds `worlds.py` and `run.yaml`."""
     (tmp_path / "worlds.py").write_text(WORLD)
     (tmp_path / "run.yaml").write_text(yaml.safe_dump(SETTINGS))
     monkeypatch.chdir(tmp_path)
@@ -132,7 +131,6 @@ def out(
 
 @pytest.fixture
 def files(folder: Path) -> Callable[[], dict[str, bytes]]:
-    """Return what reads every file that a command may have written."""
     return lambda: {
         path.relative_to(folder).as_posix(): path.read_bytes()
         for path in sorted(folder.rglob("*"))

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from envgym.cli.main import main
-from envgym.files import sole_writer
-from envgym.runs import RunDirectory
+from envgym.runs.directory import RunDirectory
+from envgym.runs.files import sole_writer
 
 NEWEST = "checkpoints/step-000002"
 DEEP = "[" * 100_000
@@ -27,8 +27,6 @@ def be_directory(path: Path) -> None:
 
 
 def be_text(text: str) -> Callable[[Path], None]:
-    """Return what writes a text into a file, in a directory's place too."""
-
     def write(path: Path) -> None:
         if path.is_dir():
             shutil.rmtree(path)
@@ -39,14 +37,12 @@ def be_text(text: str) -> Callable[[Path], None]:
 
 @pytest.fixture
 def run(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Go to where a copy of a run lies."""
     monkeypatch.chdir(tmp_path)
     shutil.copytree(trained, tmp_path / "run")
     return tmp_path / "run"
 
 
 def told(capsys: pytest.CaptureFixture[str], *words: str) -> str:
-    """Run a command that must refuse what it finds; return its sentence."""
     capsys.readouterr()
     assert main(words) == 2
     (sentence,) = capsys.readouterr().err.strip().splitlines()
@@ -127,9 +123,7 @@ def test_record_that_cannot_be_read_is_one_sentence(
 
 
 @pytest.mark.parametrize("text", ["{}", '{"envs": 3, "model": [], "run": {}, "agent": "x", "evaluation": 1}'])
-def test_report_of_settings_of_another_kind_is_one_sentence(
-    text: str, run: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_report_of_foreign_settings_is_one_sentence(text: str, run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (run / "config.json").write_text(text)
     assert "run file must be as envgym wrote it, got " in told(capsys, "view", "run", "--export")
 
@@ -152,16 +146,12 @@ def test_files_with_other_names_are_left_alone(run: Path) -> None:
 
 
 @pytest.mark.parametrize("folder", ["evals", "checkpoints"])
-def test_file_in_the_place_of_a_folder_is_one_sentence(
-    folder: str, run: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_file_in_place_of_a_folder_is_one_sentence(folder: str, run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     be_text("x")(run / folder)
     assert told(capsys, "train", "run", "--resume").startswith(f"envgym: run/{folder}")
 
 
-def test_run_that_is_written_is_not_resumed_by_another_process_and_can_be_read(
-    run: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_run_that_is_written_can_be_read_and_not_resumed(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file() and path.name != "report.html"}
     with sole_writer(run):
         for words in (("train", "run", "--resume"), ("sft", "run", "--resume", "--set", "run.steps=0")):

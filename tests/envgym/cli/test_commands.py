@@ -1,6 +1,7 @@
-"""What the commands print, for a person and as JSON."""
+"""What the commands print and refuse: list, with the plug-ins of every kind, tasks, show, run."""
 
 import json
+import subprocess
 import sys
 from importlib.metadata import PackageNotFoundError
 from typing import Any
@@ -8,13 +9,12 @@ from typing import Any
 import pytest
 
 import envgym
-from envgym import registry
+from envgym import Split, Task, registry
+from envgym.authoring.env_card import card_of
 from envgym.cli.check import _coloured
 from envgym.cli.common import styled
 from envgym.cli.main import main
 from envgym.conformance import CHECKS
-from envgym.core.tasks import Split, Task
-from envgym.env_card import card_of
 from tests.support.toys import Counter, Sums, SumTasks
 
 COUNTER = "tests.support.toys:Counter"
@@ -23,25 +23,16 @@ TOOLS = tuple(item.spec for item in Counter().toolset().values())
 
 
 class SharedTasks(SumTasks):
-    """The same sums in both splits, each twice."""
-
     def task(self, split: Split, index: int) -> Task:
         return super().task(Split.TRAIN, index // 2)
 
 
 class OverlappingSums(Sums):
-    """Tests on what it trains on."""
-
     tasks = SharedTasks(below=8)
 
 
 class Broken(Sums):
-    """Promises more than its oracle gets."""
-
     optimum = 0.5
-
-
-# ---- list --------------------------------------------------------------------------------------------------------
 
 
 def test_list_shows_every_id_with_its_summary_and_what_it_needs(out: Any) -> None:
@@ -62,9 +53,7 @@ def test_list_tells_what_cannot_be_used_for_which_package(out: Any, monkeypatch:
     assert [entry["missing"] for entry in entries] == told
 
 
-def test_list_calls_nothing_unavailable_where_envgym_is_run_from_its_source(
-    out: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_list_calls_nothing_unavailable_if_run_from_source(out: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def unknown(name: str) -> list[str]:
         raise PackageNotFoundError(name)
 
@@ -77,9 +66,6 @@ def test_list_as_json_is_the_registry(out: Any) -> None:
     entries = json.loads(out("list", "--json"))
     assert [entry["id"] for entry in entries] == envgym.list_ids()
     assert {"entry_point", "summary", "requires", "origin"} <= set(entries[0])
-
-
-# ---- show --------------------------------------------------------------------------------------------------------
 
 
 def test_show_tells_what_can_be_read_off_an_env(out: Any) -> None:
@@ -137,9 +123,6 @@ def test_card_lies_beside_its_module(tmp_path: Any, monkeypatch: pytest.MonkeyPa
     assert card_of(a_game.Game) == "of the module"
 
 
-# ---- tasks -------------------------------------------------------------------------------------------------------
-
-
 def test_tasks_hide_their_payload_until_asked(out: Any) -> None:
     shown = json.loads(out("tasks", SUMS, "-n", "2", "--split", "test", "--json"))
     assert [(task["id"], task["split"]) for task in shown] == [("test/0", "test"), ("test/1", "test")]
@@ -163,13 +146,10 @@ def test_report_counts_duplicates_and_overlap(out: Any) -> None:
     assert len(report["shared"]) == 5
 
 
-# ---- check -------------------------------------------------------------------------------------------------------
-
-
 def test_check_of_a_sound_env_passes(out: Any) -> None:
     text = out("check", SUMS, "-n", "5")
     assert text.startswith(SUMS)
-    assert "24 passed, 0 failed, 1 not checked" in text
+    assert "25 passed, 0 failed, 1 not checked" in text
 
 
 def test_check_fails_with_exit_code_1_and_says_why(out: Any) -> None:
@@ -197,9 +177,6 @@ def test_check_of_all_skips_what_is_not_installed(out: Any, monkeypatch: pytest.
     assert main(["check", "puzzles/x-v0"]) == 2, "asked for by name it is bad input"
 
 
-# ---- colour ------------------------------------------------------------------------------------------------------
-
-
 def test_colour_is_for_terminals_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NO_COLOR", raising=False)
     assert styled("text", "bold") == "text"
@@ -209,3 +186,45 @@ def test_colour_is_for_terminals_only(monkeypatch: pytest.MonkeyPatch) -> None:
     assert _coloured("  FAIL  name") == "  \033[31mFAIL\033[0m  name"
     monkeypatch.setenv("NO_COLOR", "1")
     assert styled("text", "bold") == "text"
+
+
+Capture = pytest.CaptureFixture[str]
+
+
+def test_kinds_are_listed_with_their_plugins(capsys: Capture) -> None:
+    assert main(["list", "--kind"]) == 0
+    lines = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()}
+    assert {"credit", "loss", "search", "agent", "verifier", "metric", "tracker", "recipe"} <= set(lines)
+    assert "gae_turn" in lines["credit"]
+
+
+def test_plugins_of_a_kind_are_listed_with_path_summary_and_settings(capsys: Capture) -> None:
+    assert main(["list", "--kind", "credit"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    place = lines.index("gigpo  envgym.trainer.methods.credit.gigpo:Gigpo")
+    assert lines[place + 1].startswith("    ")
+    assert "    discount = 0.95  Of rewards to come, per turn." in lines[place + 2 : place + 6]
+
+
+def test_list_of_a_kind_is_json_too(capsys: Capture) -> None:
+    assert main(["list", "--kind", "wrapper", "--json"]) == 0
+    rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
+    defaults = {name: {key["key"]: key["default"] for key in row["settings"]} for name, row in rows.items()}
+    assert defaults["horizon"] == {"num_tasks": "3", "all_or_nothing": "false"}
+    assert defaults["turn_limit"] == {"max_turns": "required"}
+    (limit,) = rows["time_limit"]["settings"]  # its clock can be given in code alone
+    assert (limit["key"], limit["type"]) == ("limit_s", "number")
+    assert limit["description"] == "Seconds after which an episode is truncated."
+
+
+def test_unknown_kind_is_refused_with_near_ones(capsys: Capture) -> None:
+    assert main(["list", "--kind", "credits"]) == 2
+    assert "kind must be a known name, got 'credits' (envgym list --kind); did you mean credit?" in (
+        capsys.readouterr().err
+    )
+
+
+@pytest.mark.parametrize("words", [["--kind"], ["--kind", "credit"], ["--kind", "agent"]])
+def test_list_imports_no_torch_that_it_does_not_need(words: list[str]) -> None:
+    code = f"import sys; from envgym.cli.main import main; main({['list', *words]}); sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False, capture_output=True).returncode == 0

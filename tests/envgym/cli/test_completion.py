@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 
 from envgym import list_ids
-from envgym.agents.catalog import SEARCH
+from envgym.agents.search.protocol import SEARCH
 from envgym.cli.completion import actions_by_command
 from envgym.cli.main import COMMANDS, build_parser, main
 from envgym.cli.settings import read_settings_file_sections
-from envgym.trainer.catalog import CREDIT, RECIPE
+from envgym.trainer.methods.protocols import CREDIT
+from envgym.trainer.recipes import RECIPE
 
 KEYS = [key.key for section in read_settings_file_sections() for key in section.keys]
 OPTIM = [f"{key}=" for key in KEYS if key.startswith("optim.")]
@@ -51,8 +52,6 @@ LINES: Mapping[str, list[str]] = {
 
 @pytest.fixture(scope="module")
 def script(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """Return what writes the script of a shell, once."""
-
     @cache
     def write(shell: str) -> Path:
         text = io.StringIO()

@@ -7,9 +7,9 @@ import pytest
 
 from envgym.agents.evaluation.play import held_out_tasks
 from envgym.cli.main import main
-from envgym.episodes import episode_rows
 from envgym.registry import make
-from envgym.runs import RunDirectory
+from envgym.runs.directory import RunDirectory
+from envgym.runs.episodes import episode_rows
 from tests.support.example_trees import outcome_tree
 
 ENV = """

@@ -11,7 +11,7 @@ import yaml
 
 from envgym import list_ids, registry
 from envgym.cli import list_envs
-from envgym.settings import read_settings_file
+from envgym.config.settings import read_settings_file
 
 Command = Callable[..., tuple[int, str, str]]
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
@@ -40,7 +40,7 @@ def test_doctor_tells_what_can_be_used_and_what_to_install(command: Command, mon
     [
         "demo.yaml",
         "smollm2_arithmetic.yaml",
-        "methods/guess_number.yaml",
+        "../studies/methods/guess_number.yaml",
         "pipelines/phases.yaml",
         "pipelines/rest_mcts.yaml",
     ],
@@ -85,9 +85,7 @@ def test_wheel_that_is_installed_besides_is_named(command: Command, monkeypatch:
     assert found["do"] == "pip install 'envgym[search]' && pip install --no-deps nobody-has-this"
 
 
-def test_a_program_that_is_missing_is_named_with_the_command_that_installs_it(
-    command: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_program_is_named_with_its_install_command(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("envgym.sandbox.has_program", lambda name: name != "coqtop")
     monkeypatch.setattr(list_envs, "missing_package", lambda extra, wheel: None)
     line = command("list", "proofs")[1].strip()

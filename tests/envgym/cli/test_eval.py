@@ -15,8 +15,8 @@ import pytest
 
 from envgym.agents.evaluation.run import JOURNAL
 from envgym.core.trajectory import trajectories
-from envgym.episodes import trees_of
-from envgym.runs import RunDirectory
+from envgym.runs.directory import RunDirectory
+from envgym.runs.episodes import trees_of
 from tests.support.programs import run_program
 
 Command = Callable[..., tuple[int, str, str]]
@@ -27,7 +27,6 @@ VOWELS = ("eval", "--model", "tiny", "--env", "worlds:Vowels", "--agent", "plain
 
 
 def refused(command: Command, files: Files, *words: object) -> str:
-    """Run a command that must refuse its input; return the sentence."""
     before = files()
     code, out, err = command(*words)
     assert (code, out) == (2, "")
@@ -169,7 +168,7 @@ def test_every_env_of_a_mixture_is_evaluated(command: Command) -> None:
 
 KILLER = """
 import os, signal, sys
-from envgym.journal import Journal
+from envgym.runs.journal import Journal
 from envgym.cli.main import main
 from tests.support.programs import run_program
 
@@ -332,9 +331,7 @@ def test_endpoint_that_is_not_there_stops_the_evaluation(command: Command) -> No
         (["--resume"], "run must be a directory, got no such directory (out); name a directory that"),
     ],
 )
-def test_argument_that_leads_nowhere_is_one_sentence(
-    command: Command, files: Files, words: list[str], sentence: str
-) -> None:
+def test_wrong_argument_is_one_sentence(command: Command, files: Files, words: list[str], sentence: str) -> None:
     assert refused(command, files, *VOWELS, *words).startswith(f"envgym: {sentence}")
 
 

@@ -14,11 +14,11 @@ import pytest
 from envgym.agents.evaluation.run import run_evaluation
 from envgym.agents.settings import EvalSettings
 from envgym.api import evaluate
-from envgym.episodes import trees_of
+from envgym.config.settings import build_settings
 from envgym.errors import RunError
-from envgym.runs import RunDirectory
-from envgym.settings import build_settings
-from envgym.wall_time import read_wall_time
+from envgym.runs.directory import RunDirectory
+from envgym.runs.episodes import trees_of
+from envgym.runs.wall_time import read_wall_time
 from tests.envgym.cli.test_eval import VOWELS, Command
 
 SAMPLED = ("--temperature", 1)
@@ -122,9 +122,6 @@ def test_in_python_tasks_are_raised_by_the_same_call(folder: Path) -> None:
         more(tasks=3, resume=True)
 
 
-# ---- wall time ---------------------------------------------------------------------------------------------------
-
-
 def test_wall_time_is_one_number_on_terminal_in_json_and_in_the_report(command: Command, folder: Path) -> None:
     settings = build_settings(EvalSettings, _settings(command, folder), where="test")
     run_evaluation(settings, resume=True, started=time.perf_counter() - 3000)
@@ -138,7 +135,6 @@ def test_wall_time_is_one_number_on_terminal_in_json_and_in_the_report(command: 
 
 
 def _settings(command: Command, folder: Path) -> dict[str, Any]:
-    """Return the settings of an evaluation that has one more task to play."""
     command(*VOWELS, "--tasks", 1)
     config = RunDirectory.open(folder / "out").config
     return {**config, "evaluation": {**config["evaluation"], "tasks": 2}}

@@ -1,13 +1,15 @@
-"""`envgym eval --search`: what is counted, what is called oracle-selected, what is refused."""
+"""`envgym eval`: a search that chooses, and how many tasks and samples are played."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
 
-from envgym.episodes import trees_of
-from envgym.runs import RunDirectory
+from envgym.core.tasks import Split
+from envgym.runs.directory import RunDirectory
+from envgym.runs.episodes import trees_of
 from tests.envgym.cli.test_eval import VOWELS, refused
+from tests.support.tiny_runs import EvenWords
 
 Command = Callable[..., tuple[int, str, str]]
 Files = Callable[[], Mapping[str, bytes]]
@@ -30,20 +32,19 @@ def test_search_is_counted_whole_and_its_answer_is_one_episode(command: Command,
     assert record["costs"]["tokens_generated"] == sum(tree.cost.tokens_generated for tree in trees) / 4
 
 
-def test_what_was_chosen_by_the_reward_says_so_everywhere(command: Command, folder: Path) -> None:
-    _, out, _ = command(*BEST, "--search-set", "select=reward")
-    assert out.splitlines()[0].startswith("worlds:Vowels, held-out oracle-selected: 4 tasks")
+@pytest.mark.parametrize(
+    "setting, label, field",
+    [
+        ("select=reward", "held-out oracle-selected", "is_oracle"),
+        ("prefer_terminated=true", "held-out selected by ending", "uses_ending"),
+    ],
+)
+def test_choice_by_reward_or_ending_shows(command: Command, folder: Path, setting: str, label: str, field: str) -> None:
+    _, out, _ = command(*BEST, "--search-set", setting)
+    assert out.splitlines()[0].startswith(f"worlds:Vowels, {label}: 4 tasks")
     (record,) = RunDirectory.open(folder / "out").evals()
-    assert (record["label"], record["is_oracle"]) == ("held-out oracle-selected", True)
-    assert "held-out oracle-selected" in (folder / "out/report.html").read_text()
-
-
-def test_what_was_chosen_by_its_ending_says_so_everywhere(command: Command, folder: Path) -> None:
-    _, out, _ = command(*BEST, "--search-set", "prefer_terminated=true")
-    assert out.splitlines()[0].startswith("worlds:Vowels, held-out selected by ending: 4 tasks")
-    (record,) = RunDirectory.open(folder / "out").evals()
-    assert (record["label"], record["uses_ending"]) == ("held-out selected by ending", True)
-    assert "held-out selected by ending" in (folder / "out/report.html").read_text()
+    assert (record["label"], record[field]) == (label, True)
+    assert label in (folder / "out/report.html").read_text()
 
 
 def test_budget_is_kept_for_every_task(command: Command, folder: Path) -> None:
@@ -65,7 +66,44 @@ def test_budget_is_kept_for_every_task(command: Command, folder: Path) -> None:
         ),
     ],
 )
-def test_search_that_cannot_work_is_refused(
-    command: Command, files: Files, words: tuple[str, ...], sentence: str
-) -> None:
+def test_unworkable_search_is_refused(command: Command, files: Files, words: tuple[str, ...], sentence: str) -> None:
     assert sentence in refused(command, files, *VOWELS, *words)
+
+
+def test_split_with_fewer_tasks_than_were_asked_for_says_so(command: Command) -> None:
+    words = list(VOWELS)
+    words[words.index("worlds:Vowels")] = "tests.support.tiny_runs:EvenWords"
+    size = EvenWords.tasks.size(Split.TEST)
+    _, out, _ = command(*words, "--tasks", 50)
+    assert out.splitlines()[1] == f"tasks        {size} of {size}: the split has no more; 50 were asked for"
+    _, out, _ = command(*words[:-1], "other", "--tasks", size)
+    assert "asked for" not in out
+
+
+def test_training_on_a_split_with_fewer_tasks_says_so(command: Command) -> None:
+    size = EvenWords.tasks.size(Split.TEST)
+    keys = (
+        "envs.0.id=tests.support.tiny_runs:EvenWords",
+        "evaluation.tasks=50",
+        "evaluation.success_at=1",
+        "run.steps=2",
+    )
+    during = ("evaluation.every=1", "evaluation.tasks_during=1")
+    _, out, _ = command("train", "run.yaml", *(word for key in (*keys, *during) for word in ("--set", key)))
+    (told,) = [line for line in out.splitlines() if line.startswith("tasks  ")]
+    assert told == f"tasks        {size} of {size}: the split has no more; 50 were asked for"
+
+
+def test_default_directory_tells_evaluations_apart(command: Command) -> None:
+    words = VOWELS[:-2]
+    told = {
+        (): "",
+        ("--samples", 2): "-2-samples",
+        ("--split", "train", "--temperature", 0.5, "--seed", 3): "-train-temperature-0.5-seed-3",
+        ("--search", "best_of", "--search-set", "n=2"): "-best_of",
+    }
+    for options, ending in told.items():
+        code, out, _ = command(*words, "--tasks", 1, *options)
+        assert (code, out.splitlines()[-1]) == (0, f"report: runs/eval-tiny-worlds_Vowels{ending}/report.html")
+    code, out, _ = command(*words, "--samples", 2, "--tasks", 2, "--resume")
+    assert (code, out.splitlines()[-1]) == (0, "report: runs/eval-tiny-worlds_Vowels-2-samples/report.html")

@@ -11,10 +11,10 @@ import pytest
 import torch
 
 from envgym.agents.settings import EvalSettings
-from envgym.files import write_json
-from envgym.run_trust import trusted_runs
-from envgym.runs import RunDirectory
-from envgym.settings import apply_overrides, build_settings
+from envgym.config.settings import apply_overrides, build_settings
+from envgym.runs.directory import RunDirectory
+from envgym.runs.files import write_json
+from envgym.runs.trust import trusted_runs
 
 Command = Callable[..., tuple[int, str, str]]
 RESUMED = ("train", "sent", "--resume")
@@ -69,12 +69,10 @@ def command(sent: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., tup
 
 
 def change(run: Path, *overrides: str) -> None:
-    """Change the settings of a run."""
     write_json(run / "config.json", apply_overrides(RunDirectory.open(run).config, overrides))
 
 
 def is_refused(done: tuple[int, str, str]) -> bool:
-    """Return whether a command refused the run in one sentence."""
     lines = done[2].strip().splitlines()
     return done[0] == 2 and lines[-1].startswith("envgym: untrusted run must name no code")
 
@@ -152,9 +150,7 @@ def test_run_that_names_nothing_outside_is_used_as_it_is(command: Command, sent:
     assert not trusted_runs().exists() or len(trusted_runs().read_bytes().splitlines()) == 1, "out alone was begun here"
 
 
-def test_trust_is_given_once_to_settings_that_were_read(
-    command: Command, sent: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_trust_is_given_once_to_settings_read(command: Command, sent: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.dont_write_bytecode", True)
     Path("measures_seven.py").write_text("def metric(episodes) -> dict[str, float]:\n    return {'seven': 7.0}\n")
     change(sent, "evaluation.metrics=['measures_seven:metric']")
@@ -166,10 +162,7 @@ def test_trust_is_given_once_to_settings_that_were_read(
 
 
 class Evil:
-    """Runs code when it is unpickled."""
-
     def __reduce__(self) -> tuple[Any, ...]:
-        """Say what to run."""
         return (open, ("marker", "w"))
 
 

@@ -65,7 +65,6 @@ class Hostile(envgym.Env[int]):
 
 @pytest.fixture
 def hostile(folder: Path) -> str:
-    """Return an environment whose every text is hostile."""
     (folder / "hostile_world.py").write_text(WORLD)
     return "hostile_world:Hostile"
 

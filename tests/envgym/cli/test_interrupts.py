@@ -18,7 +18,7 @@ import pytest
 import yaml
 
 from envgym.cli.main import main
-from envgym.runs import RunDirectory
+from envgym.runs.directory import RunDirectory
 from envgym.sandbox import make_sandbox, why_unusable
 from tests.envgym.cli.conftest import SETTINGS, WORLD
 from tests.support.programs import Program
@@ -89,7 +89,6 @@ def prepare(folder: Path) -> None:
 
 
 def results(folder: Path) -> list[dict[str, Any]]:
-    """Return what a run has measured, but for the times."""
     run = RunDirectory.open(folder / "runs/vowels")
     rows = [
         {k: v for k, v in row.items() if not k.startswith(("time/", "speed/", "journal/"))} for row in run.metrics()
@@ -156,7 +155,6 @@ def descendants(process: int) -> list[int]:
 
 @pytest.fixture
 def gated(folder: Path, heeds_interrupts: None) -> Path:
-    """Go to a folder with the settings of a run that stops at gates."""
     del heeds_interrupts  # children do so too then
     prepare(folder)
     return folder

@@ -53,9 +53,7 @@ def test_generated_package_passes_check_and_its_own_tests_once_installed(tmp_pat
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_each_shape_is_used_from_its_folder_without_being_installed(
-    shape: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_shape_is_used_without_installing_it(shape: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = write_package("dice", "dice", tmp_path, shape)
     monkeypatch.chdir(folder)
     (spec,) = train_settings(yaml.safe_load((folder / "train.yaml").read_text())).envs
@@ -108,9 +106,7 @@ def test_command_writes_and_says_what_comes_next(tmp_path: Path, capsys: pytest.
 @pytest.mark.parametrize(
     "name", ["", "9dice", "my.dice", "class", "a/b/c", "../dice", "json", "envgym", "math/dice", "dice-v2"]
 )
-def test_name_that_cannot_name_a_package_is_refused(
-    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_name_unfit_for_a_package_is_refused(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["new", name, "--into", str(tmp_path)]) == 2
     assert "must" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
@@ -126,9 +122,7 @@ def test_name_that_cannot_name_a_package_is_refused(
         ("GPT4Quiz", "gpt4_quiz/gpt4_quiz-v0"),
     ],
 )
-def test_name_is_taken_as_people_write_it(
-    given: str, env_id: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_name_is_taken_as_written(given: str, env_id: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["new", given, "--into", str(tmp_path), "--shape", "tools"]) == 0
     assert f"is a package with the environment {env_id}." in capsys.readouterr().out
 

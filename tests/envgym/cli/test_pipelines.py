@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from envgym.runs import RunDirectory
+from envgym.runs.directory import RunDirectory
 from envgym.trainer.learner.checkpoint import require_checkpoint
 from tests.envgym.cli.conftest import SETTINGS
 from tests.envgym.cli.test_train import refused
@@ -31,13 +31,11 @@ EXAMPLES = Path(__file__).resolve().parents[3] / "examples" / "pipelines"
 
 @pytest.fixture
 def phases(folder: Path) -> str:
-    """Write a file of two phases."""
     return write(folder, phases=PHASES)
 
 
 @pytest.fixture
 def rounds(folder: Path) -> str:
-    """Write a file of one round of self-training."""
     return write(folder, self_training=ROUNDS)
 
 
@@ -47,9 +45,7 @@ def write(folder: Path, **sections: Any) -> str:
     return "all.yaml"
 
 
-def test_phases_train_one_after_the_other_and_resume_to_themselves(
-    command: Command, phases: str, folder: Path, files: Files
-) -> None:
+def test_phases_train_in_turn_and_resume_as_they_are(command: Command, phases: str, folder: Path, files: Files) -> None:
     code, out, _ = command("train", phases, "--set", "phases.1.optim.lr=0.001")
     assert code == 0
     reports = ["report: runs/all/1-first/report.html", "report: runs/all/2-second/report.html"]
@@ -83,9 +79,7 @@ def test_rounds_train_a_scorer_and_a_policy_each(command: Command, rounds: str, 
     assert files() == before
 
 
-def test_dry_runs_show_a_batch_of_every_phase_and_of_the_first_policy(
-    command: Command, folder: Path, files: Files
-) -> None:
+def test_dry_runs_show_a_batch_of_each_phase_and_the_first_policy(command: Command, folder: Path, files: Files) -> None:
     write(folder, phases=PHASES)
     before = files()
     code, out, _ = command("train", "all.yaml", "--dry-run", "--json")

@@ -11,13 +11,12 @@ from typing import Any
 
 import pytest
 
+from envgym import Action, Reply, tool
+from envgym.authoring.typed_actions import as_action, how_to_act
 from envgym.cli.main import main
-from envgym.core.messages import Action
 from envgym.errors import InvalidInput
 from envgym.parsing import parse_action
-from envgym.records import Reply
-from envgym.tools import Tool, ToolSpec, tool
-from envgym.typed_actions import as_action, how_to_act
+from envgym.tools import Tool, ToolSpec
 from tests.support.toys import Counter
 
 COUNTER = "tests.support.toys:Counter"
@@ -50,7 +49,6 @@ class Safe(Counter):
         return "Gold."
 
     def toolset(self) -> Mapping[str, Tool]:
-        """Offer what can be done now."""
         return {name: item for name, item in super().toolset().items() if name != "look_inside" or self.is_open}
 
 

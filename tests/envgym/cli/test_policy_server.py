@@ -9,7 +9,7 @@ import pytest
 
 from envgym.agents.models.loading import resolve_model
 from envgym.agents.models.tiny import TinySettings
-from envgym.runs import RunDirectory
+from envgym.runs.directory import RunDirectory
 from tests.envgym.cli.conftest import SHAPE
 from tests.support.retrievers import serve, served_url
 
@@ -42,9 +42,7 @@ def test_a_port_in_use_is_told(command: Command) -> None:
         ),
     ],
 )
-def test_servers_that_cannot_be_used_end_a_run_before_it_begins(
-    command: Command, folder: Path, backend: str, sentence: str
-) -> None:
+def test_unusable_servers_end_a_run_at_once(command: Command, folder: Path, backend: str, sentence: str) -> None:
     code, _, err = command("train", "run.yaml", "--set", f"engine.backend={backend}")
     assert (code, sentence in err, (folder / "runs").exists()) == (2, True, False), err
 

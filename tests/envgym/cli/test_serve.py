@@ -12,7 +12,7 @@ import pytest
 import envgym
 from envgym.cli.main import main
 from envgym.errors import InvalidInput
-from envgym.process_log import LOG_VARIABLE, ROLE_VARIABLE, RUN_VARIABLE, Ids, about, close_log, open_log
+from envgym.runtime.processes.log import LOG_VARIABLE, ROLE_VARIABLE, RUN_VARIABLE, Ids, about, close_log, open_log
 from envgym.serving.wire import TOKEN_VARIABLE
 from tests.support.env_server import COUNTER, SLOW_COUNTER, serve_envs
 

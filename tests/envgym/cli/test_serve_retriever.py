@@ -27,9 +27,7 @@ def test_a_served_file_is_searched_over_http(tmp_path: Path) -> None:
         client.close()
 
 
-def test_where_others_reach_the_server_a_token_is_made_and_shown(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_if_others_reach_the_server_a_token_is_made_and_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "wiki.jsonl").write_text('{"id": "nile", "text": "A river."}')
     path = tmp_path / "wiki.jsonl"
     with serve_retriever(str(path), "--host", "0.0.0.0", cache=tmp_path / "cache") as printed:
@@ -41,9 +39,7 @@ def test_where_others_reach_the_server_a_token_is_made_and_shown(
         assert HttpRetriever(url).search("river", 3)[0].document.id == "nile"
 
 
-def test_what_cannot_be_served_is_refused_in_one_sentence(
-    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unservable_corpus_is_one_sentence(command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ENVGYM_CACHE", str(tmp_path / "cache"))
     code, _, said = command("serve-retriever", tmp_path / "none.jsonl")
     assert code == 2

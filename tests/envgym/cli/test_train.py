@@ -13,14 +13,13 @@ import yaml
 
 from envgym.agents.models.loading import load
 from envgym.agents.models.tiny import TinySettings
-from envgym.runs import RunDirectory
+from envgym.runs.directory import RunDirectory
 
 Command = Callable[..., tuple[int, str, str]]
 Files = Callable[[], Mapping[str, bytes]]
 
 
 def refused(command: Command, files: Files, *words: object) -> str:
-    """Run a command that must refuse its input; return the sentence."""
     before = files()
     code, out, err = command(*words)
     assert (code, out, files()) == (2, "", before), "nothing may be written"
@@ -215,7 +214,7 @@ def test_batch_without_a_difference_cannot_be_overfitted(command: Command, folde
         ("credit.name=grop", "credit must be a known name, got 'grop' (settings); did you mean grpo"),
         ("loss.clip=1", "settings key must be known, got clip (loss ppo_clip); did you mean"),
         ("envs.0.id=math/arithmetik-v0", "env id must be a known name, got 'math/arithmetik-v0' (registry); did you "),
-        ("envs.0.id=worlds:Vowel", "worlds:Vowel must be defined as Vowel, got nothing (module worlds); correct the "),
+        ("envs.0.id=worlds:Vowel", "worlds:Vowel must be defined as Vowel, got nothing (module worlds); did you mean"),
         ("envs.0.settings.level=1", "keyword argument must be a known name, got 'level' (worlds:Vowels); "),
         ("model.name=tyni", "model must be a known name, got 'tyni' (a model is tiny, smollm2, a directory or owner/"),
         ("engine.device=cuda:99", "device must be available, got cuda:99 (settings); CUDA is not available"),
@@ -249,9 +248,7 @@ def test_two_envs_of_one_name_are_refused(command: Command, files: Files) -> Non
 
 
 @pytest.mark.parametrize("name,got", [("none.yaml", "No such file or directory"), ("bad.yaml", "expected ',' or '}'")])
-def test_settings_file_that_cannot_be_read_is_one_sentence(
-    command: Command, files: Files, folder: Path, name: str, got: str
-) -> None:
+def test_unreadable_file_is_one_sentence(command: Command, files: Files, folder: Path, name: str, got: str) -> None:
     (folder / "bad.yaml").write_text("run: {name: vowels\nenvs: []\n")
     text = refused(command, files, "train", name)
     assert got in text
@@ -331,9 +328,10 @@ def test_checkpoint_cut_short_is_passed_over(command: Command, folder: Path) -> 
     assert last.exists()
 
 
-def test_model_directory_without_a_chat_template_is_refused(command: Command, files: Files, folder: Path) -> None:
+def test_model_without_a_chat_template_and_an_end_is_refused(command: Command, files: Files, folder: Path) -> None:
     loaded = load("tiny", tiny=TinySettings(hidden_size=64, num_layers=1, num_heads=2, num_kv_heads=2))
     loaded.tokenizer.chat_template = None
+    loaded.tokenizer.eos_token = None
     loaded.model.save_pretrained(folder / "bare")
     loaded.tokenizer.save_pretrained(folder / "bare")
     assert refused(command, files, "train", "run.yaml", "--set", "model.name=bare").startswith(
@@ -369,9 +367,7 @@ def test_settings_of_a_run_are_complete_and_start_it_again(command: Command, fol
     assert first["loss/entropy"] == again["loss/entropy"]
 
 
-def test_warm_start_that_the_agents_limits_refuse_leaves_nothing_and_can_be_begun_again(
-    command: Command, files: Files
-) -> None:
+def test_warm_start_that_limits_refuse_leaves_nothing_and_can_be_begun_again(command: Command, files: Files) -> None:
     values = ("sft.episodes=8", "agent.max_turn_tokens=2", "agent.on_length=truncate")
     words = [word for value in values for word in ("--set", value)]
     for _ in range(2):
@@ -380,7 +376,7 @@ def test_warm_start_that_the_agents_limits_refuse_leaves_nothing_and_can_be_begu
         )
 
 
-def test_run_that_is_resumed_stays_where_its_settings_are_refused(
+def test_resumed_run_stays_if_its_settings_fail(
     command: Command, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     values = ("sft.episodes=8", "agent.max_turn_tokens=2", "agent.on_length=truncate")

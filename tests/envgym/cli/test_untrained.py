@@ -1,12 +1,14 @@
-"""What a run says in which no train step updated the policy: why, and what to change."""
+"""What is said of a run that learned nothing, and of the value that is fitted to one."""
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
 
 from envgym.cli.results import print_untrained
-from envgym.runs import RunDirectory
+from envgym.runs.directory import RunDirectory
+from tests.envgym.cli.test_eval import refused
 
 RAISE = "raise agent.max_turn_tokens or agent.max_context_tokens"
 Command = Callable[..., tuple[int, str, str]]
@@ -27,9 +29,7 @@ def test_run_that_trained_nothing_says_so(command: Command, folder: Path) -> Non
     assert (code, out.splitlines()[-3]) == (0, told)
 
 
-def test_run_that_had_nothing_left_to_learn_asks_for_harder_tasks(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_run_with_nothing_left_to_learn_asks_for_harder_tasks(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = RunDirectory.create(folder / "run", name="run", config={})
     solved = {"optim/updates": 0.0, "filter/zero_variance": 1.0, "reward/mean": 1.0, "train/success": 1.0}
     run.append_metrics({"step": 1, **solved})
@@ -70,3 +70,40 @@ def test_advice_follows_from_the_endings_and_from_the_warm_start(
     run.append_metrics({"step": 1, **failed, "ending/TRUNCATED_TOKENS": truncated})
     print_untrained(run.path)
     assert capsys.readouterr().out.partition("0 on average: ")[2].startswith(advice)
+
+
+Files = Callable[[], Mapping[str, bytes]]
+FIT = ("value", "runs/vowels", "--episodes", 64, "--set", "optim.minibatches=4", "--set", "optim.epochs=2")
+VALUE = ("--search-set", "value.name=critic", "--search-set", "value.run=runs/vowels-value")
+
+
+def test_value_of_a_run_leads_a_search_of_its_model(command: Command, files: Files, folder: Path) -> None:
+    assert command("train", "run.yaml", "--set", "run.steps=0")[0] == 0
+    before = files()
+    code, out, err = command(*FIT)
+    assert code == 0
+    assert err.splitlines()[-1].startswith("fit: 8/8, ")
+    lines = out.splitlines()
+    assert lines[0] == "on training tasks that were held back:"
+    assert lines[-1] == f"use it with: --search mcts {' '.join(VALUE)}"
+    written = {name for name, data in files().items() if before.get(name) != data}
+    assert all(name.startswith("runs/vowels-value/") for name in written), "the policy's run is only read"
+    found = RunDirectory.open(folder / "runs/vowels-value").metrics()[-1]
+    assert 0 < found["critic/target"] < 1
+    assert abs(found["critic/value"] - found["critic/target"]) < 0.5 * found["critic/target"] + 0.1
+    words = ("eval", "--model", "runs/vowels", "--tasks", 4, "--search", "mcts", *VALUE)
+    code, out, _ = command(*words, "--out", "out")
+    assert code == 0
+    (record,) = RunDirectory.open(folder / "out").evals()
+    assert (record["search"], record["selected_by"], record["is_oracle"]) == ("mcts", "critic", False)
+    _, out, _ = command(*FIT, "--out", "again", "--json")
+    assert json.loads(out)["metrics"]["critic/value"] == found["critic/value"]
+
+
+def test_what_cannot_be_fitted_or_asked_is_refused(command: Command, files: Files) -> None:
+    assert command("train", "run.yaml", "--set", "run.steps=0")[0] == 0
+    assert "episodes must fill 8 groups of 4, got 31" in refused(command, files, *FIT[:2], "--episodes", 31)
+    assert "settings key must be known" in refused(command, files, *FIT, "--set", "optim.rate=1")
+    assert "run directory must be new or empty" in refused(command, files, *FIT, "--out", "runs/vowels")
+    words = ("eval", "--model", "runs/vowels", "--search", "mcts", *VALUE[:3])
+    assert "run must have trained a critic, got credit grpo" in refused(command, files, *words, "value.run=runs/vowels")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from envgym.runs import RunDirectory
+from envgym.runs.directory import RunDirectory
 from tests.envgym.cli.conftest import SETTINGS
 
 Command = Callable[..., tuple[int, str, str]]

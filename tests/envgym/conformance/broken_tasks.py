@@ -4,14 +4,10 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, ClassVar
 
-from envgym.core.messages import Action
-from envgym.core.tasks import Split, Task
-from envgym.env import Env
-from envgym.records import Reply
-from envgym.tools import tool
+from envgym import Action, Env, Reply, Split, Task, tool
+from envgym.authoring import ListTasks, RubricEnv, TaskDraft
+from envgym.verifiers import Math, Verdict
 from tests.support.toys import Counter, Sums, SumState, SumTasks
-
-# ---- tasks -------------------------------------------------------------------------------------------------------
 
 
 class WrongOracleSums(Sums):
@@ -104,7 +100,30 @@ class TellingPromptSums(Sums):
         return f"[key {super().begin(task) and self.state.answer}] {task.prompt}"
 
 
-# ---- cheating ----------------------------------------------------------------------------------------------------
+class FailingSums(Sums):
+    """Cannot judge what is no number."""
+
+    def respond(self, action: Action) -> Reply:
+        return Reply(reward=float(int(action) == self.state.answer), terminated=True)
+
+
+def _judged(answer: str, task: Task) -> Verdict:
+    return Math()(answer, task)
+
+
+class UnreadableKeys(RubricEnv):
+    """Its keys are no expressions, and its reward function hides the verifier that could tell."""
+
+    tasks = ListTasks([TaskDraft(prompt=f"{n}?", payload={"answer": f"n \\equiv {n} \\pmod 4"}) for n in range(20)])
+    rubric = staticmethod(_judged)  # a class may declare one
+
+
+class HalfUnreadable(UnreadableKeys):
+    """Takes the text of its unreadable keys before it asks the verifier, so that right answers are valid."""
+
+    rubric = staticmethod(  # type: ignore[assignment]
+        lambda answer, task: 1.0 if answer == task.payload["answer"] else Math()(answer, task)
+    )
 
 
 class Graded(Sums):
@@ -207,6 +226,17 @@ DEFECTS: list[tuple[str, type[Env[Any]], str]] = [
     ("splits_do_not_overlap", BottomlessSums, "does not raise InvalidInput"),
     ("answer_is_hidden", TellingSums, "stands in the first observation, after"),
     ("answer_is_hidden", TellingPromptSums, "stands in the first observation, after"),
+    ("validity_is_the_same_for_all_answers", FailingSums, "is invalid; it is valid for the oracle's answer (ERROR_ENV"),
+    (
+        "validity_is_the_same_for_all_answers",
+        UnreadableKeys,
+        "the reward for the oracle's answer is invalid (ERROR_ENV",
+    ),
+    (
+        "validity_is_the_same_for_all_answers",
+        HalfUnreadable,
+        "the reward for an empty answer is invalid; it is valid for",
+    ),
     ("chance_stays_at_declared", KindSums, "'empty' gets 1 on average over 40 tasks"),
     ("all_candidates_pay_nothing", SearchingSums, "'all candidates' gets 1 on average"),
     ("others_answers_pay_nothing", NumberSums, '"another task\'s actions" gets 1 on average'),

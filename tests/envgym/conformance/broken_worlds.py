@@ -8,14 +8,10 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, ClassVar
 
-from envgym.core.messages import Action
-from envgym.core.tasks import Task
-from envgym.env import Env, ForkCapability
-from envgym.records import Reply, ResetResult, StepResult
-from envgym.spaces import UnicodeText
+from envgym import Action, Env, ForkCapability, Reply, StepResult, Task
+from envgym.core.spaces import UnicodeText
+from envgym.records import ResetResult
 from tests.support.toys import Counter, CounterState, Sums
-
-# ---- repeats -----------------------------------------------------------------------------------------------------
 
 
 class UnseededCounter(Counter):
@@ -103,9 +99,6 @@ class ForgettingPickleCounter(Counter):
         return twin
 
 
-# ---- forks -------------------------------------------------------------------------------------------------------
-
-
 class SharingCounter(Counter):
     """Its forks share one state."""
 
@@ -137,9 +130,6 @@ class EndlessCounter(Counter):
     def step(self, action: str) -> StepResult:
         self._is_over = False
         return super().step(action)
-
-
-# ---- single turns ------------------------------------------------------------------------------------------------
 
 
 class TalkativeCounter(Counter):
@@ -201,9 +191,6 @@ class LongwindedCounter(Counter):
     def __init__(self, *, max_turns: int | None = 8, render_mode: str | None = None) -> None:
         super().__init__(max_turns=max_turns, render_mode=render_mode)
         self.observation_space = UnicodeText(30)
-
-
-# ---- Gymnasium ---------------------------------------------------------------------------------------------------
 
 
 class SeededCounter(Counter):

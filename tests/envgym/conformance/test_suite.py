@@ -1,17 +1,19 @@
 """Each defect that the suite knows is planted in an env and found by the check meant for it."""
 
+import math
 import unittest
 from typing import Any, ClassVar
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from envgym import Action, Env, ForkCapability, Reply, Split, Task
 from envgym.conformance import CHECKS, EnvConformance, check_env_conformance, contract, is_passed
+from envgym.conformance.agents import call_text
 from envgym.conformance.env_under_test import Check, CheckStatus, EnvUnderTest, as_text
+from envgym.conformance.red_team import _contents, highest_mean
 from envgym.conformance.suite import run_check
-from envgym.core.messages import Action
-from envgym.core.tasks import Split, Task
-from envgym.env import Env, ForkCapability
-from envgym.records import Reply
 from envgym.wrappers import AnyEnv, TurnLimit
 from tests.envgym.conformance import broken_tasks, broken_worlds
 from tests.support.toys import Counter, CounterState, CounterTasks, Sums
@@ -48,9 +50,6 @@ def test_slow_turns_must_be_declared(monkeypatch: pytest.MonkeyPatch) -> None:
     assert run_check("costs_are_known", EnvUnderTest(make=Waiting)).status is CheckStatus.PASS
     check = run_check("costs_are_known", EnvUnderTest(make=Counter))
     assert (check.status, "must be declared with blocking = True" in check.detail) == (CheckStatus.FAIL, True)
-
-
-# ---- what cannot be checked --------------------------------------------------------------------------------------
 
 
 class Silent(Env[CounterState]):
@@ -166,3 +165,42 @@ def test_passed_means_that_nothing_failed() -> None:
     assert not is_passed(THREE_CHECKS)
     assert is_passed(THREE_CHECKS[::2])
     assert is_passed(())
+
+
+def test_bound_of_a_fair_coin_by_hand() -> None:
+    # ln 1000 = 6.908 over 10 episodes is a budget of 0.6908 nats, and KL(1 || 0.5) = ln 2 = 0.6931 just exceeds it:
+    # ten heads in a row refute a fair coin (0.5^10 = 0.00098 < 0.001), nine do not (0.5^9 = 0.00195).
+    assert 0.99 < highest_mean(0.5, 10, 0.0, 1.0) < 1.0
+    assert highest_mean(0.5, 9, 0.0, 1.0) == 1.0
+
+
+def test_bound_solves_its_equation() -> None:
+    mean = highest_mean(0.25, 40, 0.0, 1.0, num_tricks=3)
+    divergence = mean * math.log(mean / 0.25) + (1 - mean) * math.log((1 - mean) / 0.75)
+    assert 40 * divergence == pytest.approx(math.log(3000), rel=1e-9)
+
+
+def test_chance_at_the_lower_end_allows_nothing() -> None:
+    assert highest_mean(0.0, 20, 0.0, 1.0) == 0.0
+    assert highest_mean(-1.0, 20, -1.0, 1.0) == -1.0
+
+
+def test_chance_at_the_upper_end_allows_everything() -> None:
+    assert highest_mean(1.0, 20, 0.0, 1.0) == 1.0
+    assert highest_mean(0.0, 20, 0.0, 0.0) == 0.0, "a range of width 0"
+
+
+@given(st.floats(0.01, 0.99), st.integers(1, 200), st.floats(-5, 5), st.floats(0.1, 9))
+def test_bound_grows_with_reward_falls_with_episodes(
+    chance: float, num_episodes: int, low: float, width: float
+) -> None:
+    unit = highest_mean(chance, num_episodes, 0.0, 1.0)
+    assert chance <= unit <= 1.0
+    assert highest_mean(low + width * chance, num_episodes, low, low + width) == pytest.approx(low + width * unit)
+    assert highest_mean(chance, num_episodes + 1, 0.0, 1.0) <= unit + 1e-12
+    assert highest_mean(chance, num_episodes, 0.0, 1.0, num_tricks=9) >= unit
+
+
+def test_candidates_lose_their_marks() -> None:
+    assert _contents("\\boxed{1}\n2\n\\boxed{3}") == "1 2 3"
+    assert _contents(call_text("add", {"a": 1}).replace("\n", "")) == ""

@@ -68,9 +68,6 @@ def test_json_is_decoded_up_to_exactly_its_number_of_parts(value: JsonValue, is_
             parse_json(text, parts - 1)
 
 
-HOSTILE_JSON = re.compile("more than 1000 parts|Expecting|Unterminated|Invalid|delimiter")
-
-
 @pytest.mark.parametrize("unit", ["[],", "{},", '{"":0},', "1,", '"a",', "[", '{"a":', '"', "\\", '"\\', '\\"', "[[],"])
 def test_hostile_json_takes_no_memory_beyond_its_text(unit: str) -> None:
     text = "[" + unit * ((1 << 20) // len(unit))

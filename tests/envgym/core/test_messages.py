@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from envgym.agents.policies.openai import messages_to_wire
+from envgym.chats.openai import messages_to_wire
 from envgym.core.messages import Message, Part, Role, TextPart, ToolCall, text_of
 from envgym.core.serialize import message_from_json, message_to_json
 from envgym.errors import InvalidInput

@@ -92,9 +92,7 @@ def test_parts_of_a_sampled_segment_agree(fields: dict[str, object], words: str)
 @pytest.mark.parametrize(
     "field", [{"behavior_logprobs": (0.0,)}, {"raw_logprobs": (0.0,)}, {"policy_version": 0}, {"top_logprobs": ((),)}]
 )
-def test_only_what_the_policy_sampled_has_log_probs_a_version_and_trains(
-    origin: Origin, field: dict[str, object]
-) -> None:
+def test_only_what_was_sampled_has_log_probs_a_version_and_trains(origin: Origin, field: dict[str, object]) -> None:
     assert SAMPLED.trains
     assert not Segment(origin=origin, token_ids=(1,)).trains
     with pytest.raises(InvalidInput, match="must belong to POLICY alone"):

@@ -1,7 +1,10 @@
 """Code blocks: which fences are calls."""
 
+import time
+
 from envgym.core.messages import Action, ToolCall
 from envgym.parsing import parse_action, text_format
+from envgym.parsing.fences import read_fences
 
 
 def code_of(text: str) -> list[object]:
@@ -35,3 +38,39 @@ def test_code_that_holds_fences_is_written_between_longer_ones() -> None:
     written = text_format("code_block").write(Action(tool_calls=[ToolCall(name="python", arguments={"code": code})]))
     assert written == f"````python\n{code}\n````"
     assert code_of(written) == [code]
+
+
+def test_calls_are_read_from_fences_as_models_write_them() -> None:
+    for opening, line in [
+        ('```python title="a.py"', "{}"),
+        ("```{.python}", "{}"),
+        ("```Python3.11", "{}"),
+        ("~~~python", "{}"),
+        ("  1. ```python", "     {}"),
+        ("      ```python", "      {}"),
+        ("> ```python", "> {}"),
+    ]:
+        fence = "~~~" if "~" in opening else "```"
+        text = "\n".join([opening, *(line.format(code) for code in ("if 1:", "    print(2)", fence))])
+        assert code_of(text) == ["if 1:\n    print(2)"] == code_of(text.replace("\n", "\r\n"))
+
+
+def test_a_fence_within_a_line_of_text_is_no_call() -> None:
+    assert code_of("Write it as ```python\nprint(1)\n```") == []
+
+
+def test_a_line_of_spaces_before_backticks_is_read_in_linear_time() -> None:
+    start = time.process_time()
+    for text in (" " * 200_000 + "x```", "\t" * 200_000 + "x~~~", "> " * 100_000 + "x```", "- " * 100_000 + "x```"):
+        assert code_of(text) == []
+    assert time.process_time() - start < 5.0
+
+
+def test_a_fence_in_a_docstring_is_code_unless_nothing_else_closes_the_block() -> None:
+    code = 'def f(x):\n    """Double.\n\n    ```\n    f(2)\n    ```\n    """\n    return 2 * x'
+    (block,) = read_fences(f"```python\n{code}\n```\nDone.")
+    assert (block.text, block.is_closed) == (code, True)
+    (listed,) = read_fences("1. Code:\n   ```python\n   x = 1\n   ```\n")
+    assert listed.text == "x = 1"
+    (deep,) = read_fences("```python\nx = 1\n    ```\nDone.")
+    assert (deep.text, deep.is_closed) == ("x = 1", True)

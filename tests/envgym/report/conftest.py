@@ -8,20 +8,13 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from envgym import Action, Ending, Message, Observation, Role, Scored, Split, Task
 from envgym.core.builder import TreeBuilder
-from envgym.core.messages import Action, Message, Observation, Role
 from envgym.core.segments import Origin, Segment
-from envgym.core.tasks import Split, Task
 from envgym.core.trajectory import Trajectory, trajectories
 from envgym.core.tree import Edge, Rewrite
-from envgym.core.turns import Ending, Scored, TurnOutcome
-from envgym.report.build import (
-    Successes,
-    build_comparison,
-    build_episode,
-    build_evaluation,
-    build_metric_row,
-)
+from envgym.core.turns import TurnOutcome
+from envgym.report.build import Successes, build_comparison, build_episode, build_evaluation, build_metric_row
 from envgym.report.data import (
     ComparisonData,
     Declared,
@@ -274,7 +267,6 @@ def make_report(seed: int = 0) -> ReportData:
 
 @pytest.fixture(scope="session")
 def report() -> ReportData:
-    """The demo report; records are frozen, so all tests share it."""
     return make_report()
 
 

@@ -7,13 +7,12 @@ from dataclasses import replace
 
 import numpy as np
 
+from envgym import Action, Ending, Message, Observation, Role, Scored, Split, Task
 from envgym.core.builder import TreeBuilder
-from envgym.core.messages import Action, Message, Observation, Role
 from envgym.core.segments import Origin, Segment
-from envgym.core.tasks import Split, Task
 from envgym.core.trajectory import trajectories
 from envgym.core.tree import Annotation, Edge, SearchStats, Tree
-from envgym.core.turns import ZERO, Cost, Ending, Scored, TurnOutcome
+from envgym.core.turns import ZERO, Cost, TurnOutcome
 from envgym.report.build import NodeAdvantage
 
 HOSTILE = "</script><script>document.title = 'owned'</script><img src=x onerror=\"document.title='owned'\">"
@@ -67,7 +66,6 @@ class Search:
                 self.fork_inside(made)
 
     def guess(self, parent: int) -> int:
-        """Play one turn below a node."""
         low, high = self.bounds[parent]
         number = int(self.rng.integers(low, high + 1))
         thought = f"It lies in {low}..{high}, so I try {number}."
@@ -108,7 +106,6 @@ class Search:
         self.tree.annotate(cut, SearchStats(visits=1, value=0.0, prior=0.125, pruned=PRUNED, spent=Cost()))
 
     def freeze(self) -> Tree:
-        """Annotate every node but the pruned ones with what is below it."""
         tree = self.tree.freeze()
         spent = [Cost()] * len(tree.nodes)
         visits = [0] * len(tree.nodes)
@@ -146,7 +143,6 @@ class Search:
 
 
 def search_tree(num_nodes: int = 60, seed: int = 0) -> Tree:
-    """Return a tree of about `num_nodes` nodes."""
     return Search(num_nodes=num_nodes, seed=seed).freeze()
 
 

@@ -3,13 +3,12 @@
 import numpy as np
 import pytest
 
+from envgym import Action, Ending, Observation, Split, Task, ToolCall
 from envgym.core.builder import TreeBuilder
-from envgym.core.messages import Action, Observation, ToolCall
 from envgym.core.segments import Origin, Segment
-from envgym.core.tasks import Split, Task
 from envgym.core.trajectory import trajectories
 from envgym.core.tree import Edge
-from envgym.core.turns import Ending, TurnOutcome
+from envgym.core.turns import TurnOutcome
 from envgym.errors import InvalidInput
 from envgym.report.build import (
     Successes,
@@ -19,12 +18,8 @@ from envgym.report.build import (
     build_metric_row,
     turn_data,
 )
-from envgym.report.data import TRAIN, SegmentData, TaskCounts
+from envgym.report.data import TRAIN, ComparisonData, SegmentData, TaskCounts
 from tests.support import example_trees
-
-
-def rng() -> np.random.Generator:
-    return np.random.default_rng(0)
 
 
 def flat(segments: tuple[SegmentData, ...]) -> list[tuple[Origin, tuple[int, ...], tuple[float, ...]]]:
@@ -138,15 +133,14 @@ def test_one_sample_a_task_has_no_pass_rates_and_none_valid_no_estimate() -> Non
     assert broken.tasks == {"a": TaskCounts(successes=0, valid=0, samples=2)}
 
 
+def compare(before: Successes, after: Successes) -> ComparisonData:
+    rng = np.random.default_rng(0)
+    return build_comparison(label="greedy", before_step=0, before=before, after_step=9, after=after, rng=rng)
+
+
 def test_comparison_pairs_the_tasks_that_are_valid_on_both_sides() -> None:
-    comparison = build_comparison(
-        label="greedy",
-        before_step=0,
-        before={"a": [False], "b": [False], "c": [None]},
-        after_step=9,
-        after={"a": [True], "b": [False], "c": [True]},
-        rng=rng(),
-    )
+    before: Successes = {"a": [False], "b": [False], "c": [None]}
+    comparison = compare(before, {"a": [True], "b": [False], "c": [True]})
     assert comparison.paired.difference.value == 0.5
     assert (comparison.paired.wins, comparison.paired.ties, comparison.paired.num_left_out) == (1, 1, 1)
     assert (comparison.before.value, comparison.after.value) == (0.0, 0.5)
@@ -155,25 +149,14 @@ def test_comparison_pairs_the_tasks_that_are_valid_on_both_sides() -> None:
 
 def test_comparison_of_other_tasks_is_refused() -> None:
     with pytest.raises(InvalidInput, match="the task ids of both runs must be the same"):
-        build_comparison(
-            label="greedy",
-            before_step=0,
-            before={"a": [True]},
-            after_step=1,
-            after={"a": [True], "b": [True]},
-            rng=rng(),
-        )
+        compare({"a": [True]}, {"a": [True], "b": [True]})
 
 
 def test_metrics_that_are_not_finite_become_none() -> None:
     assert build_metric_row(2, {"a": 1.0, "b": float("inf")}).values == {"a": 1.0, "b": None}
 
 
-# ---- lines of lists -------------------------------------------------------------------------------------------------
-
-
 def prompted(*parts: tuple[Origin, str]) -> str:
-    """Return what a list shows of a prompt."""
     segments = [
         Segment(origin=origin, token_ids=(number,), token_strings=(text,))
         for number, (origin, text) in enumerate(parts)

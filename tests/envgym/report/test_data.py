@@ -36,7 +36,6 @@ def test_published_schema_is_that_of_the_records() -> None:
 
 
 def records(value: object) -> set[str]:
-    """Return the names of all records inside a value."""
     if isinstance(value, Mapping):
         return records([*value.values()])
     if isinstance(value, tuple | list):

@@ -12,13 +12,13 @@ from envgym.core.segments import Origin
 from envgym.core.trajectory import trajectories
 from envgym.core.tree import Tree
 from envgym.core.turns import Ending
-from envgym.episodes import episode_rows
 from envgym.errors import RunError, UnknownName
-from envgym.files import write_json
 from envgym.report import from_run
 from envgym.report.from_run import evaluation_data, report_of_run, tree_of_run, write_run_report, write_run_tree
 from envgym.report.trees import build_tree
-from envgym.runs import RunDirectory
+from envgym.runs.directory import RunDirectory
+from envgym.runs.episodes import episode_rows
+from envgym.runs.files import write_json
 from tests.envgym.report.search_tree import outcome_advantages, search_tree
 from tests.support import example_trees
 
@@ -120,9 +120,7 @@ def test_evaluation_shows_all_its_episodes_and_training_says_how_many_it_has(run
     assert report.num_recorded == {"train": 40, "held-out": 40}
 
 
-def test_episodes_beyond_the_budget_of_tokens_are_those_with_the_highest_rewards(
-    run: RunDirectory, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_beyond_the_budget_are_the_highest_rewards(run: RunDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
     paid, failed = example_trees.context_rewrite(), example_trees.invalid_branch()
     run.write_episodes(2, episode_rows([paid, failed], step=2), label="held-out")
     whole = report_of_run(run).episodes
@@ -159,9 +157,6 @@ def test_an_evaluation_of_which_every_episode_failed_is_shown_and_not_compared(r
     assert [comparison.label for comparison in report.comparisons] == ["during"]
     assert [item.step for item in report.evaluations if item.label == "held-out"] == [0, 2, 3]
     assert write_run_report(run).exists()
-
-
-# ---- trees ----------------------------------------------------------------------------------------------------------
 
 
 def save_search(run: RunDirectory, step: int, *, name: str, num_nodes: int = 40) -> Tree:
@@ -205,9 +200,7 @@ def test_numbers_that_the_learner_computed_stand_beside_their_tokens(run: RunDir
     assert shown == pytest.approx(scores[tree.id, first]["entropies"][1])
 
 
-def test_trees_of_a_report_are_few_and_small_the_first_of_every_step_before_any_second(
-    run: RunDirectory, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_report_trees_are_few_small_and_first_of_every_step(run: RunDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
     trees = [replace(search_tree(12), id=f"t{number}") for number in range(3)]
     size = sum(edge.num_tokens for edge in (node.edge for node in trees[0].nodes))
     for step in (1, 2):

@@ -116,7 +116,6 @@ def hard(report: ReportData) -> ReportData:
 
 @pytest.fixture
 def opened(page: "Page", hard: ReportData, tmp_path: Path) -> "Page":
-    """The report of hard texts."""
     write_report(hard, tmp_path / "report.html")
     page.goto((tmp_path / "report.html").as_uri())
     page.wait_for_selector("body[data-ready=true]")

@@ -6,10 +6,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from envgym import Action, Observation, Split, Task, ToolCall
 from envgym.core.builder import TreeBuilder
-from envgym.core.messages import Action, Observation, ToolCall
 from envgym.core.segments import Origin
-from envgym.core.tasks import Split, Task
 from envgym.core.trajectory import trajectories
 from envgym.core.tree import Edge
 from envgym.core.turns import TurnOutcome

@@ -8,17 +8,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from envgym import Action, Ending, Observation, Scored, Split, Task, ToolCall
 from envgym.core.builder import TreeBuilder
-from envgym.core.messages import Action, Observation, ToolCall
-from envgym.core.tasks import Split, Task
 from envgym.core.tree import Edge, Tree
-from envgym.core.turns import Ending, Scored, TurnOutcome
-from envgym.episodes import episode_rows
+from envgym.core.turns import TurnOutcome
 from envgym.report.bundle import write_report
 from envgym.report.data import Meta, ReportData
 from envgym.report.from_run import write_run_tree
 from envgym.report.trees import build_tree
-from envgym.runs import RunDirectory
+from envgym.runs.directory import RunDirectory
+from envgym.runs.episodes import episode_rows
 from tests.envgym.report.search_tree import PRUNED, outcome_advantages, search_tree
 from tests.support import example_trees
 from tests.support.browser import BROWSER
@@ -48,7 +47,6 @@ def row(page: "Page", index: int) -> "Locator":
 
 
 def rows(page: "Page") -> list[int]:
-    """Return the nodes whose rows are there, in order."""
     return [int(str(item.get_attribute("data-index"))) for item in page.locator("[role=treeitem]").all()]
 
 
@@ -62,7 +60,6 @@ def press(page: "Page", *keys: str) -> None:
 
 
 def facts(page: "Page") -> dict[str, str]:
-    """Return what the pane says of the chosen node."""
     names, values = page.locator(".node-facts dt"), page.locator(".node-facts dd")
     return dict(zip(names.all_inner_texts(), values.all_inner_texts(), strict=True))
 
@@ -274,7 +271,6 @@ def test_words_that_say_what_the_filter_takes_are_not_cut_off(page: "Page", tmp_
 
 
 def guessed(reward: float) -> Tree:
-    """One guess by a tool call, and its reply."""
     call = ToolCall(name="guess", arguments={"number": 720})
     action = Action('{"name": "guess", "arguments": {"number": 720}}', tool_calls=[call])
     task = Task(id="train/1", prompt="", payload={}, split=Split.TRAIN)

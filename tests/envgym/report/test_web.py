@@ -119,9 +119,7 @@ def test_an_evaluation_without_training_or_tokens_is_drawn(report: ReportData, d
     assert ' id="training"' not in page
 
 
-def test_metric_that_never_changes_is_a_number_in_one_line_and_others_have_named_axes(
-    report: ReportData, drawn: Draw
-) -> None:
+def test_metric_that_never_changes_is_one_line_and_others_have_named_axes(report: ReportData, drawn: Draw) -> None:
     rows = tuple(
         MetricRow(step=step, values={"loss/kl_old": 0.0, "loss/policy": step / 8, "reward/answer": 0.5, "x/y": 3.0})
         for step in (1, 2, 3)

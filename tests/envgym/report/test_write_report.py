@@ -18,14 +18,12 @@ from envgym.report.data import TRAIN, ReportData, to_json
 
 
 def embedded(page: str) -> object:
-    """Return the data inside a page."""
     found = re.findall(r'<script type="application/json" id="envgym-data">(.*?)</script>', page, flags=re.DOTALL)
     assert len(found) == 1
     return json.loads(found[0])
 
 
 def unpacked(data: Any) -> object:
-    """Return the JSON that `bundle.pack` took apart."""
     pages = [json.loads(zlib.decompress(base64.b64decode(page))) for page in data.pop("pages")]
     size = data.pop("page_size")
     assert all(len(page) == size for page in pages[:-1])
@@ -65,10 +63,14 @@ def test_writing_again_replaces_the_file(report: ReportData, tmp_path: Path) -> 
     assert path.read_bytes() == first
 
 
-def test_episodes_with_one_id_are_refused_and_nothing_is_written(report: ReportData, tmp_path: Path) -> None:
-    twice = replace(report, episodes=(report.episodes[0], report.episodes[0]))
-    with pytest.raises(InvalidInput, match="episode id must be unique in a report, got 'train/0/tree-0/2'"):
-        write_report(twice, tmp_path / "report.html")
+@pytest.mark.parametrize("what, id", [("episode", "train/0/tree-0/2"), ("tree", "train/2/step-000002/000/00")])
+def test_records_with_one_id_are_refused_and_nothing_is_written(
+    report: ReportData, tmp_path: Path, what: str, id: str
+) -> None:
+    first = getattr(report, f"{what}s")[0]
+    twice: dict[str, Any] = {f"{what}s": (first, first)}
+    with pytest.raises(InvalidInput, match=f"{what} id must be unique in a report, got '{id}'"):
+        write_report(replace(report, **twice), tmp_path / "report.html")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -79,12 +81,6 @@ def test_title_of_an_evaluated_tree_has_the_step_since_its_id_comes_again(report
         assert f"<title>{title} - {report.meta.name} - envgym tree</title>" in (tmp_path / "tree.html").read_text(
             "utf-8"
         )
-
-
-def test_trees_with_one_id_are_refused(report: ReportData, tmp_path: Path) -> None:
-    twice = replace(report, trees=(report.trees[0], report.trees[0]))
-    with pytest.raises(InvalidInput, match="tree id must be unique in a report, got 'train/2/step-000002/000/00'"):
-        write_report(twice, tmp_path / "report.html")
 
 
 def test_page_of_a_tree_is_named_after_it(report: ReportData, tmp_path: Path) -> None:

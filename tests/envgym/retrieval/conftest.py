@@ -15,7 +15,6 @@ def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def lakes() -> Corpus:
-    """Four pages on lakes."""
     return corpus_at(
         "lakes",
         [

@@ -9,8 +9,6 @@ from envgym.retrieval.base import BadQuery, Document, Hit, Hybrid
 
 
 class Fixed:
-    """Finds the same documents whatever is asked."""
-
     def __init__(self, *ids: str, blocking: bool = False) -> None:
         self.blocking = blocking
         self.hits = [Hit(document=Document(id=name, title=name, text=""), score=1.0) for name in ids]

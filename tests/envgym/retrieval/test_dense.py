@@ -15,9 +15,8 @@ from sentence_transformers.sentence_transformer.modules import StaticEmbedding
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
 from envgym.errors import InvalidInput
+from envgym.retrieval import Bm25, Corpus
 from envgym.retrieval.base import BadQuery, Hybrid
-from envgym.retrieval.bm25 import Bm25
-from envgym.retrieval.corpus import Corpus
 from envgym.retrieval.dense import Dense
 
 pytestmark = pytest.mark.slow

@@ -16,5 +16,4 @@ def command_of(pid: int) -> bytes:
 
 
 def running(pattern: bytes) -> list[int]:
-    """Return the processes below this one whose command line has a match of `pattern`."""
     return [pid for pid in descendants(os.getpid())[1:] if re.search(pattern, command_of(pid))]

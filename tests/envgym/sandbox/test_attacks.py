@@ -141,7 +141,6 @@ SAID_IN_DOCKER = {
 
 @contextmanager
 def nothing_left() -> Iterator[None]:
-    """See that no process, descriptor or mount is left."""
     before = (sorted(os.listdir("/proc/self/fd")), Path("/proc/self/mounts").read_text(encoding="utf-8"))
     alive = set(descendants(os.getpid()))
     yield

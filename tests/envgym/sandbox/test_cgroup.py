@@ -88,19 +88,19 @@ def test_a_process_in_the_leaf_divides_the_cgroup_above_it(tree: Path) -> None:
     assert not (tree / "envgym.host").exists()
 
 
-@pytest.mark.parametrize("other", [os.getppid(), 0], ids=["its parent", "one outside of the namespace"])
-def test_a_cgroup_with_processes_of_others_is_left_alone(tree: Path, other: int) -> None:
-    (tree / "cgroup.procs").write_text(f"{other}\n{os.getpid()}\n")
+@pytest.mark.parametrize(
+    "file, text, got",
+    [
+        ("procs", f"{os.getppid()}\n{os.getpid()}\n", "holds processes that this one has not started"),
+        ("procs", f"0\n{os.getpid()}\n", "holds processes that this one has not started"),  # out of the namespace
+        ("controllers", "hugetlb pids\n", r"lacks the controllers memory$"),
+    ],
+    ids=["of a parent", "of another namespace", "without controllers"],
+)
+def test_a_cgroup_of_others_or_without_controllers_is_left_alone(tree: Path, file: str, text: str, got: str) -> None:
+    (tree / f"cgroup.{file}").write_text(text)
     before = sorted(tree.iterdir())
-    with pytest.raises(NoCgroup, match="holds processes that this one has not started"):
-        _divided(tree)
-    assert sorted(tree.iterdir()) == before
-
-
-def test_a_cgroup_without_the_controllers_is_left_alone(tree: Path) -> None:
-    (tree / "cgroup.controllers").write_text("hugetlb pids\n")
-    before = sorted(tree.iterdir())
-    with pytest.raises(NoCgroup, match=r"lacks the controllers memory$"):
+    with pytest.raises(NoCgroup, match=got):
         _divided(tree)
     assert sorted(tree.iterdir()) == before
 

@@ -34,7 +34,6 @@ SLEEP = ("python3", "-I", "-S", "-c", "print(flush=True); import time; time.slee
 
 @pytest.fixture
 def engine(docker: Sandbox) -> Iterator["APIClient"]:
-    """Give the engine itself."""
     from docker import from_env
 
     api = from_env().api
@@ -102,9 +101,7 @@ def test_back_end_is_made_by_name_with_an_image_behind_a_colon_and_is_a_value() 
     assert pickle.loads(pickle.dumps(DockerSandbox(warm=3))) == DockerSandbox(warm=3)
 
 
-def test_a_missing_sdk_is_an_infrastructure_failure_that_names_the_extra(
-    no_engine: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_sdk_is_an_infra_failure_that_names_the_extra(no_engine: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "docker", None)
     with pytest.raises(ToolInfraFailure, match=r"docker's SDK must be installed, .*envgym\[docker\]"):
         DockerSandbox().run(["true"])
@@ -231,9 +228,7 @@ def test_image_runs_other_languages(docker: Sandbox, command: str) -> None:
 
 
 @pytest.mark.docker
-def test_the_next_program_finds_a_container_that_waits_and_close_leaves_none(
-    docker: Sandbox, engine: "APIClient"
-) -> None:
+def test_the_next_program_finds_a_waiting_container_and_close_leaves_none(docker: Sandbox, engine: "APIClient") -> None:
     docker.close()
     with closing(DockerSandbox(warm=1)) as sandbox:
         sandbox.run(["true"], limits=QUICK)
@@ -256,9 +251,7 @@ def test_without_warm_containers_none_waits(docker: Sandbox) -> None:
 
 
 @pytest.mark.docker
-def test_containers_of_a_killed_process_end_by_themselves_and_are_removed_by_the_next(
-    docker: Sandbox, engine: "APIClient"
-) -> None:
+def test_containers_of_a_killed_process_end_and_are_removed_by_the_next(docker: Sandbox, engine: "APIClient") -> None:
     code = (
         "from envgym.sandbox import DockerSandbox, Limits\nfrom envgym.sandbox._docker_engine import owner\n"
         f"print(owner(), flush=True)\nDockerSandbox(warm=1).run({SLEEP!r}, limits=Limits(wall_s=99))"
@@ -312,9 +305,7 @@ def test_a_container_that_died_while_it_waited_is_not_used(docker: Sandbox, engi
 
 
 @pytest.mark.docker
-def test_a_missing_image_and_one_without_python_are_infrastructure_failures(
-    docker: Sandbox, engine: "APIClient"
-) -> None:
+def test_missing_image_and_one_without_python_are_infrastructure_failures(docker: Sandbox, engine: "APIClient") -> None:
     with pytest.raises(ToolInfraFailure, match=r"docker image must be on this machine, got envgym-none .*docker build"):
         DockerSandbox("envgym-none").run(["true"])
     empty = io.BytesIO()

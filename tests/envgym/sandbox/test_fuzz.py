@@ -10,8 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import envgym
-from envgym.core.turns import Ending, Scored
-from envgym.env import Env
+from envgym import Ending, Env, Scored
 from envgym.errors import ForkUnsupported, InvalidInput, ToolError
 from envgym.sandbox import MIB, Limits, PythonSession, RunEnding, Sandbox
 from envgym.sandbox._supervisor_client import shared_supervisor
@@ -39,7 +38,6 @@ answers = st.one_of(codes, codes.map(lambda code: f"```python\n{code}\n```"), te
 
 
 def is_left(before: set[int], num_descriptors: int) -> bool:
-    """Tell whether processes or descriptors are left that were not there before."""
     shared_supervisor().sweep()
     commands = map(command_of, set(descendants(os.getpid())) - before)
     more = [command for command in commands if command and b"envgym" not in command]  # not a launcher or a supervisor

@@ -16,7 +16,6 @@ from tests.envgym.sandbox.processes import running
 
 
 def launchers() -> list[int]:
-    """Return the launcher and its clone, which serves."""
     return running(rb"_launcher\.py")
 
 

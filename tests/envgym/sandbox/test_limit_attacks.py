@@ -159,8 +159,6 @@ def test_programs_within_their_limits_are_not_stopped(walled: Sandbox, name: str
     assert done.stdout == b"good\n", done
 
 
-# ---- sessions -------------------------------------------------------------------------------------------------------
-
 SESSION = Limits(wall_s=20.0, cpu_s=20.0, memory=96 * MIB, processes=16, open_files=64, output=10_000, disk=MIB)
 LATER = "import threading\nthreading.Timer(0.1, exec, [{!r}, {{}}]).start()"
 IN_SESSIONS = {

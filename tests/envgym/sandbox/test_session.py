@@ -108,9 +108,7 @@ def test_a_limit_interrupts_the_code_and_keeps_the_state(python: PythonSession) 
         ),
     ],
 )
-def test_a_dead_process_is_the_end_of_a_turn_and_the_next_starts_anew(
-    python: PythonSession, code: str, ending: RunEnding
-) -> None:
+def test_dead_process_ends_a_turn_and_the_next_starts_anew(python: PythonSession, code: str, ending: RunEnding) -> None:
     python.run("x = 1")
     python.limits = replace(LIMITS, cpu_s=0.05 if code == DEAF else 9.0)
     turn = python.run(code)
@@ -137,9 +135,7 @@ def test_a_dead_process_is_the_end_of_a_turn_and_the_next_starts_anew(
         ("input()", "EOFError"),
     ],
 )
-def test_session_outlives_what_its_code_tries(
-    python: PythonSession, code: str, says: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_session_outlives_code(python: PythonSession, code: str, says: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SECRET", "42")
     python.run("x = 1")
     assert says in shown(python, code)
@@ -238,9 +234,7 @@ def test_fork_of_a_session_without_a_process_is_a_new_session(python: PythonSess
         ("import os; os.setsid = lambda: None", "process group with others"),
     ],
 )  # fmt: skip
-def test_what_two_forks_could_share_is_refused_and_the_session_goes_on(
-    python: PythonSession, code: str, reason: str
-) -> None:
+def test_what_forks_share_is_refused_and_the_session_goes_on(python: PythonSession, code: str, reason: str) -> None:
     python.run("x = 1")
     assert python.run(code).error is None
     if reason == "goes on":  # threads stay behind in the process that stands still
@@ -355,3 +349,16 @@ def test_a_killed_sandbox_is_an_infrastructure_failure_and_is_replaced(python: P
         python.run("import time; time.sleep(9)")
     with PythonSession(LIMITS) as other:
         assert shown(other, "1") == "1\n"
+
+
+def test_exit_and_quit_end_a_run_and_the_session_goes_on(python: PythonSession) -> None:
+    for name in ("exit", "quit"):
+        turn = python.run(f"x = 1\nprint(x)\n{name}()\nprint(2)")
+        assert turn.error == "SystemExit"
+        assert turn.output.startswith("1\n")
+    assert shown(python, "x") == "1\n"
+    assert shown(python.fork(), "exit.__name__ and x") == "1\n"
+
+
+def test_integers_of_any_length_are_shown(python: PythonSession) -> None:
+    assert shown(python, "len(str(3**10000)), int('7' * 5000) % 10") == "(4772, 7)\n"

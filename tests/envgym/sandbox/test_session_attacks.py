@@ -9,6 +9,7 @@ import pytest
 
 from envgym.errors import ForkUnsupported, ToolInfraFailure
 from envgym.sandbox import MIB, Limits, PythonSession, Sandbox, session
+from envgym.sandbox._namespaces import FORK_FLAGS
 from envgym.sandbox._supervisor_client import shared_supervisor
 from tests.envgym.sandbox.processes import running
 
@@ -171,6 +172,15 @@ MEETING = {
     "a_user_namespace": "check(libc.unshare(0x10000000))",
     "a_network_namespace": "check(libc.syscall(56, 0x40000011, 0, 0, 0, 0))",
     "clone3": "check(libc.syscall(435, ctypes.create_string_buffer(88), 88))",
+    "clones_of_mounts": "check(libc.syscall(428, -100, b'/usr', 1))",
+    "clones_of_mounts_with_attributes": "check(libc.syscall(467, -100, b'/usr', 1, 0, 0))",
+    "clones_of_mounts_with_all_capabilities": "check(-in_namespaces(467))",
+    "states_of_mounts": "a, b = buffers(64, 64); check(libc.syscall(457, a, b, 64, 0))",
+    "lists_of_mounts": "a, b = buffers(64, 64); check(libc.syscall(458, a, b, 8, 0))",
+    "calls_of_kernels_to_come": "check(libc.syscall(1000))",
+    "watches_on_directories": "fcntl.fcntl(os.open('/usr', 0), fcntl.F_NOTIFY, 1)",
+    "leases_on_files": "fcntl.fcntl(os.open('/usr/bin/env', 0), 1024, 0)",
+    "large_pipes": "fcntl.fcntl(os.pipe()[0], fcntl.F_SETPIPE_SZ, 1 << 20)",
     "mounts": "check(libc.mount(b't', b'/tmp', b'tmpfs', 0, 0))",
     "events_of_the_machine": "check(libc.syscall(298, ctypes.create_string_buffer(128), 0, -1, -1, 0))",
     "more_processes": "resource.setrlimit(resource.RLIMIT_NPROC, (-1, -1))",
@@ -180,8 +190,12 @@ MEETING = {
 @pytest.mark.parametrize("name", MEETING)
 def test_a_session_cannot_make_what_another_could_meet(python: PythonSession, name: str) -> None:
     code = (
-        "import array, ctypes, os, resource, socket\nlibc = ctypes.CDLL(None, use_errno=True)\ndef check(result):\n"
+        "import array, ctypes, fcntl, os, resource, socket\nlibc = ctypes.CDLL(None, use_errno=True)\n"
+        "def buffers(*sizes): return map(ctypes.create_string_buffer, sizes)\ndef check(result):\n"
         "  if result < 0: raise OSError(ctypes.get_errno(), 'refused')\n"
+        f"def in_namespaces(number):\n  pid = libc.syscall(56, {FORK_FLAGS}, 0, 0, 0, 0)\n"
+        "  if pid == 0: os._exit(libc.syscall(number, -100, b'/usr', 1, 0, 0) < 0)\n"
+        "  return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])\n"
     )
     assert python.run(code + MEETING[name]).error in ("OSError", "PermissionError", "ValueError")
     assert python.run("1").output == "1\n"

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from envgym.errors import InvalidInput, ToolError, ToolInfraFailure
-from envgym.sandbox import MIB, LocalSandbox, RunEnding, Sandbox
+from envgym.sandbox import MIB, Completed, Limits, LocalSandbox, RunEnding, Sandbox
 from envgym.sandbox._shell_tree import (
     EMPTY,
     MAX_ENTRIES,
@@ -23,7 +23,6 @@ from envgym.sandbox._shell_tree import (
     pack_tree,
     read_result,
 )
-from envgym.sandbox.records import Completed, Limits
 from envgym.sandbox.shell import ShellSession
 
 LIMITS = Limits(wall_s=20, cpu_s=10, disk=2 * MIB, output=2000)
@@ -218,10 +217,7 @@ def test_a_packed_tree_holds_all_and_writing_changes_no_other_tree(files: dict[s
 
 
 class Dead:
-    """A back-end that does not work."""
-
     def run(self, *arguments: object) -> Completed:
-        """Fail."""
         raise ToolInfraFailure("the sandbox is dead")
 
     def close(self) -> None:
@@ -265,3 +261,24 @@ def test_a_huge_list_of_entries_is_refused_before_it_is_decoded() -> None:
         tracemalloc.stop()
     entries = [[str(number), "file", 420, 0, 0, -1, ""] for number in range(MAX_ENTRIES)]
     assert len(read_result(forged(entries=entries), EMPTY, 10).tree) == MAX_ENTRIES
+
+
+@pytest.mark.parametrize(
+    "command, output, log",
+    [
+        ("exec > >(tee log); echo one; echo two", "one\ntwo\n", "one\ntwo\n"),
+        ("exec > >(tee -a log) 2>&1; echo one; echo two >&2", "one\ntwo\n", "one\ntwo\n"),
+        ("{ echo b; echo a; } > >(sort > log); exit 3", "", "a\nb\n"),
+        ("echo x | tee log", "x\n", "x\n"),
+        ("exec > >(sed s/^/out:/ | tee log); seq 3; exit 1", "out:1\nout:2\nout:3\n", "out:1\nout:2\nout:3\n"),
+    ],
+)
+def test_programs_read_what_the_shell_writes_and_end(shell: ShellSession, command: str, output: str, log: str) -> None:
+    assert (said(shell, command), shell.read("log").decode()) == (output, log)
+
+
+def test_what_a_command_leaves_running_is_ended_after_a_moment(shell: ShellSession) -> None:
+    turn = shell.run("sleep 15 & (sleep 15; echo late) & echo now")
+    assert (turn.output, turn.ending, turn.exit_code) == (b"now\n", RunEnding.EXITED, 0)
+    assert turn.seconds < 5.0
+    assert shell.run("sleep 15 > /dev/null 2>&1 & echo now").output == b"now\n"

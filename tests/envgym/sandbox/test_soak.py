@@ -74,8 +74,6 @@ KINDS: list[Callable[[Sandbox, random.Random], None]] = [runs, sessions, kills]
 
 
 class State(NamedTuple):
-    """What a leak would change."""
-
     processes: list[str]
     descriptors: list[str]
     mounts: list[str]
@@ -178,7 +176,6 @@ class GoodSession:
 
 
 def hostile(draw: random.Random) -> None:
-    """Run code that breaks a session, or each copy of it, and fork it."""
     with PythonSession(LIMITS) as session:
         in_each_copy = draw.random() < 0.7
         code = draw.choice(list(IN_EACH_CLONE.values()) if in_each_copy else CODES)

@@ -10,6 +10,5 @@ from tests.support.env_server import COUNTER, SLOW_COUNTER, running_server
 
 @pytest.fixture
 def server() -> Iterator[EnvServer]:
-    """Serve two of them until the test ends."""
     with running_server(COUNTER, SLOW_COUNTER) as server:
         yield server

@@ -1,6 +1,5 @@
 """Whatever a client sends, it gets one sentence, and nobody else notices."""
 
-import asyncio
 import json
 import socket
 from contextlib import closing
@@ -9,8 +8,8 @@ from http import HTTPStatus
 import pytest
 
 from envgym.errors import InvalidInput
+from envgym.runtime.http.server import HttpLimits
 from envgym.serving import wire
-from envgym.serving.http import HttpLimits, HttpReply, HttpServer
 from envgym.serving.server import EnvServer
 from tests.support.env_server import (
     COUNTER,
@@ -26,8 +25,6 @@ from tests.support.env_server import (
     running_server,
     wait_until,
 )
-
-# ---- hostile and broken clients --------------------------------------------------------------------------------------
 
 
 def test_a_wrong_token_is_told_so() -> None:
@@ -76,7 +73,7 @@ def test_pages_of_other_sites_are_refused(server: EnvServer) -> None:
         (b"GET /etc/passwd HTTP/1.1\r\nHost: localhost\r\n\r\n", 404, "path must be one of /health, /metrics"),
     ],
 )
-def test_what_is_no_request_is_refused_in_one_sentence(server: EnvServer, sent: bytes, status: int, told: str) -> None:
+def test_what_is_no_request_is_one_sentence(server: EnvServer, sent: bytes, status: int, told: str) -> None:
     port = int(server.http.url.rpartition(":")[2])
     with a_neighbour(server), socket.create_connection(("127.0.0.1", port), timeout=WAIT_S) as client:
         client.sendall(sent)
@@ -127,6 +124,96 @@ def test_nonsense_inside_a_session_leaves_the_session_whole(server: EnvServer) -
     assert ask(server, wire.STEP, {"session": SESSION, "number": 10, "action": "go"})[1]["observation"] == "turn 1"
 
 
+FIELDS: dict[str, tuple[object, ...]] = {
+    "session": (1, 1.0, None, True, [SESSION], {}),
+    "number": ("1", 1.0, None, True, [1], {}),
+    "env": (1, [COUNTER], {}, None),
+    "settings": ("x", 1, [], [["a", 1]]),
+    "digest": (1, [], {}),
+    "to": (1, [], {}),
+    "keep": ("true", 1, []),
+    "sessions": ("x", 1, {}, [1], [[SESSION]]),
+    "split": (1, [], {}, ["train"]),
+    "start": ("0", 0.0, True, [], -1, 10**30),
+    "count": ("1", 1.0, True, [], 0),
+    "seed": ("1", 1.0, True, [], -1, 10**100),
+    "options": ("x", 1, [], {"split": ["train"]}, {"index": "1"}, {"index": 1.0}, {"index": 10**30}, {"task": "x"}),
+    "action": (1, 1.0, None, [], {}, {"text": 1}, ["go"]),
+    "ids": (1, [], {}),
+    "time": ("now", [], {}),
+}
+"""Field -> values that no client of envgym sends."""
+TEXTS: dict[str, object] = dict.fromkeys(("text", "content", "thinking"), "x")
+ACTIONS: tuple[dict[str, object], ...] = (
+    {**TEXTS, "tool_calls": [1], "malformed": []},
+    {**TEXTS, "tool_calls": {}, "malformed": []},
+    {**TEXTS, "tool_calls": [{"name": 1, "arguments": {}, "id": None}], "malformed": []},
+    {**TEXTS, "tool_calls": [{"name": "x", "arguments": [], "id": None}], "malformed": []},
+    {**TEXTS, "tool_calls": [], "malformed": [1]},
+    {**TEXTS, "tool_calls": [], "malformed": [], "content": 1},
+)
+TASKS: tuple[dict[str, object], ...] = (
+    {"id": 1},
+    {"id": [], "prompt": "", "payload": {}, "split": "train", "metadata": {}},
+    {"id": "", "prompt": 1, "payload": {}, "split": "train", "metadata": {}},
+    {"id": "", "prompt": "", "payload": [], "split": "train", "metadata": {}},
+    {"id": "", "prompt": "", "payload": {}, "split": "moon", "metadata": {}},
+    {"id": "", "prompt": "", "payload": {}, "split": "train", "metadata": {}, "hidden": []},
+    {"id": "", "prompt": "", "payload": {}, "split": "train", "metadata": {}, "hidden": {"key": 1, "index": None}},
+    {"id": "", "prompt": "", "payload": {}, "split": "train", "metadata": {}, "hidden": {"key": "", "index": 10**30}},
+    {"id": "", "prompt": "", "payload": {}, "split": "train", "metadata": {}, "other": 1},
+)
+
+
+@pytest.mark.parametrize("env_id", [COUNTER, SLOW_COUNTER])
+def test_a_value_of_another_type_is_refused(server: EnvServer, env_id: str, caplog: pytest.LogCaptureFixture) -> None:
+    base = {**opening(server, env_id), **wire.versions(), "action": "go", "to": SESSION[::-1], "split": "train"}
+    base |= {"start": 0, "count": 1, "options": {}, "keep": False, "sessions": [], "time": 0.0}
+    wrong = [(name, value) for name, values in FIELDS.items() for value in values]
+    wrong += [("action", action) for action in ACTIONS] + [("options", {"task": task}) for task in TASKS]
+    ask(server, wire.OPEN, opening(server, env_id))
+    number = 0
+    with a_neighbour(server):
+        for name, value in wrong:
+            for path in (
+                wire.DESCRIBE,
+                wire.TASKS,
+                wire.OPEN,
+                wire.RESET,
+                wire.STEP,
+                wire.FORK,
+                wire.CLOSE,
+                wire.RENEW,
+            ):
+                read = READ_BY.get(name)
+                if (read is not None and path not in read) or (value in (-1, 0, 10**30) and path != wire.TASKS):
+                    continue
+                status, reply = ask(server, path, {**base, "number": number + 1, name: value})
+                assert status == HTTPStatus.BAD_REQUEST, (path, name, value, reply)
+                number += name in ("action", "seed", "options") and path in (wire.RESET, wire.STEP)
+        step = {"session": SESSION, "number": number + 1, "action": "go"}
+        assert ask(server, wire.STEP, step)[1]["observation"] == "turn 1"
+    assert "Traceback" not in caplog.text
+
+
+READ_BY = {"action": (wire.STEP,), "seed": (wire.RESET,), "options": (wire.RESET,)}
+"""Field -> the routes that read it; of any other field every route checks the type."""
+
+
+def test_a_message_that_is_nested_too_deep_is_refused(server: EnvServer, caplog: pytest.LogCaptureFixture) -> None:
+    with a_neighbour(server), closing(connect(server)) as connection:
+        for depth in (900, 2_000, 40_000):
+            for name in ("settings", "options", "action"):
+                nested = '{"a":' * depth + "1" + "}" * depth
+                body = json.dumps(opening(server))[:-1] + f', "{name}": {nested}}}'
+                for path in (wire.OPEN, wire.DESCRIBE, wire.TASKS):
+                    connection.request("POST", path, body=body.encode())
+                    response = connection.getresponse()
+                    response.read()
+                    assert response.status in (200, 400, 404), (depth, name, path)
+    assert "Traceback" not in caplog.text
+
+
 def test_requests_that_come_at_once_are_answered_in_order(server: EnvServer) -> None:
     ask(server, wire.OPEN, opening(server, SLOW_COUNTER))
     body = [json.dumps({"session": SESSION, "number": n, "action": "go"}).encode() for n in (1, 2, 3)]
@@ -138,32 +225,6 @@ def test_requests_that_come_at_once_are_answered_in_order(server: EnvServer) -> 
         while data.count(b"turn ") < 3:
             data += connection.sock.recv(1 << 16)
     assert [data.find(b"turn %d" % n) for n in (1, 2, 3)] == sorted(data.find(b"turn %d" % n) for n in (1, 2, 3))
-
-
-@pytest.mark.parametrize("failure", [RuntimeError("lost"), None])
-def test_a_reply_that_fails_after_its_request_is_told_so_at_once(failure: Exception | None) -> None:
-    def handler(method: str, path: str, body: bytes) -> "HttpReply | asyncio.Future[HttpReply]":
-        reply: asyncio.Future[HttpReply] = asyncio.get_running_loop().create_future()
-        if failure is None:
-            reply.cancel()
-        else:
-            reply.set_exception(failure)
-        return reply
-
-    async def ask_once() -> bytes:
-        server = HttpServer(handler)
-        port = await server.listen("127.0.0.1", 0, url="http://127.0.0.1:{port}", is_local=True)
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
-        answer = await asyncio.wait_for(reader.read(), WAIT_S)
-        writer.close()
-        await server.close()
-        return answer
-
-    answer = asyncio.run(ask_once())
-    assert answer.startswith(b"HTTP/1.1 500 ")
-    told = "RuntimeError: lost" if failure is not None else "CancelledError"
-    assert f"request must be answered, got {told} (".encode() in answer
 
 
 def test_half_a_request_is_dropped_in_time() -> None:

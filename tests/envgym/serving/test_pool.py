@@ -14,13 +14,12 @@ from typing import Any
 import pytest
 
 import envgym
-from envgym.core.tasks import Split
-from envgym.env import Env
+from envgym import Env, Split
 from envgym.errors import EnvFailure, InvalidInput
-from envgym.files import SERVERS
-from envgym.server_list import ServerKind, WatchedServers, write_servers
+from envgym.runs.files import SERVERS
+from envgym.runtime import membership
+from envgym.runtime.membership import ServerKind, WatchedServers, write_servers
 from envgym.serving import pool as pool_module
-from envgym.serving.client import _Connection
 from envgym.serving.pool import ServerPool, pool_of
 from envgym.serving.remote_env import RemoteEnv, remote_id
 from envgym.serving.server import EnvServer
@@ -31,8 +30,6 @@ NOBODY = "http://127.0.0.1:9"
 
 
 class Followed:
-    """A pool whose servers are those of a list."""
-
     def __init__(self, folder: Path, *urls: str) -> None:
         self.file, self.urls = folder / SERVERS, urls
         self.set(*urls)
@@ -58,8 +55,8 @@ def following(folder: Path, *servers: EnvServer, wait_s: float = WAIT_S) -> Iter
 
 @pytest.fixture(autouse=True)
 def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool_module, "_FOLLOW_S", 0.02)
-    monkeypatch.setattr(pool_module, "_AGAIN_S", 0.02)
+    monkeypatch.setattr(pool_module, "FOLLOW_S", 0.02)
+    monkeypatch.setattr(membership, "AGAIN_S", 0.02)
 
 
 def test_new_episodes_use_a_newcomer_and_those_of_a_leaving_server_go_on(tmp_path: Path) -> None:
@@ -111,7 +108,7 @@ def test_connections_that_nobody_has_used_for_a_while_are_closed() -> None:
         env.reset(seed=0)
         client = pool_of((server.http.url,)).clients[0]
         (newest,) = client._idle
-        burst = [_Connection(*client._place) for _ in range(3)]
+        burst = [client._connect() for _ in range(3)]
         burst[-1].last_used = newest.last_used
         client._idle.extendleft(reversed(burst))
         wait_until(lambda: len(server.http.connections) == 4)
@@ -131,7 +128,9 @@ def test_connections_are_closed_at_the_end_of_the_process() -> None:
         assert (done.stdout, done.stderr) == ("", "")
 
 
-def test_an_episode_waits_for_a_server_to_join_and_no_longer_than_it_may(tmp_path: Path) -> None:
+@contextmanager
+def joined_late(tmp_path: Path) -> Iterator[tuple[Followed, EnvServer, Env[Any]]]:
+    """Yield an env whose reset has waited until a server joined, with that server and the list."""
     with (
         running_server(COUNTER) as first,
         running_server(COUNTER) as second,
@@ -145,6 +144,11 @@ def test_an_episode_waits_for_a_server_to_join_and_no_longer_than_it_may(tmp_pat
         wait_until(lambda: bool(followed.pool._changed._waiters))  # type: ignore[attr-defined]  # of a Condition
         followed.set(second.http.url)
         assert waiting.result(WAIT_S).observation
+        yield followed, second, env
+
+
+def test_an_episode_waits_for_a_server_to_join_and_no_longer_than_it_may(tmp_path: Path) -> None:
+    with joined_late(tmp_path) as (followed, second, env):
         assert len(second.sessions) == 1
         assert not lost(env)
         followed.set()
@@ -182,24 +186,11 @@ def test_an_environment_is_described_by_the_servers_that_answer_and_is_waited_fo
 
 def test_a_server_is_waited_for_longer_than_a_busy_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("envgym.serving.client.BUSY_S", 0.0)
-    with (
-        running_server(COUNTER) as first,
-        running_server(COUNTER) as second,
-        following(tmp_path, first) as followed,
-        closing(envgym.make(remote_id(followed.urls, COUNTER))) as env,
-        ThreadPoolExecutor(1) as thread,
-    ):
-        followed.set()
-        wait_until(followed.is_used)
-        waiting = thread.submit(env.reset, seed=0)
-        wait_until(lambda: bool(followed.pool._changed._waiters))  # type: ignore[attr-defined]  # of a Condition
-        followed.set(second.http.url)
-        assert waiting.result(WAIT_S).observation
+    with joined_late(tmp_path):
+        pass  # it did
 
 
-def test_a_server_that_serves_something_else_does_not_join_and_one_sentence_says_so(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_server_of_something_else_does_not_join_and_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with (
         running_server("math/arithmetic-v0", settings={"max_turns": 1}) as first,
         running_server("math/arithmetic-v0", settings={"max_turns": 2}) as other,
@@ -210,7 +201,7 @@ def test_a_server_that_serves_something_else_does_not_join_and_one_sentence_says
         followed.set(first.http.url, other.http.url, stranger.http.url, NOBODY)
         wait_until(lambda: min(server.metrics.requests.total() for server in (other, stranger)) > 3)  # again and again
         assert followed.is_used(first.http.url)
-        told = [record.getMessage() for record in caplog.records if record.name == "envgym.server_list"]
+        told = [record.getMessage() for record in caplog.records if record.name == "envgym.runtime.membership"]
         assert len(told) == 3
         for url, sentence in (
             (other.http.url, "math/arithmetic-v0 of the servers must be the same, got two"),

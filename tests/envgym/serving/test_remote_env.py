@@ -18,6 +18,7 @@ from envgym.errors import EnvFailure, ForkUnsupported, InvalidInput, ResetNeeded
 from envgym.records import StepRecord
 from envgym.serving.remote_env import RemoteId, remote_id
 from envgym.serving.server import EnvServer
+from envgym.serving.templates import ClientRights
 from envgym.serving.wire import without_payload
 from tests.support.env_server import COUNTER, SLOW_COUNTER, running_server
 
@@ -26,7 +27,7 @@ IDS = ("math/arithmetic-v0", "puzzles/guess_number-v0", COUNTER, SLOW_COUNTER)
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[EnvServer]:
-    with running_server(*IDS) as server:
+    with running_server(*IDS, rights=ClientRights(own_tasks=True)) as server:
         yield server
 
 
@@ -172,8 +173,8 @@ def test_errors_have_the_types_of_the_local_env(server: EnvServer) -> None:
         make(server, "math/arithmetic-v0", levle=2)
     with pytest.raises(UnknownName, match=r"environment of this server .* did you mean math/arithmetic-v0\?"):
         make(server, "math/arithmetics-v0")
-    with pytest.raises(InvalidInput, match=r"settings of math/arithmetic-v0 must be a mapping that names no code"):
-        make(server, "math/arithmetic-v0", verifier="os:system")
+    with pytest.raises(InvalidInput, match=r"setting kinds of math/arithmetic-v0 must be left to the server"):
+        make(server, "math/arithmetic-v0", kinds="os:system")
     with pytest.raises(InvalidInput, match=r"parties must be none for an env on a server"):
         make(server, COUNTER, parties={"user": object()})
 
@@ -188,8 +189,9 @@ def test_the_type_of_an_error_travels() -> None:
     assert type(error_of(error_to_json(ValueError("x")))) is EnvFailure
 
 
-def test_settings_are_those_of_the_env(server: EnvServer) -> None:
-    with closing(make(server, COUNTER, max_turns=1)) as env:
+def test_settings_are_those_of_the_env() -> None:
+    rights = ClientRights(["max_turns"])
+    with running_server(COUNTER, rights=rights) as server, closing(make(server, COUNTER, max_turns=1)) as env:
         assert env.max_turns == 1
         env.reset(seed=0)
         assert env.step("go").info["envgym"].ending is Ending.TRUNCATED_TURNS

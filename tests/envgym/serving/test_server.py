@@ -20,6 +20,7 @@ from envgym.serving.pool import pool_of
 from envgym.serving.remote_env import remote_id
 from envgym.serving.server import EnvServer
 from envgym.serving.sessions import SessionLimits
+from envgym.serving.templates import ClientRights
 from envgym.serving.wire import SessionLost
 from tests.support.env_server import (
     BREAKABLE,
@@ -63,7 +64,7 @@ def test_a_server_without_oracles_tells_nobody() -> None:
 
 
 def test_a_constructor_that_raises_anything_is_answered() -> None:
-    with running_server(BREAKABLE) as server:
+    with running_server(BREAKABLE, rights=ClientRights(["is_broken"])) as server:
         data = {**opening(server, BREAKABLE), "settings": {"is_broken": True}}
         status, reply = ask(server, wire.OPEN, data)
     assert (status, reply["error"]["type"]) == (HTTPStatus.INTERNAL_SERVER_ERROR, "EnvFailure")
@@ -219,7 +220,7 @@ def test_an_env_that_turns_out_slow_gets_threads(server: EnvServer) -> None:
 @pytest.mark.parametrize(
     "changed, told",
     [
-        ({"protocol": 0}, r"protocol of envgym must be 1 as on the server, got 0 of the client"),
+        ({"protocol": 0}, r"protocol of envgym must be 2 as on the server, got 0 of the client"),
         ({"version": "0.0.1"}, r"version of envgym must be .* as on the server, got 0.0.1 of the client"),
         ({"time": 0.0}, r"clock of the server must agree with the client's within 300 s"),
         ({"time": float("nan")}, r"clock of the server must agree"),

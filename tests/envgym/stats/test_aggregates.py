@@ -29,9 +29,6 @@ def by_task(scores: np.ndarray) -> dict[str, list[float]]:
     return {f"t{number}": [float(value) for value in column] for number, column in enumerate(scores.T)}
 
 
-# ---- inter-quartile mean -----------------------------------------------------------------------------------------
-
-
 def test_interquartile_mean_and_its_stratified_interval_are_those_of_rliable() -> None:
     estimate = estimate_interquartile_mean(by_task(RUNS_TASKS), rng=rng(), fixed_tasks=True)
     assert estimate.value == pytest.approx(RLIABLE_IQM, abs=1e-12)
@@ -64,9 +61,6 @@ def test_one_task_has_no_spread_and_one_sample_no_strata() -> None:
         estimate_interquartile_mean({"a": [1.0, 2.0], "b": [1.0]}, rng=rng(), fixed_tasks=True)
 
 
-# ---- best of n ---------------------------------------------------------------------------------------------------
-
-
 @given(st.lists(st.floats(-5, 5), min_size=1, max_size=7), st.data())
 def test_best_of_n_is_the_mean_of_the_largest_over_all_subsets(values: list[float], data: st.DataObject) -> None:
     n = data.draw(st.integers(1, len(values)))
@@ -79,9 +73,6 @@ def test_best_of_n_successes_is_pass_at_n(num_samples: int, data: st.DataObject)
     solved, n = data.draw(st.integers(0, num_samples)), data.draw(st.integers(1, num_samples))
     values = [1.0] * solved + [0.0] * (num_samples - solved)
     assert best_of_n(values, n) == pytest.approx(pass_at_k(num_samples, solved, n), abs=1e-12)
-
-
-# ---- majority of k -----------------------------------------------------------------------------------------------
 
 
 def test_worked_example_of_the_majority() -> None:

@@ -34,8 +34,6 @@ Rates = np.ndarray
 
 
 class Case(NamedTuple):
-    """How tasks differ, how many there are, and how often each is sampled."""
-
     tasks: int
     samples: int
     a: float

@@ -31,7 +31,6 @@ def rng(seed: int = 0) -> np.random.Generator:
 
 
 def shares(num_successes: int, num_tasks: int) -> list[float]:
-    """Return one task each, so many of them solved."""
     return [1.0] * num_successes + [0.0] * (num_tasks - num_successes)
 
 
@@ -124,9 +123,7 @@ def test_further_samples_that_repeat_the_first_do_not_narrow_the_interval() -> N
 
 @settings(max_examples=50)
 @given(SAMPLES, st.integers(0, 99))
-def test_bootstrap_holds_the_estimate_and_stays_between_the_extremes(
-    samples: dict[str, list[float]], seed: int
-) -> None:
+def test_bootstrap_holds_the_estimate_and_stays_between_extremes(samples: dict[str, list[float]], seed: int) -> None:
     estimate = estimate_mean(samples, rng=rng(seed))
     means = [float(np.mean(values)) for values in samples.values()]
     assert estimate.interval.low <= estimate.value <= estimate.interval.high

@@ -16,7 +16,6 @@ def rng(seed: int = 0) -> np.random.Generator:
 
 
 def sign_test(wins: int, losses: int) -> float:
-    """Return the exact two-sided sign test."""
     total = wins + losses
     tail = sum(comb(total, i) for i in range(min(wins, losses) + 1))
     return min(1.0, tail / 2.0 ** (total - 1))

@@ -26,9 +26,7 @@ def test_hand_cases() -> None:
 
 
 @given(st.integers(1, 10_000), st.floats(1e-4, 4.0), st.floats(0.001, 0.2), st.floats(0.5, 0.99))
-def test_required_tasks_inverts_the_minimum_detectable_effect(
-    n: int, variance: float, alpha: float, power: float
-) -> None:
+def test_required_tasks_inverts_minimum_detectable_effect(n: int, variance: float, alpha: float, power: float) -> None:
     effect = minimum_detectable_effect(n, variance, alpha=alpha, power=power)
     assert required_tasks(effect, variance, alpha=alpha, power=power) == n
 

@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 
 from envgym.core.json_types import JsonValue
 from envgym.core.tasks import Split, Task
-from envgym.verifiers import F1
+from envgym.verifiers import F1, Take
+from envgym.verifiers.extract import final
 from envgym.verifiers.f1 import token_f1, words
 
 
@@ -22,6 +23,13 @@ def score(answer: str, key: JsonValue) -> float:
         ("red red", "red dog", 0.5),  # one word shared of two and two
         ("cat", ["dog", "a cat"], 1.0),
         ("", "dog", 0.0),
+        ("the", "A", 0.0),  # what would leave nothing stays
+        ("...", "+", 0.0),
+        ("a.", "A", 1.0),
+        ("the the", "The The!", 1.0),
+        ("the", "The The", 2 / 3),  # 2 * 1 / (1 + 2)
+        ("C#", "C", 0.0),
+        ("35", "3.5", 0.0),
         ("paris rome oslo bern", "oslo", 0.4),  # all candidates at once: 2 * 1 / (4 + 1)
     ],
 )
@@ -40,6 +48,16 @@ def test_f1_is_symmetric_bounded_and_one_only_for_equal_bags(left: list[str], ri
 
 
 @given(st.text())
-def test_normal_words_are_their_own_normal_words(text: str) -> None:
+def test_normal_words_are_their_own_normal_words_and_no_text_is_nothing(text: str) -> None:
     once = words(text)
-    assert words(" ".join(once)) == [word for word in once if word not in ("a", "an", "the")]
+    assert bool(once) == bool(text.split())
+    assert words(" ".join(once)) == once
+
+
+def test_candidates_of_the_same_words_are_one_and_others_are_none() -> None:
+    marked = F1(extract=final)
+    task = Task(id="t", prompt="", payload={"answer": "Eiffel tower in Paris"}, split=Split.TRAIN)
+    one, two = r"\boxed{Eiffel tower} <answer>the Eiffel Tower</answer>", r"\boxed{Eiffel tower} \boxed{the tower}"
+    assert marked(one, task).score == pytest.approx(2 / 3)  # 2 * 2 / (2 + 4)
+    assert marked(two, task).score == 0.0
+    assert F1(extract=final, take=Take.LAST)(two, task).score == pytest.approx(0.4)  # 2 * 1 / (1 + 4)

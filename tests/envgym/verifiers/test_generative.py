@@ -7,15 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from envgym import Ending, Invalid, Message, Role, Split, Task
 from envgym.authoring.rubric_env import RubricEnv
-from envgym.catalog import VERIFIER
-from envgym.core.messages import Message, Role
-from envgym.core.tasks import Split, Task
-from envgym.core.turns import Ending, Invalid
+from envgym.config.plugins import Choice
 from envgym.errors import InvalidInput, PartyFailure, UnknownName
 from envgym.party import LanguageModel, ScriptedParty
-from envgym.plugins import Choice
 from envgym.verifiers import GenerativeVerifier, Verdict, red_team_judge
+from envgym.verifiers.base import VERIFIER
 from envgym.verifiers.generative import QUESTION, REASONING
 from envgym.verifiers.llm_judge import PROBES, fenced
 

@@ -20,6 +20,12 @@ def judge(answer: str, verifier: JsonSchema, payload: JsonObject) -> tuple[float
     [
         ('{"n": 3}', 1.0, "the schema accepts it"),
         ('```json\n{"n": 3}\n```', 1.0, "the schema accepts it"),
+        ('```JSON title="a.json"\r\n{"n": 3}\r\n```', 1.0, "the schema accepts it"),
+        ('~~~json\n{"n": 3}\n~~~', 1.0, "the schema accepts it"),
+        ('````json\n{"n": 3}\n````', 1.0, "the schema accepts it"),
+        ('```json\n{"n": 3}```', 1.0, "the schema accepts it"),
+        ('```json\n{"n": 3}\n```\n```json\n{"n": 4}\n```', 0.0, "the answer is not JSON: "),
+        ('```json\n{"n": 3}\n```\nand ```', 0.0, "the answer is not JSON: "),
         ('{"n": -1}', 0.0, "$.n: -1 is less than the minimum of 0"),
         ("{}", 0.0, "$: 'n' is a required property"),
         ('{"n": 3} {"n": 4}', 0.0, "the answer is not JSON: there is text after the JSON value: '{\"n\": 4}'"),

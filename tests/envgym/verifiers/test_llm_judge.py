@@ -1,21 +1,25 @@
 """A model as a verifier: its prompt, the one form of its reply, what is never asked, and the probes."""
 
+import json
 import re
+import time
 from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from envgym import Ending, Invalid, Message, Role, Split, Task
 from envgym.authoring.rubric_env import RubricEnv
-from envgym.core.messages import Message, Role
-from envgym.core.tasks import Split, Task
-from envgym.core.turns import Ending, Invalid
 from envgym.errors import InvalidInput, PartyFailure, UnknownName
 from envgym.party import ScriptedParty
 from envgym.verifiers import Exact, LlmJudge, Verdict, red_team_judge
-from envgym.verifiers.llm_judge import PROBES, fenced, read_score
+from envgym.verifiers.judge_reply import read_score
+from envgym.verifiers.llm_judge import PROBES, fenced
 from tests.agents.policies.fake_server import Server, running
 
 TASK = Task(id="train/0", prompt="Capital of {Peru}?", payload={"answer": ["Lima", "Lima, Peru"]}, split=Split.TRAIN)
@@ -26,8 +30,6 @@ def judge(*replies: str) -> LlmJudge:
 
 
 class HttpModel:
-    """A party behind a chat-completions address."""
-
     def __init__(self, url: str) -> None:
         self.url = url
 
@@ -40,28 +42,36 @@ class HttpModel:
         return Message(role=Role.ASSISTANT, content=got["choices"][0]["message"]["content"])
 
 
+REPLIES = [json.loads(line) for line in Path(__file__).with_name("judge_replies.jsonl").read_text("utf-8").splitlines()]
+"""Ends of judges' replies with the score that each states; null: it has no reading, or several."""
+
+
+@pytest.mark.parametrize("row", REPLIES, ids=[row["reply"][-40:] for row in REPLIES])
+def test_reply_is_read_where_it_has_one_reading_and_is_never_a_zero_otherwise(row: dict[str, Any]) -> None:
+    scored = LlmJudge(judge=ScriptedParty(lambda messages, draws: row["reply"]), scale=tuple(row.get("scale", (0, 1))))
+    if row["score"] is not None:
+        assert scored("Lima", TASK).score == pytest.approx(row["score"], abs=1e-12)
+        return
+    with pytest.raises(PartyFailure, match=r'reply of the judge must end with its only line "Score: X", X from'):
+        scored("Lima", TASK)
+
+
+@pytest.mark.parametrize("scale", [(1.0, 1.0), (-1.0, 1.0), (0.0, float("inf")), (5, 1)])
+def test_scale_without_room_is_refused(scale: tuple[float, float]) -> None:
+    with pytest.raises(InvalidInput, match="scale must hold 0 <= lowest < highest"):
+        LlmJudge(judge=ScriptedParty([]), scale=scale)
+
+
 @pytest.mark.parametrize(
-    "reply, score",
-    [
-        ("Score: 1", 1.0),
-        ("It is right.\n\nScore: 0.75\n", 0.75),
-        ("score:0", 0.0),
-        ("Score: .5", 0.5),
-        ("Score: 1.00", 1.0),
-    ],
+    "part",
+    ["Score: ", "score ", "the ", "{", "\n{", "[", "*", "<score>", "Score: 1\n", "so the " * 8 + "x\n", "\\boxed{"],
 )
-def test_score_is_the_last_line(reply: str, score: float) -> None:
-    assert judge(reply)("Lima", TASK).score == score
-
-
-@pytest.mark.parametrize(
-    "reply",
-    ["", "1", "Score: 2", "Score: -1", "Score: 1.5", "Score: nan", "Score: 1/1", "Score: 1 of 1", "Score: 1\nDone.",
-     "Score: 1\nScore: 0", "Score: \uff11", "**Score: 1**", "My Score: 1", "Score: high", "Score: 1e0"],
-)  # fmt: skip
-def test_any_other_reply_is_a_failure_and_never_a_zero(reply: str) -> None:
-    with pytest.raises(PartyFailure, match=r'reply of the judge must end with its only line "Score: X"'):
-        judge(reply)("Lima", TASK)
+def test_hostile_reply_is_read_in_linear_time(part: str) -> None:
+    start = time.process_time()
+    for reply in (part * (200_000 // len(part)), part * (200_000 // len(part)) + "}\nscore: 2"):
+        with suppress(PartyFailure):
+            read_score(reply)
+    assert time.process_time() - start < 5.0
 
 
 @given(st.text(max_size=40))
@@ -69,7 +79,7 @@ def test_reply_has_a_score_in_the_unit_interval_or_none(reply: str) -> None:
     try:
         assert 0.0 <= read_score(f"Score: {reply}") <= 1.0
     except PartyFailure:
-        assert reply not in ("0", "1", "0.5")
+        assert reply not in ("0", "1", "0.5", "1/1", "0.8 out of 1")
 
 
 def test_prompt_holds_task_rubric_reference_and_fenced_answer() -> None:

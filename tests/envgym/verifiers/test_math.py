@@ -106,7 +106,7 @@ def test_a_process_that_cannot_start_is_a_failure_of_the_env(monkeypatch: pytest
     )
 
 
-def test_a_process_that_does_not_get_ready_is_killed_and_is_a_failure_of_the_env(
+def test_process_that_does_not_get_ready_is_killed_and_is_a_failure_of_the_env(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(processes, "START_S", 0.0)

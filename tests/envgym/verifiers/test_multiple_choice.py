@@ -32,6 +32,7 @@ def test_the_right_option_scores_one(answer: str) -> None:
     [
         "C", "A or B", "A B C D", "A) Paris B) Rome C) Oslo D) Bern", "", "Rome or Oslo", "E", "none", "Bernard", "aB",
         "<answer>B</answer><answer>C</answer>", "BB", "\uff22", "A maybe, else B", "Which is B? Not A.", "B/C",
+        "All but B", "Everything but (B)", "All of them except for B", "Anything but option B.",
     ],
 )  # fmt: skip
 def test_a_wrong_option_or_several_score_zero(answer: str) -> None:

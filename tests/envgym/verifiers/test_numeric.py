@@ -26,7 +26,7 @@ def score(answer: str, key: JsonValue, verifier: Numeric | None = None) -> float
         (r"x = -2\frac{1}{2}", -2.5), ("1.5e-3", 0.0015), ("1.5 x 10^3", 1500),
         (r"1.5 \times 10^{3}", 1500), ("50%", 50), ("50 \\%", 50), ("5 km/h", 5), (r"5\text{ km}", 5),
         (r"1{,}234", 1234), (r"30^\circ", 30), ("**42**", 42), ("42 (42)", 42), ("42! I am sure: 42", 42),
-        ("0.3", 0.1 + 0.2), ("1/3", 1 / 3), ("\u7b54\u6848\u662f42", 42), ("- 5", 5),
+        ("0.3", 0.1 + 0.2), ("1/3", 1 / 3), ("\u7b54\u6848\u662f42", 42), ("- 5", -5),
     ],
 )  # fmt: skip
 def test_a_number_is_read_however_it_is_written(answer: str, key: JsonValue) -> None:

@@ -4,8 +4,7 @@ import pytest
 
 from envgym.core.tasks import Split, Task
 from envgym.errors import InvalidInput
-from envgym.verifiers import Pattern
-from envgym.verifiers.base import wrong
+from envgym.verifiers import Pattern, wrong
 
 TASK = Task(id="t", prompt="", payload={}, split=Split.TRAIN)
 

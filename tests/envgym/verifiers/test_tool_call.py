@@ -7,12 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from envgym import Scored, Split, Task, ToolCall
 from envgym.authoring import ListTasks, RubricEnv, TaskDraft
 from envgym.conformance.env_under_test import play
 from envgym.core.json_types import JsonObject, JsonValue
-from envgym.core.messages import ToolCall
-from envgym.core.tasks import Split, Task
-from envgym.core.turns import Scored
 from envgym.errors import InvalidInput
 from envgym.parsing import tool_call_action
 from envgym.verifiers import ToolCallMatch
@@ -126,8 +124,6 @@ def test_in_a_rubric_all_calls_of_the_episode_count() -> None:
     episode = play(env, lambda turn, _: script[turn], seed=0, task=tasks.task(split, 0))
     assert episode.turns[-1].reward == Scored(value=1.0, components={"answer": 1.0})
 
-
-# ---- laws ---------------------------------------------------------------------------------------------------------
 
 calls = st.lists(
     st.builds(

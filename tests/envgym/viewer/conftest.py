@@ -7,8 +7,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from envgym.episodes import episode_rows
-from envgym.runs import RunDirectory
+from envgym.runs.directory import RunDirectory
+from envgym.runs.episodes import episode_rows
 from envgym.viewer.server import ViewerServer, running
 from envgym.viewer.viewed_run import ViewedRun
 from tests.envgym.report.search_tree import HOSTILE, outcome_advantages, search_tree, spoken
@@ -35,20 +35,25 @@ def run(tmp_path: Path) -> RunDirectory:
     return write_run(tmp_path / "run")
 
 
+def open_read(path: Path) -> ViewedRun:
+    """Open a run, and read all details."""
+    viewed_run = ViewedRun(path)
+    viewed_run.refresh()
+    while viewed_run.index.read_details():
+        pass
+    return viewed_run
+
+
 @pytest.fixture
 def viewed(run: RunDirectory) -> ViewedRun:
     """Return the run with all details read."""
-    found = ViewedRun(run.path)
-    found.refresh()
-    while found.index.read_details():
-        pass
-    return found
+    return open_read(run.path)
 
 
 @pytest.fixture
 def server(viewed: ViewedRun) -> Iterator[ViewerServer]:
     """Serve the run on a free port."""
-    made = ViewerServer([viewed], host="127.0.0.1", port=0, token=None, problems=[])
+    made = ViewerServer([viewed])
     with running(made):
         yield made
 
@@ -57,4 +62,5 @@ def server(viewed: ViewedRun) -> Iterator[ViewerServer]:
 def client(server: ViewerServer) -> Iterator[httpx.Client]:
     """Return a client of the server."""
     with httpx.Client(base_url=server.url, timeout=30.0) as made:
+        made.headers["X-Envgym-Page"] = made.get("/api/page").json()["page_token"]
         yield made

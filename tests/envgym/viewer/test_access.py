@@ -11,8 +11,8 @@ import pytest
 
 from envgym.errors import InvalidInput
 from envgym.viewer import server as server_module
-from envgym.viewer.access import COOKIE, MAX_BODY_BYTES
-from envgym.viewer.server import MAX_CONNECTIONS, ViewerServer, running
+from envgym.viewer.access import COOKIE, PAGE_HEADER
+from envgym.viewer.server import LIMITS, ViewerServer, running
 from envgym.viewer.viewed_run import ViewedRun
 
 TOKEN = "the-token-of-the-viewer"
@@ -21,7 +21,7 @@ TOKEN = "the-token-of-the-viewer"
 @pytest.fixture
 def guarded(viewed: ViewedRun) -> Iterator[httpx.Client]:
     """Return a client of a viewer with a token."""
-    made = ViewerServer([viewed], host="127.0.0.1", port=0, token=TOKEN, problems=[])
+    made = ViewerServer([viewed], token=TOKEN)
     with running(made), httpx.Client(base_url=made.url) as client:
         yield client
 
@@ -74,26 +74,32 @@ def test_token_in_the_address_becomes_a_cookie(guarded: httpx.Client) -> None:
 
 
 def test_address_that_others_reach_needs_a_token(viewed: ViewedRun) -> None:
-    with pytest.raises(InvalidInput, match=r"viewer must have a token where others reach it, got none \(0\.0\.0\.0\)"):
-        ViewerServer([viewed], host="0.0.0.0", port=0, token=None, problems=[])
+    with (
+        pytest.raises(InvalidInput, match=r"server must have a token where others reach it, got none \(0\.0\.0\.0\)"),
+        running(ViewerServer([viewed]), host="0.0.0.0"),
+    ):
+        pass
 
 
 def test_address_that_is_taken_is_one_sentence(server: ViewerServer, viewed: ViewedRun) -> None:
     port = int(server.url.rpartition(":")[2])
-    with pytest.raises(InvalidInput, match=r"address must be free and of this machine, got 127\.0\.0\.1"):
-        ViewerServer([viewed], host="127.0.0.1", port=port, token=None, problems=[])
+    with (
+        pytest.raises(InvalidInput, match=rf"address must be free to listen on, got 127\.0\.0\.1 port {port}"),
+        running(ViewerServer([viewed]), port=port),
+    ):
+        pass
 
 
 def test_long_body_is_refused(client: httpx.Client) -> None:
-    reply = client.post("/api/play", content=b"x" * (MAX_BODY_BYTES + 1))
+    reply = client.post("/api/play", content=b"x" * (LIMITS.body_bytes + 1))
     assert reply.status_code == 413
-    assert reply.json()["detail"].startswith(f"body must have 0 to {MAX_BODY_BYTES} bytes")
+    assert reply.json()["detail"].startswith(f"body must have at most {LIMITS.body_bytes} bytes")
 
 
 def test_half_open_connections_keep_nobody_out(server: ViewerServer, client: httpx.Client) -> None:
     address = ("127.0.0.1", int(server.url.rpartition(":")[2]))
     with ExitStack() as stack:
-        for number in range(2 * MAX_CONNECTIONS):
+        for number in range(2 * LIMITS.connections):
             made = stack.enter_context(closing(socket.create_connection(address)))
             if number % 2:
                 made.sendall(b"GET /api/runs HTTP/1.1\r\nHost: 127.0.0.1\r\nX-")
@@ -101,18 +107,50 @@ def test_half_open_connections_keep_nobody_out(server: ViewerServer, client: htt
             with httpx.Client(base_url=server.url) as fresh:
                 assert fresh.get("/api/runs").json()["runs"][0]["problems"] == []
         assert client.get("/api/runs").status_code == 200
-        assert len(server.server.server_state.connections) <= MAX_CONNECTIONS + 1
+        assert len(server.connections) <= LIMITS.connections + 1
 
 
-def test_request_that_does_not_come_to_its_end_is_given_up(
-    viewed: ViewedRun, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(server_module, "REQUEST_S", 0.3)
-    made = ViewerServer([viewed], host="127.0.0.1", port=0, token=None, problems=[])
+def test_unfinished_request_is_given_up(viewed: ViewedRun, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(server_module, "LIMITS", LIMITS._replace(request_s=0.3))
+    made = ViewerServer([viewed])
     with running(made), socket.create_connection(("127.0.0.1", int(made.url.rpartition(":")[2]))) as slow:
+        token = httpx.get(f"{made.url}/api/page").json()["page_token"]
         started = time.monotonic()
-        slow.sendall(b"POST /api/play HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 100\r\n\r\n{")
+        head = f"POST /api/play HTTP/1.1\r\nHost: 127.0.0.1\r\n{PAGE_HEADER}: {token}\r\nContent-Length: 100\r\n\r\n"
+        slow.sendall(head.encode() + b"{")
         slow.settimeout(30)
         with suppress(ConnectionResetError):
             assert slow.recv(100) == b""
         assert time.monotonic() - started < 20
+
+
+@pytest.mark.parametrize(
+    "path,body", [("/api/env", {"env_id": "math/arithmetic-v0"}), ("/api/play", {"env_id": "math/arithmetic-v0"})]
+)
+def test_no_address_alone_makes_an_environment(server: ViewerServer, path: str, body: dict[str, str]) -> None:
+    with httpx.Client(base_url=server.url, timeout=30.0) as stranger:
+        assert stranger.get(path, params={**body, "id": body["env_id"]}).status_code == 405
+        for headers, got in (({}, "no token"), ({PAGE_HEADER: "wrong"}, "another token")):
+            reply = stranger.post(path, json=body, headers=headers)
+            assert reply.status_code == 403
+            assert reply.json()["detail"].startswith(f"{PAGE_HEADER} must be the page's token, got {got}")
+        form = {"Content-Type": "application/x-www-form-urlencoded"}
+        assert stranger.post(path, content=b"env_id=math/arithmetic-v0", headers=form).status_code == 403
+        token = {PAGE_HEADER: stranger.get("/api/page").json()["page_token"]}
+        assert stranger.post(path, json=body, headers={**token, "Origin": "http://evil.example"}).status_code == 403
+        assert stranger.post(path, json=body, headers=token).status_code == 200
+
+
+@pytest.mark.parametrize("site", ["cross-site", "same-site"])
+def test_a_browser_that_asks_for_another_site_is_refused(client: httpx.Client, site: str) -> None:
+    for path in ("/api/runs", "/api/page", "/assets/main.js"):
+        assert client.get(path, headers={"Sec-Fetch-Site": site}).status_code == 403
+    assert client.get("/", headers={"Sec-Fetch-Site": site}).status_code == 200
+    assert client.get("/api/runs", headers={"Sec-Fetch-Site": "same-origin"}).status_code == 200
+
+
+def test_a_redirect_from_a_file_gives_the_cookie_without_a_further_redirect(guarded: httpx.Client) -> None:
+    reply = guarded.get("/", params={"token": TOKEN}, headers={"Sec-Fetch-Site": "cross-site"})
+    assert (reply.status_code, 'content="0; url=/"' in reply.text) == (200, True)
+    assert "SameSite=Strict" in reply.headers["set-cookie"]
+    assert TOKEN not in reply.text

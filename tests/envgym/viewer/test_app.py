@@ -7,9 +7,9 @@ import httpx
 import numpy as np
 import pytest
 
-from envgym.episodes import episode_rows
 from envgym.errors import RunError
-from envgym.runs import RunDirectory
+from envgym.runs.directory import RunDirectory
+from envgym.runs.episodes import episode_rows
 from envgym.viewer.clip import MAX_SEGMENT_TOKENS, MAX_TOKENS
 from envgym.viewer.server import ViewerServer, running
 from envgym.viewer.viewed_run import ViewedRun
@@ -83,7 +83,7 @@ def test_settings_and_metrics_of_two_runs_are_compared(run: RunDirectory, tmp_pa
     other = large_run(tmp_path / "other", num_steps=2, episodes_per_step=8)
     other.change_config({**other.config, "optim": {"learning_rate": 0.01, "max_grad_norm": 1.0}}, step=0)
     runs = [ViewedRun(run.path), ViewedRun(other.path)]
-    server = ViewerServer(runs, host="127.0.0.1", port=0, token=None, problems=[])
+    server = ViewerServer(runs)
     with running(server), httpx.Client(base_url=server.url) as client:
         told = client.get("/api/compare", params={"runs": "0,1"}).json()
     assert told["settings"] == [
@@ -104,15 +104,14 @@ def test_settings_and_metrics_of_two_runs_are_compared(run: RunDirectory, tmp_pa
         ("/api/runs/0/episode?source=train&step=1&tree=stp-000001/000/00&leaf=2", 404, "episode must be one of the"),
         ("/api/runs/0/tree?source=train&step=1&tree=x", 404, "episode must be one of the run, got train/1/x ("),
         (f"/api/runs/0/node?source=train&step={TREE_STEP}&tree={TREE_ID}&node=99", 404, "node must be one of 0..59"),
+        (f"/api/runs/0/tree?source=train&tree=a&step={10**30}", 422, "step must be valid: Input should be less than"),
         ("/api/compare?runs=a", 422, "runs must be valid: String should match pattern"),
         ("/api/nothing", 404, "address must be one of the viewer, got /api/nothing (HTTP 404); begin at the first"),
         ("/assets/..%2findex.html", 404, "address must be one of the viewer"),
         ("/assets/../../app.py", 404, "address must be one of the viewer"),
     ],
 )
-def test_wrong_questions_are_answered_with_one_sentence(
-    client: httpx.Client, path: str, status: int, sentence: str
-) -> None:
+def test_wrong_questions_are_one_sentence(client: httpx.Client, path: str, status: int, sentence: str) -> None:
     reply = client.get(path)
     assert reply.status_code == status
     assert reply.json()["detail"].startswith(sentence)

@@ -10,18 +10,19 @@ import pyarrow.parquet as pq
 import pytest
 
 from envgym.core.trajectory import trajectories
-from envgym.episodes import trees_of
 from envgym.report.build import build_episode
-from envgym.runs import RunDirectory
+from envgym.runs.directory import RunDirectory
+from envgym.runs.episodes import trees_of
 from envgym.viewer.episode_files import mean_advantage, read_tree_rows
 from envgym.viewer.index import EpisodeIndex
-from envgym.viewer.query import EpisodeQuery, GroupQuery, episode_row, find_episodes, find_groups
+from envgym.viewer.query import EpisodeQuery, GroupQuery, episode_rows, find_episodes, find_groups
 from envgym.viewer.viewed_run import ViewedRun
+from tests.envgym.viewer.conftest import open_read
 
 
 def rows_of(index: EpisodeIndex, **query: Any) -> list[dict[str, Any]]:
     columns = index.columns
-    return [episode_row(columns, at) for at in find_episodes(columns, EpisodeQuery(**query)).tolist()]
+    return episode_rows(columns, find_episodes(columns, EpisodeQuery(**query)).tolist())
 
 
 def test_every_row_says_what_the_tree_says(run: RunDirectory, viewed: ViewedRun) -> None:
@@ -71,10 +72,7 @@ def test_broken_row_is_told_and_nothing_else_is_lost(run: RunDirectory) -> None:
     trees[5] = trees[5][:200]
     trees[6] = json.dumps({"id": table["tree_id"][6].as_py()})
     pq.write_table(table.set_column(table.column_names.index("tree"), "tree", pa.array(trees)), path)
-    viewed = ViewedRun(run.path)
-    viewed.refresh()
-    while viewed.index.read_details():
-        pass
+    viewed = open_read(run.path)
     rows = [row for row in rows_of(viewed.index) if row["step"] == 2]
     assert [number for number, row in enumerate(rows) if row["problem"]] == [5, 6]
     assert rows[5]["problem"].startswith("run file must be as envgym wrote it, got JSONDecodeError")
@@ -83,6 +81,12 @@ def test_broken_row_is_told_and_nothing_else_is_lost(run: RunDirectory) -> None:
     with pytest.raises(ValueError, match="run file must be as envgym wrote it"):
         viewed.episode("train", 2, rows[5]["tree_id"], rows[5]["leaf"])
     assert viewed.episode("train", 2, rows[4]["tree_id"], rows[4]["leaf"])["turns"]
+
+
+def test_file_without_a_row_does_not_end_the_reading(run: RunDirectory) -> None:
+    run.write_episodes(9, [])
+    viewed = open_read(run.path)
+    assert viewed.index.num_with_details == len(viewed.index.columns) > 150
 
 
 @pytest.mark.parametrize("damage", ["cut", "no columns", "empty"])

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from envgym.runs import RunDirectory
+from envgym.runs.directory import RunDirectory
 from envgym.trainer.metrics.callbacks import Callback
 from envgym.trainer.train import train
 from envgym.viewer.server import ViewerServer, running
@@ -32,11 +32,9 @@ class Gate(Callback):
     """Holds the trainer after every step until it is let on."""
 
     def __init__(self) -> None:
-        """Let nothing through."""
         self.made, self.goes_on = threading.Semaphore(0), threading.Semaphore(0)
 
     def on_step(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Say that a step is made, and wait."""
         self.made.release()
         assert self.goes_on.acquire(timeout=WAIT_S)
 
@@ -55,7 +53,6 @@ def live(tmp_path: Path) -> Iterator[tuple[Path, Gate]]:
 
 
 def detail(page: "Page", name: str) -> float:
-    """Return a number of the token under the pointer."""
     names, values = (page.locator(f".tooltip {tag}").all_inner_texts() for tag in ("dt", "dd"))
     return float(dict(zip(names, values, strict=True))[name].split(" ")[0].replace("\u2212", "-"))
 
@@ -64,7 +61,7 @@ def test_pages_follow_a_trainer_step_by_step(browser: "Browser", live: tuple[Pat
     path, gate = live
     viewed = ViewedRun(path)
     viewed.refresh()
-    server = ViewerServer([viewed], host="127.0.0.1", port=0, token=None, problems=[])
+    server = ViewerServer([viewed])
     complaints: list[str] = []
     with running(server):
         page = browser.new_page()

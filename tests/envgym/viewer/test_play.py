@@ -44,16 +44,16 @@ def test_text_that_is_no_action_is_one_sentence_and_the_episode_goes_on(client: 
 
 @pytest.mark.parametrize("env_id", ["package.module:Class", "file.py:Class", "http://127.0.0.1:1/x"])
 def test_code_that_a_run_names_is_not_executed(client: httpx.Client, env_id: str) -> None:
-    for reply in (client.post("/api/play", json={"env_id": env_id}), client.get("/api/env", params={"id": env_id})):
+    for reply in (client.post("/api/play", json={"env_id": env_id}), client.post("/api/env", json={"env_id": env_id})):
         assert reply.status_code == 422
         assert reply.json()["detail"].startswith("environment must be a registered id to be shown or played here")
 
 
 def test_card_has_facts_and_an_episode_of_the_oracle(client: httpx.Client) -> None:
-    card = client.get("/api/env", params={"id": ENV_ID}).json()
+    card = client.post("/api/env", json={"env_id": ENV_ID}).json()
     assert (card["id"], card["reward_range"]) == (ENV_ID, [0.0, 1.0])
     assert card["example"][-1][1].endswith("[TERMINATED, reward 1]")
-    unknown = client.get("/api/env", params={"id": "math/arithmetic-v9"})
+    unknown = client.post("/api/env", json={"env_id": "math/arithmetic-v9"})
     assert unknown.status_code == 404
     assert "did you mean" in unknown.json()["detail"]
 

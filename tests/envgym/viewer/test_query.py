@@ -6,9 +6,9 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from envgym.viewer.query import NUMBERS, EpisodeQuery, episode_row, find_episodes
+from envgym.viewer.query import NUMBERS, EpisodeQuery, episode_rows, find_episodes
 from envgym.viewer.viewed_run import ViewedRun
-from tests.envgym.viewer.conftest import write_run
+from tests.envgym.viewer.conftest import open_read, write_run
 
 QUERIES = st.fixed_dictionaries(
     {},
@@ -32,11 +32,7 @@ QUERIES = st.fixed_dictionaries(
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> ViewedRun:
-    found = ViewedRun(write_run(tmp_path_factory.mktemp("viewed") / "run").path)
-    found.refresh()
-    while found.index.read_details():
-        pass
-    return found
+    return open_read(write_run(tmp_path_factory.mktemp("viewed") / "run").path)
 
 
 def fits(row: dict[str, Any], query: EpisodeQuery, words: str) -> bool:
@@ -60,18 +56,19 @@ def fits(row: dict[str, Any], query: EpisodeQuery, words: str) -> bool:
 @given(asked=QUERIES)
 def test_filters_keep_exactly_the_rows_that_fit(shared: ViewedRun, asked: dict[str, Any]) -> None:
     columns, query = shared.columns, EpisodeQuery(**asked)
-    words = columns.words.to_pylist()
+    words = columns.table["words"].to_pylist()
+    rows = episode_rows(columns, range(len(columns)))
     found = find_episodes(columns, query).tolist()
-    expected = [at for at in range(len(columns)) if fits(episode_row(columns, at), query, words[at])]
+    expected = [at for at in range(len(columns)) if fits(rows[at], query, words[at])]
     assert sorted(found) == expected
     if query.sort in NUMBERS:
-        values = [episode_row(columns, at)[query.sort] for at in found]
+        values = [rows[at][query.sort] for at in found]
         known = [value for value in values if value is not None]
         assert known == sorted(known, reverse=query.descending)
         assert values[: len(known)] == known, "episodes without the value come last"
     elif query.sort:
         key = "task_id" if query.sort == "task" else "ending"
-        names = [episode_row(columns, at)[key] for at in found]
+        names = [rows[at][key] for at in found]
         assert names == sorted(names, reverse=query.descending)
     else:
         assert found == (expected[::-1] if query.descending else expected)

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from envgym.core.trajectory import trajectories
-from envgym.episodes import trees_of
-from envgym.runs import RunDirectory
+from envgym.runs.directory import RunDirectory
+from envgym.runs.episodes import trees_of
 from envgym.viewer.server import ViewerServer, running
 from envgym.viewer.viewed_run import ViewedRun
 from tests.envgym.report.search_tree import PRUNED
@@ -67,7 +67,6 @@ def rows(page: "Page", name: str = "Episodes") -> list[str]:
 
 
 def shown(page: "Page") -> int:
-    """Return how many episodes fit."""
     return int(page.locator(".found").inner_text().split(" of ")[0].replace(",", ""))
 
 
@@ -256,10 +255,8 @@ def test_arrow_keys_walk_through_a_tree(show: Open, viewed: ViewedRun) -> None:
 def test_two_runs_are_compared(page: "Page", show: Open, run: RunDirectory, tmp_path: Path) -> None:
     other = large_run(tmp_path / "other", num_steps=2, episodes_per_step=8)
     other.change_config({**other.config, "optim": {"learning_rate": 0.01}}, step=0)
-    made = ViewerServer(
-        [ViewedRun(run.path), ViewedRun(other.path)], host="127.0.0.1", port=0, token=None,
-        problems=["run schema must be 1..2, got 99 (third); read it with a newer envgym."],
-    )  # fmt: skip
+    problem = "run schema must be 1..2, got 99 (third); read it with a newer envgym."
+    made = ViewerServer([ViewedRun(run.path), ViewedRun(other.path)], problems=[problem])
     page.route("**/*", lambda route: route.continue_())
     with running(made):
         page.context.clear_cookies()

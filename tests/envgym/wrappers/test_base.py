@@ -5,6 +5,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from envgym.core.turns import Ending
@@ -136,3 +137,25 @@ def test_later_texts_are_plain_observations() -> None:
 
 def test_without_instructions_and_tools_the_task_stands_alone() -> None:
     assert TextOnly(Sums()).reset(seed=1).observation == Sums().reset(seed=1).observation
+
+
+@pytest.mark.parametrize("kind", [np.int64, np.int32, np.uint64])
+def test_integers_of_numpy_are_seeds(kind: Callable[[int], int]) -> None:
+    rates = FaultRates(latency_s=1.0)
+    plain, tasks = Sums(), []
+    waits: list[list[float]] = [[], []]
+    for seed, seconds in ((kind(7), waits[0]), (7, waits[1])):
+        env = Faults(Sums(), rates, seed=kind(3), sleep=seconds.append)
+        record = env.reset(seed=seed).info["envgym"]
+        env.step("no")
+        tasks.append(record.task)
+        assert (record.seed, type(record.seed)) == (7, int)
+    assert waits[0] == waits[1]
+    assert tasks[0] == tasks[1] == plain.reset(seed=kind(7)).info["envgym"].task
+
+
+@pytest.mark.parametrize("seed", [1.5, -1, "3", True, np.float64(2)])
+@pytest.mark.parametrize("env", [Sums(), TurnLimit(Sums(), 3)])
+def test_a_seed_that_is_no_whole_number_is_refused(seed: object, env: Sums | TurnLimit) -> None:
+    with pytest.raises(InvalidInput, match="seed must be a whole number of at least 0, got"):
+        env.reset(seed=seed)  # type: ignore[arg-type]  # the fault under test

@@ -1,16 +1,36 @@
 """A wrong end is followed by another attempt, of which the best pays; tasks follow one another in one episode."""
 
-import pytest
+import re
 
-from envgym.core.tasks import Split
-from envgym.core.turns import Ending, Invalid
-from envgym.env import Env, NoOracle
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import envgym
+from envgym import Action, Ending, Env, Invalid, Reply, Split, StepResult, Task
+from envgym.core.tasks import TaskSource
+from envgym.env import NoOracle
 from envgym.errors import InvalidInput
-from envgym.records import StepRecord, StepResult
+from envgym.parsing import tool_call_action
+from envgym.records import StepRecord
 from envgym.wrappers import DependentHorizon, Faults, Horizon, TryAgain
-from envgym.wrappers.chaining import depend
+from envgym.wrappers.chaining import REPEATED, depend, last_message, read_integer
 from envgym.wrappers.faults import FaultRates
 from tests.support.toys import Counter, Sums
+
+
+class Few(Sums):
+    class Six:
+        def size(self, split: Split) -> int:
+            return 6
+
+        def task(self, split: Split, index: int) -> Task:
+            return Task(
+                id=f"{split}/{index}", prompt=f"What is {index} + 1?", payload={"a": index, "b": 1}, split=split
+            )
+
+    tasks: TaskSource = Six()
+
 
 CALL = '<tool_call>{"name": "add", "arguments": {"amount": 5}}</tool_call>'
 
@@ -73,8 +93,6 @@ def test_attempts_of_several_turns_begin_anew_and_turns_count_on() -> None:
 
 def test_the_best_attempt_is_paid_and_no_more() -> None:
     class Partly(Sums):
-        """Pays what is said."""
-
         def respond(self, action):  # type: ignore[no-untyped-def]  # as in Sums
             reply = super().respond(action)
             return type(reply)(observation="", reward=float(action.content), terminated=True)
@@ -85,11 +103,76 @@ def test_the_best_attempt_is_paid_and_no_more() -> None:
     assert [env.step(text).reward for text in ("0.3", "0.8", "0.9", "1")] == pytest.approx([0.3, 0.1, 0.0, 0.0])
 
 
-def test_truncated_and_invalid_attempts_are_the_last() -> None:
-    env = TryAgain(Counter(max_turns=1), 3)
+class Ups(Sums):
+    """Pays 0.9 for `up`, -0.9 for `down`, and ends with the second word."""
+
+    reward_range = (-1.0, 1.0)
+
+    def begin(self, task: Task) -> str:
+        self.words = 0
+        return super().begin(task)
+
+    def respond(self, action: Action) -> Reply:
+        self.words += 1
+        return Reply(reward={"up": 0.9, "down": -0.9}.get(action.content, 0.0), terminated=self.words == 2)
+
+
+def test_an_attempt_is_worth_what_it_earned_in_the_end_and_not_its_highest_point() -> None:
+    env = TryAgain(Ups(), 3, discount=1.0)
+    env.reset(seed=0)
+    # Attempts earn 0, then 0.9 - 0.9 = 0, then 0.9: the best is 0.9.
+    words = ["x", "x", "up", "down", "up", "x"]
+    rewards = [env.step(word).reward for word in words]
+    assert rewards == pytest.approx([0.0, 0.0, 0.9, -0.9, 0.9, 0.0])
+
+
+@given(st.lists(st.sampled_from(["up", "down", "x"]), min_size=8, max_size=8), st.sampled_from([0.25, 1.0]))
+def test_the_episode_earns_its_best_attempt(words: list[str], discount: float) -> None:
+    env = TryAgain(Ups(), 4, discount=discount)
+    env.reset(seed=0)
+    total, num_turns = 0.0, 0
+    for word in words:
+        result = env.step(word)
+        total, num_turns = total + float(result.reward), num_turns + 1
+        if result.terminated:
+            break
+    pays = {"up": 0.9, "down": -0.9, "x": 0.0}
+    sums = [pays[first] + pays[second] for first, second in zip(words[::2], words[1::2], strict=True)]
+    earned = [discount**number * value for number, value in enumerate(sums[: num_turns // 2])]
+    assert total == pytest.approx(max(earned))
+
+
+def test_attempts_that_end_with_different_calls_are_no_repetitions() -> None:
+    env = TryAgain(envgym.make("puzzles/guess_number-v0", max_turns=None), 3, discount=1.0, repeat_penalty=0.5)
+    env.reset(seed=3)
+    oracle = env.oracle()
+    wrong = [text for text in map(str, range(1, 200)) if text not in oracle]
+    shown = ""
+    while "Attempts left: 1." not in shown:
+        assert REPEATED not in shown
+        shown = env.step(tool_call_action("guess", number=int(wrong.pop()))).observation
+    total = 0.0
+    while not (result := env.step(env.oracle())).terminated:
+        total += float(result.reward)
+    assert total + float(result.reward) == pytest.approx(1.0)
+
+
+def test_attempts_of_the_same_last_words_and_different_turns_are_no_repetitions() -> None:
+    env = TryAgain(Counter(max_turns=None), 4, discount=1.0, repeat_penalty=0.5)
+    env.reset(seed=0)
+    env.step("DONE")
+    env.step(CALL)
+    assert "not right" in env.step("DONE").observation
+    env.step(CALL)
+    assert "You said that before" in env.step("DONE").observation
+
+
+@pytest.mark.parametrize("repeated", [TryAgain, Horizon])
+def test_truncated_and_invalid_attempts_and_tasks_are_the_last(repeated: type[TryAgain] | type[Horizon]) -> None:
+    env = repeated(Counter(max_turns=1), 3)
     env.reset(seed=0)
     assert record_of(env.step("x")).ending is Ending.TRUNCATED_TURNS
-    broken = TryAgain(Faults(Counter(), FaultRates(infra_failure=1.0), seed=0), 3)
+    broken = repeated(Faults(Counter(), FaultRates(infra_failure=1.0), seed=0), 3)
     broken.reset(seed=0)
     record = record_of(broken.step("x"))
     assert (record.ending, isinstance(record.reward, Invalid)) == (Ending.ERROR_TOOL_INFRA, True)
@@ -161,16 +244,6 @@ def test_one_task_is_the_env_itself() -> None:
     assert env.step("no")[:4] == plain.step("no")[:4]
 
 
-def test_truncated_and_invalid_tasks_are_the_last() -> None:
-    env = Horizon(Counter(max_turns=1), 3)
-    env.reset(seed=0)
-    assert record_of(env.step("x")).ending is Ending.TRUNCATED_TURNS
-    broken = Horizon(Faults(Counter(), FaultRates(infra_failure=1.0), seed=0), 3)
-    broken.reset(seed=0)
-    record = record_of(broken.step("x"))
-    assert (record.ending, isinstance(record.reward, Invalid)) == (Ending.ERROR_TOOL_INFRA, True)
-
-
 def test_a_fork_goes_on_with_the_same_tasks() -> None:
     env = Horizon(Sums(), 3)
     env.reset(seed=1)
@@ -195,6 +268,22 @@ def test_a_whole_chain_can_be_tried_again() -> None:
     assert env.step("no").observation.endswith(first)
     # The second time both are right, each worth half of a half.
     assert [env.step(env.oracle()).reward for _ in range(2)] == [0.25, 0.25]
+
+
+def test_no_task_stands_twice_in_a_chain() -> None:
+    for index in range(6):
+        env = Horizon(Few(), 6)
+        env.reset(seed=1, options={"split": "train", "index": index})
+        keys = [env.task.key]
+        for _ in range(5):
+            env.step("no")
+            keys.append(env.unwrapped.task.key)
+        assert len(set(keys)) == 6
+
+
+def test_a_chain_longer_than_its_source_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="split train must hold 7 different tasks that fit a chain, got 6"):
+        Horizon(Few(), 7).reset(seed=1)
 
 
 def test_number_of_tasks_must_be_positive() -> None:
@@ -240,3 +329,55 @@ def test_env_without_an_oracle_cannot_make_dependent_chains() -> None:
 
     with pytest.raises(NoOracle):
         DependentHorizon(Silent(), 2).reset(seed=1)
+
+
+@pytest.mark.parametrize("settings", [{}, {"calculator": False}])
+def test_chain_depends_on_the_answer_and_not_on_the_first_call_of_the_oracle(settings: dict[str, bool]) -> None:
+    for index in range(12):
+        env = DependentHorizon(envgym.make("math/arithmetic-v0", **settings), 3)
+        env.reset(seed=index, options={"split": "train", "index": index})
+        answers: list[int] = []
+        while len(answers) < 3:
+            answer = int(str(env.unwrapped.task.payload["answer"]))
+            answers.append(answer)
+            while True:
+                result = env.step(env.oracle())
+                if result.terminated or "Task " in result.observation:
+                    break
+            if not result.terminated:
+                difference = re.search(r"= \[answer\d\] ([-+]) (\d+)\.", result.observation)
+                original = depend(env.unwrapped.task.prompt, answer, number=len(answers) + 1)
+                assert difference is not None
+                assert original.splitlines()[0] in result.observation
+        assert result.terminated
+
+
+def test_chain_of_answers_that_are_no_integers_is_refused_and_such_tasks_do_not_follow() -> None:
+    env = DependentHorizon(envgym.make("math/problems-v0"), 3)
+    texts = []
+    for index in range(16):
+        env.unwrapped.reset(options={"split": "train", "index": index})
+        answer = last_message(env.unwrapped)
+        texts.append(answer)
+        if read_integer(answer) is None:
+            with pytest.raises(InvalidInput, match="answer of the first task of a chain must be an integer, got"):
+                env.reset(seed=1, options={"split": "train", "index": index})
+        else:
+            env.reset(seed=1, options={"split": "train", "index": index})
+            env.step("no")
+            assert read_integer(last_message(env.env)) is not None
+    assert 0 < sum(read_integer(text) is None for text in texts) < 16
+
+
+@pytest.mark.parametrize(
+    "answer, integer",
+    [
+        ("535", 535), ("-3", -3), (" 7. ", 7), ("\\boxed{12}", 12), ("So $\\boxed{-4}$.", -4),
+        ("<answer>5</answer>", 5),
+        ("#### 9", 9), ("1,234", 1234), ("\\boxed{1,234,567}", 1234567),
+        ("0.5", None), ("\\frac{1}{2}", None), ("1/2", None), ("\\boxed{3, 4}", None), ("3 cm", None), ("x = 5", None),
+        ("12,34", None), ("", None),
+    ],
+)  # fmt: skip
+def test_an_answer_is_an_integer_as_a_whole_or_none(answer: str, integer: int | None) -> None:
+    assert read_integer(answer) == integer

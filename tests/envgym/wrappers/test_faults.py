@@ -2,8 +2,7 @@
 
 import pytest
 
-from envgym.core.messages import Role
-from envgym.core.turns import Ending, Invalid
+from envgym import Ending, Invalid, Role
 from envgym.errors import InvalidInput
 from envgym.records import StepRecord
 from envgym.wrappers import Faults

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from envgym.core.segments import Origin
 from envgym.core.turns import Ending
-from envgym.episodes import trees_of
 from envgym.errors import InvalidInput
-from envgym.runs import RunDirectory
+from envgym.runs.directory import RunDirectory
+from envgym.runs.episodes import trees_of
 from envgym.trainer.train import train
 from envgym.wrappers import ForcedAnswer
 from envgym.wrappers.base import record_of
@@ -33,6 +33,22 @@ def test_turn_without_an_answer_is_asked_for_one_and_the_next_is_graded() -> Non
     assert (second.reward, record_of(second).turn, record_of(second).ending) == (1.0, 1, Ending.TERMINATED)
     env.reset(seed=1)
     assert env.step("let me think").observation == TIME_IS_UP, "asked once an episode, in every episode"
+
+
+@pytest.mark.parametrize("mark", ["</answer>", r"\boxed{4", "#### 4"])
+def test_a_mark_inside_cut_thinking_is_no_answer(mark: str) -> None:
+    env = started()
+    assert env.step(f"<think>perhaps {mark}, but").observation == TIME_IS_UP
+    env = started()
+    assert env.step(f"<think>perhaps {mark}</think>Hm.").observation == TIME_IS_UP
+    assert env.step(env.oracle()).reward == 1.0
+
+
+def test_a_call_that_cannot_be_read_goes_to_the_env() -> None:
+    env = started()
+    assert "could not be read" in env.step("I look. <tool_call>{'name': 'a'}</tool_call>").observation
+    env = started()
+    assert env.step('<think>or <tool_call>{"name": "a"}</tool_call> or').observation == TIME_IS_UP
 
 
 def test_second_turn_goes_to_the_env_whatever_it_is() -> None:

@@ -9,21 +9,19 @@ from typing import Any
 import pytest
 from scipy import stats  # type: ignore[import-untyped]  # SciPy has no stubs
 
+from envgym import Env, Message, Observation, Role, Split, Task
 from envgym.agents.policies.scripted import ScriptedPolicy
-from envgym.catalog import WRAPPER
-from envgym.core.messages import GUIDE, Message, Observation, Role
+from envgym.config.plugins import Choice
+from envgym.core.messages import GUIDE
 from envgym.core.segments import Origin
-from envgym.core.tasks import Split, Task
 from envgym.core.tree import Tree
-from envgym.env import Env
-from envgym.episodes import trees_of
 from envgym.errors import InvalidInput, SettingsError
-from envgym.plugins import Choice
 from envgym.records import ResetResult
-from envgym.runs import RunDirectory
+from envgym.runs.directory import RunDirectory
+from envgym.runs.episodes import trees_of
 from envgym.trainer.train import train
 from envgym.wrappers import AnyEnv, GivenHint, PromptVariants, SkillContext, Subproblems, TryAgain
-from envgym.wrappers.base import reset_record_of
+from envgym.wrappers.base import WRAPPER, reset_record_of
 from tests.support.parrots import ASSISTANT, END, USER, Parrot, char_agent, encode, parrot_job, run_episodes, said
 from tests.support.tiny_runs import tiny_settings
 from tests.support.toys import Sums

@@ -8,18 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from envgym import Action, Ending, Env, Invalid, Reply, Scored, Split, Task
 from envgym.authoring import ListTasks
-from envgym.catalog import WRAPPER
-from envgym.core.messages import Action
-from envgym.core.tasks import Split, Task
-from envgym.core.turns import Ending, Invalid, Scored
-from envgym.env import Env
+from envgym.config.plugins import Choice
 from envgym.envs.puzzles.household import Household
 from envgym.errors import EnvFailure, InvalidInput
-from envgym.plugins import Choice
-from envgym.records import Reply
 from envgym.wrappers import SubgoalRewards, TurnLimit
-from envgym.wrappers.base import AnyEnv
+from envgym.wrappers.base import WRAPPER, AnyEnv
 
 AMOUNTS = {"key": 0.25, "door": 0.5}
 TASKS = {split: Task(id=f"{split}/0", prompt="Leave.", payload={"side": str(split)}, split=split) for split in Split}

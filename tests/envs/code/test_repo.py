@@ -2,14 +2,12 @@
 
 import json
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 
-import envgym
 from envgym.agents.loop.agent import AgentSettings, assemble
 from envgym.agents.protocols import FinishReason, Generation
-from envgym.conformance import EnvConformance
 from envgym.core.messages import GUIDE
 from envgym.core.segments import Origin
 from envgym.core.tasks import Split, Task
@@ -23,6 +21,7 @@ from envgym.errors import InvalidInput, ToolInfraFailure
 from envgym.parsing import tool_call_action
 from envgym.party import ScriptedParty
 from envgym.sandbox import BwrapSandbox, Completed, Limits, RunEnding
+from tests.envs.episodes import conformance
 from tests.support.parrots import CharRenderer
 
 TASKS: dict[str, Task] = {
@@ -34,11 +33,7 @@ TASKS: dict[str, Task] = {
 PRECEDENCE = "exprs/minus_is_weaker_than_power"
 
 
-@pytest.mark.slow
-class TestRepositories(EnvConformance):
-    env_id = "code/repo-v0"
-    env_kwargs: ClassVar[dict[str, Any]] = {"levels": 1, "kinds": "bug"}
-    num_tasks = 1
+TestRepositories = pytest.mark.slow(conformance("code/repo-v0", num_tasks=1, levels=1, kinds="bug"))
 
 
 def begun(task: str = PRECEDENCE, **settings: Any) -> Repositories:  # Any: the env's own arguments
@@ -327,11 +322,3 @@ def test_a_dead_sandbox_makes_the_reward_invalid(monkeypatch: pytest.MonkeyPatch
     env = begun()
     monkeypatch.setattr(BwrapSandbox, "run", dead)
     assert env.step("Done.").info["envgym"].ending is Ending.ERROR_TOOL_INFRA
-
-
-@pytest.mark.parametrize(
-    "settings", [{"attempts": 0}, {"levels": 4}, {"levels": ()}, {"kinds": "chore"}, {"guidance": 4}]
-)
-def test_values_out_of_range_are_refused(settings: dict[str, Any]) -> None:
-    with pytest.raises(InvalidInput, match=f"{next(iter(settings))} must be"):
-        envgym.make("code/repo-v0", **settings)

@@ -9,17 +9,17 @@ from typing import Any
 import pytest
 
 import envgym
-from envgym.conformance import EnvConformance
 from envgym.core.tasks import Split
 from envgym.core.turns import Ending, Scored
 from envgym.envs.code import sql
 from envgym.envs.code._sql.runner import QueryRunner
 from envgym.envs.code._sql.schema import generated_schemas
-from envgym.envs.code.sql import Sql, extract_query
+from envgym.envs.code.sql import Sql
 from envgym.errors import InvalidInput
 from envgym.parsing import tool_call_action
 from envgym.records import StepRecord
 from envgym.sandbox import PythonSession
+from tests.envs.episodes import conformance
 
 ROWS = [(1, "Ann", "Oslo", 10.5), (2, "Bob", "Lima", None), (3, "Cid", "Oslo", 4.5)] + [
     (number, f"P{number}", ("Oslo", "Lima", "Cairo")[number % 3], number / 2) for number in range(4, 24)
@@ -28,9 +28,7 @@ QUESTION = "Give the city and the number of people of every city."
 GOLD = "SELECT city, COUNT(*) FROM person GROUP BY city"
 
 
-class TestSql(EnvConformance):
-    env_id = "code/sql-v0"
-    num_tasks = 2
+TestSql = conformance("code/sql-v0", num_tasks=2)
 
 
 @pytest.fixture
@@ -192,23 +190,6 @@ def test_a_broken_database_is_an_infrastructure_failure(files: dict[str, str], t
 
 
 @pytest.mark.parametrize(
-    "settings, said",
-    [
-        ({"levels": 4}, "levels must be 1, 2 or 3, got 4"),
-        ({"rows_shown": 0}, "rows_shown must be 1 to 200, got 0"),
-        ({"seconds": 0}, "seconds must lie in"),
-        ({"held_out": "clinik"}, "did you mean clinic"),
-        ({"databases": "spider"}, "must be generated, factbook, or a folder that comes with a source"),
-        ({"source": "dev.json"}, "source must come with a folder of databases"),
-        ({"databases": ".", "source": "no.json"}, "source must be a JSON list of questions"),
-    ],
-)
-def test_values_out_of_range_are_refused(settings: dict[str, Any], said: str) -> None:
-    with pytest.raises(InvalidInput, match=said):
-        envgym.make("code/sql-v0", **settings)
-
-
-@pytest.mark.parametrize(
     "row, said",
     [
         ({"question": "x", "db_id": "people"}, r"row must have question, query \(or SQL\) and db_id"),
@@ -220,20 +201,6 @@ def test_bad_rows_are_refused(files: dict[str, str], row: dict[str, str], said: 
     Path(files["source"]).write_text(json.dumps([row]), encoding="utf-8")
     with pytest.raises(InvalidInput, match=said):
         Sql(databases=files["databases"], source=files["source"])
-
-
-@pytest.mark.parametrize(
-    "text, query",
-    [
-        ("select 1;", "select 1"),
-        ("```sql\nSELECT 1\n```\nor\n```\nSELECT 2;\n```", "SELECT 2"),
-        ("I would say SELECT 1", None),
-        ("```sql\n\n```", None),
-        ("", None),
-    ],
-)
-def test_a_query_is_the_last_block_or_the_whole_text(text: str, query: str | None) -> None:
-    assert extract_query(text) == query
 
 
 def test_a_schema_held_out_is_the_test_split() -> None:

@@ -134,3 +134,15 @@ def test_mutants_by_hand() -> None:
 )
 def test_order_is_the_querys_own(query: str, expected: bool) -> None:
     assert is_ordered(query) is expected
+
+
+@pytest.mark.parametrize("held_out", [None, "library"])
+def test_no_question_is_in_both_splits_with_the_words_of_another_database(held_out: str | None) -> None:
+    tasks = shipped("generated", ALL, held_out)
+    sides = {
+        split: [tasks.task(split, index) for index in range(tasks.size(split))] for split in (Split.TRAIN, Split.TEST)
+    }
+    assert not {task.prompt for task in sides[Split.TRAIN]} & {task.prompt for task in sides[Split.TEST]}
+    assert not {task.payload["sql"] for task in sides[Split.TRAIN]} & {
+        task.payload["sql"] for task in sides[Split.TEST]
+    }

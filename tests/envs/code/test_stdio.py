@@ -2,14 +2,13 @@
 
 import json
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import envgym
-from envgym.conformance import EnvConformance
 from envgym.core.json_types import JsonValue
 from envgym.core.tasks import Split, Task
 from envgym.core.turns import Ending, Scored
@@ -23,6 +22,7 @@ from envgym.records import StepRecord
 from envgym.sandbox import has_program
 from envgym.seeds import generator
 from envgym.stats import estimate_mean
+from tests.envs.episodes import conformance
 
 TESTS: list[JsonValue] = [
     {"input": f"{a} {b}\n", "output": str(a + b)} for a, b in ((1, 2), (30, 4), (-5, 5), (7, -9), (100, 200))
@@ -30,11 +30,8 @@ TESTS: list[JsonValue] = [
 SUM = Task(id="sum", prompt="Print the sum of two integers.", payload={"tests": TESTS}, split=Split.TEST)
 
 
-@pytest.mark.slow
-class TestStdio(EnvConformance):
-    env_id = "code/stdio-v0"
-    env_kwargs: ClassVar[dict[str, Any]] = {"language": "bash"}  # it starts ten times faster than Python
-    num_tasks = 2
+# It starts ten times faster than Python.
+TestStdio = pytest.mark.slow(conformance("code/stdio-v0", num_tasks=2, language="bash"))
 
 
 def said(text: str, **settings: Any) -> StepRecord:  # Any: the env's own arguments
@@ -164,7 +161,7 @@ def test_chance_is_what_the_best_constant_output_earns(
 def test_declared_chance_is_what_printing_none_earns_with_partial_credit() -> None:
     env = Stdio(language="bash", partial=True)
     assert Stdio().chance_score == 0.0  # no constant passes all tests of a problem
-    assert env.chance_score == pytest.approx(6.6 / 82)  # 66 of the 820 tests of the test split
+    assert env.chance_score == pytest.approx(6.0 / 76)  # 60 of the 760 tests of the test split
     paid = []
     for index in range(12):
         env.reset(options={"split": "test", "index": index})
@@ -252,15 +249,27 @@ def test_references_agree_with_laws(n: int) -> None:
     assert product == n
 
 
-def test_spaces_at_ends_do_not_matter_and_others_do() -> None:
-    assert stdio._same_output("1 2 \n3\n\n", "1 2\n3")
-    assert not stdio._same_output("1  2\n3", "1 2\n3")
-    assert not stdio._same_output("1 2 3", "1 2\n3")
-    assert not stdio._same_output("", "0")
-
-
 def test_values_out_of_range_are_refused() -> None:
     refused: list[dict[str, Any]] = [{"attempts": 0}, {"levels": 4}, {"levels": ()}, {"sandbox": "local"}]
     for arguments in refused:  # the env's own
         with pytest.raises(InvalidInput):
             envgym.make("code/stdio-v0", **arguments)
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "a, b = map(int, input().split())\nprint(a + b)\nexit()",
+        "a, b = map(int, input().split())\nprint(a + b)\nquit(0)",
+        "if __name__ == '__main__':\n    print(float(sum(map(int, input().split()))))\n    exit(0)",
+        "a, b = map(int, input().split())\nprint(a + b + len(str(3**10000)) - 4772 + int('9' * 5000) % 9)",
+    ],
+)
+def test_programs_may_leave_and_use_long_integers_and_print_floats(program: str) -> None:
+    assert said(block(program)).reward == Scored(value=1.0, components={"passed": 1.0})
+
+
+def test_a_program_that_leaves_with_an_error_code_has_failed() -> None:
+    assert said(block("a, b = map(int, input().split())\nprint(a + b)\nexit(1)")).reward == Scored(
+        value=0.0, components={"passed": 0.0}
+    )

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from envgym.envs.math._instructions.constraint import Constraint
 from envgym.envs.math._instructions.drawing import draw_constraints, has_held_out_pair, held, outline_of
-from envgym.envs.math._instructions.kinds import ALL_KINDS, BASE, HELD_OUT_PAIRS, KINDS, are_compatible
+from envgym.envs.math._instructions.kinds import ALL_KINDS, BASE, HELD_OUT_PAIRS, KINDS, are_compatible, tell
 from envgym.envs.math._instructions.writer import DATA, write_text
 from envgym.envs.math._instructions.written import WrittenText, count_sentences, has_copied_run, split_words
 
@@ -153,7 +153,7 @@ def test_sentences_of_the_constraints_by_hand() -> None:
             'Write exactly 3 paragraphs. The first word of the second paragraph is "cat".'
         ),
     }
-    assert {constraint: ALL_KINDS[constraint.kind].tell(constraint) for constraint in told} == told
+    assert {constraint: tell(constraint) for constraint in told} == told
 
 
 @settings(max_examples=NUM_DRAWS, deadline=None)

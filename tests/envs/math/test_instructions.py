@@ -7,8 +7,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import envgym
-from envgym.conformance import EnvConformance
 from envgym.conformance.env_under_test import ObservedEpisode, oracle_of, play
 from envgym.core.tasks import Split, Task
 from envgym.core.turns import Ending, Scored, total
@@ -16,7 +14,7 @@ from envgym.envs.math._instructions.constraint import Constraint
 from envgym.envs.math._instructions.drawing import has_held_out_pair
 from envgym.envs.math._instructions.kinds import HELD_OUT_PAIRS, KINDS
 from envgym.envs.math.instructions import CHANCE, MAX_ATTEMPTS, OWN_WORDS, REWARDS, Instructions
-from envgym.errors import InvalidInput
+from tests.envs.episodes import conformance, play_actions, rewards_of
 
 # 8 to 12 words, the word tea twice, two bullets, no comma.
 TEA = (
@@ -28,15 +26,10 @@ TEA = (
 GOOD = "Tea is hot.\n- Green tea cools\n- so does black"
 
 
-class TestInstructions(EnvConformance):
-    env_id = "math/instructions-v0"
-    num_tasks = 10
-
-
-class TestInstructionsWithAttempts(EnvConformance):
-    env_id = "math/instructions-v0"
-    env_kwargs = {"constraints": 5, "reward": "share", "attempts": 3}  # noqa: RUF012  # read only
-    num_tasks = 6
+TestInstructions = conformance("math/instructions-v0", num_tasks=10)
+TestInstructionsWithAttempts = conformance(
+    "math/instructions-v0", num_tasks=6, constraints=5, reward="share", attempts=3
+)
 
 
 def task_of(
@@ -48,7 +41,7 @@ def task_of(
 
 
 def say(env: Instructions, *texts: str, task: Task | None = None) -> ObservedEpisode:
-    return play(env, lambda turn, _: texts[turn], seed=0, task=task or task_of(), max_turns=len(texts))
+    return play_actions(env, task or task_of(), *texts)
 
 
 def parts(episode: ObservedEpisode) -> dict[str, float]:
@@ -80,14 +73,14 @@ def test_reply_names_what_does_not_hold_and_ends_after_the_last_attempt() -> Non
 def test_share_pays_each_constraint_and_turns_add_up_to_the_best_text() -> None:
     half = "Tea is hot and green tea cools fast too."  # no comma, no bullets
     episode = say(Instructions(reward="share", attempts=3), half, "tea", GOOD)
-    assert [turn.reward.value for turn in episode.turns] == [0.5, 0.0, 0.5]  # type: ignore[union-attr]  # scored
+    assert rewards_of(episode) == [0.5, 0.0, 0.5]
     assert set(parts(episode).values()) == {1.0}
     assert str(episode.turns[0].observation).endswith("- Write exactly 2 bullets.\nAttempts left: 2.")
 
 
 def test_all_pays_nothing_for_a_part() -> None:
     episode = say(Instructions(attempts=2), "Tea is hot and green tea cools fast too.", GOOD)
-    assert [turn.reward.value for turn in episode.turns] == [0.0, 1.0]  # type: ignore[union-attr]  # scored
+    assert rewards_of(episode) == [0.0, 1.0]
 
 
 @pytest.mark.parametrize(
@@ -176,7 +169,7 @@ def kinds_of(task: Task) -> list[str]:
 def constraints_of(task: Task) -> tuple[Constraint, ...]:
     env = Instructions()
     env.reset(options={"task": task})
-    return env.state.given.constraints
+    return env.state.instructions.constraints
 
 
 def test_prompt_says_every_constraint_once() -> None:
@@ -210,24 +203,8 @@ def test_forks_share_the_task_and_go_their_own_ways() -> None:
     env = Instructions(attempts=2)
     env.reset(options={"task": task_of()})
     twin = env.fork()
-    assert twin.state.given is env.state.given
+    assert twin.state.instructions is env.state.instructions
     assert twin.step(GOOD).reward == 1.0
     assert not env.step("tea").terminated
     copied = pickle.loads(pickle.dumps(env))
     assert copied.step(GOOD).reward == env.step(GOOD).reward == 1.0
-
-
-@pytest.mark.parametrize(
-    "kwargs, said",
-    [
-        ({"kinds": "bulets"}, "kind must be a known name, got 'bulets' .*did you mean bullets"),
-        ({"kinds": ()}, "kind must be a known name, got ''"),
-        ({"kinds": "json"}, "constraints must be at most the number of kinds, 1, got 3"),
-        ({"reward": "none"}, "reward must be a known name, got 'none' .*choose one of: all, share"),
-        ({"constraints": 6}, "constraints must be a whole number from 1 to 5, got 6"),
-        ({"attempts": 0}, "attempts must be a whole number from 1 to 3, got 0"),
-    ],
-)
-def test_values_out_of_range_are_refused(kwargs: dict[str, object], said: str) -> None:
-    with pytest.raises(InvalidInput, match=said):
-        envgym.make("math/instructions-v0", **kwargs)

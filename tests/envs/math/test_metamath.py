@@ -6,18 +6,18 @@ from pathlib import Path
 import pytest
 
 import envgym
-from envgym.conformance import EnvConformance
 from envgym.conformance.env_under_test import oracle_of, play
 from envgym.core.json_types import JsonValue
 from envgym.core.tasks import Split, Task
 from envgym.core.turns import Ending
 from envgym.env import NoOracle
-from envgym.envs.math._families import LEVELS
+from envgym.envs.families import LEVELS
 from envgym.envs.math._metamath.statements import FAMILIES
 from envgym.envs.math._metamath.terms import Term
 from envgym.envs.math._metamath.theory import propositional
 from envgym.envs.math.metamath import MAX_MESSAGE, RESTART, UNDO, Metamath
 from envgym.errors import InvalidInput
+from tests.envs.episodes import conformance
 from tests.envs.math.test_metamath_verifier import DUMMY, QUANTIFIERS
 
 TRICKS = (
@@ -48,13 +48,8 @@ TRICKS = (
 )
 
 
-class TestMetamath(EnvConformance):
-    env_id = "math/metamath-v0"
-
-
-class TestWholeMetamathProofs(EnvConformance):
-    env_id = "math/metamath-v0"
-    env_kwargs = {"mode": "proof", "attempts": 3, "held_out": "inferences"}  # noqa: RUF012  # read only
+TestMetamath = conformance("math/metamath-v0")
+TestWholeMetamathProofs = conformance("math/metamath-v0", mode="proof", attempts=3, held_out="inferences")
 
 
 def started(goal: str, *hypotheses: str, uses: str = "all", **options: object) -> Metamath:
@@ -290,19 +285,3 @@ def test_a_file_with_a_wrong_proof_is_refused(tmp_path: Path) -> None:
         file_env(tmp_path, QUANTIFIERS).reset(seed=0)
     with pytest.raises(InvalidInput, match="must be a file in ASCII that can be read"):
         envgym.make("math/metamath-v0", data=str(tmp_path / "no.mm")).reset(seed=0)
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"mode": "tactics"},
-        {"families": "order"},
-        {"levels": 4},
-        {"levels": ()},
-        {"attempts": 0},
-        {"held_out": FAMILIES},
-    ],
-)
-def test_arguments_outside_their_range_are_refused(options: dict[str, object]) -> None:
-    with pytest.raises(InvalidInput):
-        envgym.make("math/metamath-v0", **options)

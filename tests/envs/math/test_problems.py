@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 import envgym
-from envgym.conformance import EnvConformance
 from envgym.conformance.env_under_test import oracle_of, play
 from envgym.core.tasks import Split, Task
 from envgym.core.turns import Scored
@@ -22,23 +21,16 @@ from envgym.parsing import tool_call_action
 from envgym.sandbox import BwrapSandbox, why_unusable
 from envgym.verifiers.math import Math
 from envgym.wrappers import TryAgain
+from tests.envs.episodes import conformance
 
 needs_sandbox = pytest.mark.skipif((_why := why_unusable(BwrapSandbox())) is not None, reason=str(_why))
 
 
-class TestProblems(EnvConformance):
-    env_id = "math/problems-v0"
-    num_tasks = 6
-
-
-@pytest.mark.slow
-@needs_sandbox
-class TestProblemsWithPython(EnvConformance):
-    """One family, a second attempt, and Python."""
-
-    env_id = "math/problems-v0"
-    env_kwargs = {"tools": "python", "attempts": 2, "families": "roots"}  # noqa: RUF012  # read only
-    num_tasks = 2
+TestProblems = conformance("math/problems-v0", num_tasks=6)
+# One family, a second attempt, and Python.
+TestProblemsWithPython = pytest.mark.slow(
+    needs_sandbox(conformance("math/problems-v0", num_tasks=2, tools="python", attempts=2, families="roots"))
+)
 
 
 def task_of(answer: str) -> Task:
@@ -136,6 +128,18 @@ NUMBERS = {
 @pytest.mark.parametrize("key", NUMBERS)
 def test_numbers_pay_in_every_form_in_which_they_are_written(key: str) -> None:
     assert {said: score(f"\\boxed{{{said}}}", key) for said in NUMBERS[key]} == dict.fromkeys(NUMBERS[key], 1.0)
+
+
+def test_with_take_last_a_corrected_answer_is_right_and_a_cut_off_one_is_none() -> None:
+    for take, corrected in (("last", 1.0), ("only", 0.0)):
+        env = envgym.make("math/problems-v0", take=take)
+        env.reset(seed=0)
+        right = env.oracle()
+        assert env.step(f"\\boxed{{-1}}. No, it is {right}").reward == corrected
+        env.reset(seed=0)
+        assert env.step(f"{right}. No, it is \\boxed{{").reward == 0.0
+    with pytest.raises(UnknownName, match="take must be a known name"):
+        envgym.make("math/problems-v0", take="first")
 
 
 def test_sentence_with_one_number_pays_and_a_sum_of_unknowns_does_not() -> None:
@@ -240,6 +244,34 @@ def test_data_sets_are_read_by_their_presets(tmp_path: Path) -> None:
         env.reset(options={"task": task})
         assert env.step(said[preset]).info["envgym"].reward == Scored(value=1.0, components={"answer": 1.0})
     assert PRESETS["gsm8k"].hub == "openai/gsm8k"
+
+
+@pytest.mark.parametrize(
+    "preset, answer, reason",
+    [
+        ("plain", None, "no answer"),
+        ("plain", "", "no answer"),
+        ("plain", " \n", "no answer"),
+        ("plain", True, "no answer"),
+        ("gsm8k", "1,200", "no answer after ####"),
+        ("math", "So it is 5.", r"no answer in \boxed{}"),
+    ],
+)
+def test_rows_without_an_answer_are_counted_in_the_log_and_a_file_of_nothing_else_is_refused(
+    preset: str, answer: str | bool | None, reason: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    column, usual = {"math": ("solution", "\\boxed{5}"), "gsm8k": ("answer", "#### 5")}.get(preset, ("answer", "5"))
+    path = tmp_path / "rows.jsonl"
+    blank = [{"question": f"{n}?", column: answer} for n in range(3)]
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in [*blank, {"question": "5?", column: usual}]))
+    tasks = Problems(data=str(path), preset=preset).tasks
+    assert sum(tasks.size(split) or 0 for split in Split) == 1
+    assert f"3 of 4 rows of {path} are left out: {reason} (3)." in caplog.text
+    path = tmp_path / "hidden.jsonl"
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in blank))
+    refusal = f"rows must have an answer, got {reason} (3) (none of 3 rows of {path} is left); "
+    with pytest.raises(InvalidInput, match=f"^{re.escape(refusal)}"):
+        Problems(data=str(path), preset=preset)
 
 
 def test_bad_settings_and_rows_are_refused_with_a_sentence(tmp_path: Path) -> None:

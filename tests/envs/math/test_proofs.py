@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 import envgym
-from envgym.conformance import EnvConformance
 from envgym.conformance.env_under_test import oracle_of, play
 from envgym.core.tasks import Split, Task
 from envgym.core.turns import Ending
@@ -17,6 +16,7 @@ from envgym.envs.math._theorem_tasks import FAMILIES
 from envgym.envs.math.proofs import RESTART, UNDO, Proofs
 from envgym.errors import InvalidInput, ToolInfraFailure
 from envgym.sandbox import BwrapSandbox, has_program, why_unusable
+from tests.envs.episodes import conformance
 
 pytestmark = [
     pytest.mark.proofs,
@@ -64,15 +64,8 @@ TRICKS = (
 """What pretends to prove, or reaches beyond the proof."""
 
 
-class TestProofs(EnvConformance):
-    env_id = "math/proofs-v0"
-    num_tasks = 5
-
-
-class TestWholeProofs(EnvConformance):
-    env_id = "math/proofs-v0"
-    env_kwargs = {"mode": "proof", "families": ("arithmetic", "lists")}  # noqa: RUF012  # read only
-    num_tasks = 4
+TestProofs = conformance("math/proofs-v0", num_tasks=5)
+TestWholeProofs = conformance("math/proofs-v0", num_tasks=4, mode="proof", families=("arithmetic", "lists"))
 
 
 def started(statement: str = "forall A B : Prop, A /\\ B -> B /\\ A", **options: object) -> Proofs:
@@ -360,22 +353,6 @@ def test_a_statement_that_coq_refuses_is_named(tmp_path: Path) -> None:
     env = envgym.make("math/proofs-v0", data=str(path))
     with pytest.raises(InvalidInput, match="theorem train/0 must be accepted by Coq, got Theorem goal : 1 = true"):
         env.reset(seed=0)
-
-
-@pytest.mark.parametrize(
-    "options, told",
-    [
-        ({"mode": "term"}, "mode must be a known name"),
-        ({"families": "geometry"}, "family must be a known name"),
-        ({"levels": 4}, "levels must be 1, 2 or 3, got 4"),
-        ({"families": "lists", "held_out": "lists"}, "families must leave some to train on"),
-        ({"tactic_s": 0.0}, "tactic_s must be seconds above 0"),
-        ({"attempts": 0}, "attempts must be a whole number from 1 to 10"),
-    ],
-)
-def test_wrong_settings_are_refused_in_a_sentence(options: dict[str, object], told: str) -> None:
-    with pytest.raises(InvalidInput, match=told):
-        envgym.make("math/proofs-v0", **options)
 
 
 def test_without_coq_the_environment_tells_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,6 @@ import importlib.util
 import pytest
 
 import envgym
-from envgym.conformance import EnvConformance
 from envgym.conformance.env_under_test import oracle_of, play
 from envgym.core.json_types import JsonValue
 from envgym.core.tasks import Split, Task
@@ -16,16 +15,13 @@ from envgym.envs.math._solver_statements import FAMILIES
 from envgym.envs.math.solver import SolverFacts
 from envgym.errors import InvalidInput
 from envgym.verifiers.processes import Worker, WorkerHung, WorkerPool
+from tests.envs.episodes import conformance
 
 needs_z3 = pytest.mark.skipif(importlib.util.find_spec("z3") is None, reason="no z3-solver")
 NAMES = ("x0", "y0")
 
 
-@needs_z3
-class TestSolverFacts(EnvConformance):
-    env_id = "math/z3-v0"
-    env_kwargs = {"levels": 1}  # noqa: RUF012  # read only
-    num_tasks = 2
+TestSolverFacts = needs_z3(conformance("math/z3-v0", num_tasks=2, levels=1))
 
 
 def started(*premises: str, goal: str, **options: object) -> SolverFacts:

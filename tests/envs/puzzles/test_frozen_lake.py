@@ -7,27 +7,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import envgym
-from envgym.conformance import EnvConformance
 from envgym.conformance.env_under_test import ObservedEpisode, oracle_of, play
 from envgym.core.tasks import Split, Task
 from envgym.core.turns import Ending
 from envgym.envs.puzzles._grids import MOVES, canonical_rows, turned
-from envgym.envs.puzzles.frozen_lake import AGENT, GOAL, HOLE, ICE, TURN_SHARE, FrozenLake, survey
-from envgym.errors import InvalidInput
+from envgym.envs.puzzles._rewards import TURN_SHARE
+from envgym.envs.puzzles.frozen_lake import AGENT, GOAL, HOLE, ICE, FrozenLake, survey
+from tests.envs.episodes import conformance, rewards_of, step_after_fork
 
 LAKE = ("A.O", "...", "O.G")
 
 
-class TestFrozenLake(EnvConformance):
-    env_id = "puzzles/frozen_lake-v0"
-    num_tasks = 8
-
-
-class TestFrozenLakeSlipperyPaidByTurn(EnvConformance):
-    env_id = "puzzles/frozen_lake-v0"
-    env_kwargs = {"size": 3, "slips": 1, "turn_reward": True}  # noqa: RUF012  # read only
-    num_tasks = 2
+TestFrozenLake = conformance("puzzles/frozen_lake-v0", num_tasks=8)
+TestFrozenLakeSlipperyPaidByTurn = conformance("puzzles/frozen_lake-v0", num_tasks=2, size=3, slips=1, turn_reward=True)
 
 
 def task_of(*rows: str) -> Task:
@@ -60,8 +52,7 @@ def test_turn_rewards_pay_each_new_nearest_place_and_the_goal_the_rest() -> None
     env = FrozenLake(turn_reward=True)
     # The goal is 4 moves away: each move nearer pays 0.5 / 4, going back and forth nothing, the goal 1 - 3 x 0.125.
     episode = say(env, task_of(*LAKE), "down", "up", "down", "right", "right", "down")
-    paid = [turn.reward.value for turn in episode.turns]  # type: ignore[union-attr]  # all are scored
-    assert paid == pytest.approx([0.125, 0.0, 0.0, 0.125, 0.125, 0.625])
+    assert rewards_of(episode) == pytest.approx([0.125, 0.0, 0.0, 0.125, 0.125, 0.625])
     fallen = say(env, task_of(*LAKE), "down", "down")
     assert fallen.reward == pytest.approx(0.125)
 
@@ -149,22 +140,6 @@ def test_the_same_lake_turned_or_mirrored_is_the_same_task(symmetry: int, seed: 
 
 
 def test_fork_goes_its_own_way() -> None:
-    env = FrozenLake()
-    env.reset(options={"task": task_of(*LAKE)})
-    twin = env.fork()
-    assert twin.step("down").observation == "..O\nA..\nO.G"
-    assert env.step("right").observation == ".AO\n...\nO.G"
-
-
-@pytest.mark.parametrize(
-    "kwargs, said",
-    [
-        ({"size": 2}, "size must be a whole number from 3 to 10, got 2"),
-        ({"holes": 5}, "holes must be a whole number from 1 to 4, got 5"),
-        ({"slips": 1, "holes": 3}, "holes must be a whole number from 1 to 2, got 3"),
-        ({"slips": -1}, "slips must be a whole number from 0 to 5, got -1"),
-    ],
-)
-def test_values_out_of_range_are_refused(kwargs: dict[str, int], said: str) -> None:
-    with pytest.raises(InvalidInput, match=said):
-        envgym.make("puzzles/frozen_lake-v0", **kwargs)
+    twin, own = step_after_fork(FrozenLake(), task_of(*LAKE), "down", "right")
+    assert twin.observation == "..O\nA..\nO.G"
+    assert own.observation == ".AO\n...\nO.G"

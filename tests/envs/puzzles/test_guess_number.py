@@ -7,24 +7,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import envgym
-from envgym.conformance import EnvConformance
 from envgym.conformance.env_under_test import ObservedEpisode, oracle_of, play
 from envgym.core.messages import Action, ToolCall
 from envgym.core.tasks import Split, Task, distinct_tasks
 from envgym.core.turns import Ending
-from envgym.envs.puzzles.guess_number import TURN_SHARE, GuessNumber, GuessNumberState, chance_score
-from envgym.errors import InvalidInput
+from envgym.envs.puzzles._rewards import TURN_SHARE
+from envgym.envs.puzzles.guess_number import GuessNumber, GuessNumberState, chance_score
 from envgym.parsing import tool_call_action
+from tests.envs.episodes import conformance, rewards_of
 
-
-class TestGuessNumber(EnvConformance):
-    env_id = "puzzles/guess_number-v0"
-
-
-class TestGuessNumberPaidByTurn(EnvConformance):
-    env_id = "puzzles/guess_number-v0"
-    env_kwargs = {"turn_reward": True, "size": 64, "slack": 0}  # noqa: RUF012  # read only
+TestGuessNumber = conformance("puzzles/guess_number-v0")
+TestGuessNumberPaidByTurn = conformance("puzzles/guess_number-v0", turn_reward=True, size=64, slack=0)
 
 
 def task_of(low: int, high: int, secret: int, guesses: int) -> Task:
@@ -63,7 +56,7 @@ def test_hand_played_game() -> None:
         "Higher. Guesses left: 8.",
         "Correct.",
     ]
-    assert [turn.reward.value for turn in episode.turns] == [0.0, 0.0, 1.0]  # type: ignore[union-attr]  # all are scored
+    assert rewards_of(episode) == [0.0, 0.0, 1.0]
     assert episode.ending is Ending.TERMINATED
 
 
@@ -72,8 +65,7 @@ def test_turn_rewards_pay_halvings_and_the_find_pays_the_rest() -> None:
     # 100 numbers, K = floor(log2 100) = 6 halvings at most, each worth 0.5 / 6.
     # 50: 49 of 100 left, pays. 60: nothing new. 10: 39 of 49 left, too many. 30: 19 of 39 left, pays. 37: found.
     episode = guess(env, task_of(1, 100, 37, 10), 50, 60, 10, 30, 37)
-    paid = [turn.reward.value for turn in episode.turns]  # type: ignore[union-attr]  # all are scored
-    assert paid == pytest.approx([1 / 12, 0.0, 0.0, 1 / 12, 1 - 2 / 12])
+    assert rewards_of(episode) == pytest.approx([1 / 12, 0.0, 0.0, 1 / 12, 1 - 2 / 12])
 
 
 def test_narrowing_down_without_the_find_pays_at_most_the_turn_share() -> None:
@@ -131,8 +123,8 @@ def test_fork_goes_its_own_way() -> None:
     twin = env.fork()
     assert twin.step(tool_call_action("guess", number=37)).reward == 1.0
     assert env.step(tool_call_action("guess", number=36)).observation == "Higher. Guesses left: 8."
-    assert twin.state.found
-    assert not env.state.found
+    assert twin.state.is_guessed
+    assert not env.state.is_guessed
 
 
 @pytest.mark.parametrize("size, guesses", [(4, 1), (4, 2), (6, 2), (8, 2), (8, 3)])
@@ -161,11 +153,3 @@ def test_random_guesser_meets_the_exact_chance() -> None:
     assert env.chance_score == pytest.approx(0.1)
     hits = sum(_worth(tuple(rng.permutation(100)[:10] + 1), 100, int(rng.integers(1, 101)), False) for _ in range(2000))
     assert abs(hits / 2000 - 0.1) < 5 * (0.1 * 0.9 / 2000) ** 0.5
-
-
-@pytest.mark.parametrize(
-    "kwargs, said", [({"size": 1}, "size must be 2 to 1,000,000, got 1"), ({"slack": -1}, "slack must be at least 0")]
-)
-def test_values_out_of_range_are_refused(kwargs: dict[str, int], said: str) -> None:
-    with pytest.raises(InvalidInput, match=said):
-        envgym.make("puzzles/guess_number-v0", **kwargs)

@@ -5,8 +5,6 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 import pytest
 
-import envgym
-from envgym.conformance import EnvConformance
 from envgym.conformance.env_under_test import oracle_of, play
 from envgym.core.json_types import JsonValue
 from envgym.core.tasks import Split, Task
@@ -19,21 +17,16 @@ from envgym.envs.puzzles._household_commands import read_command
 from envgym.envs.puzzles._household_layouts import draw_household, is_held_out, read_household, room_plans
 from envgym.envs.puzzles._household_oracle import plan_commands
 from envgym.envs.puzzles.household import HINT, KINDS, Household
-from envgym.errors import InvalidInput
+from tests.envs.episodes import conformance
 from tests.support.household import KITCHEN, STUDY, household_task, say_commands
 
 IDLE = ("look", "inventory", "examine", "close")
 
 
-class TestHousehold(EnvConformance):
-    env_id = "puzzles/household-v0"
-    num_tasks = 8
-
-
-class TestHouseholdOfThreeRoomsPaidBySubgoals(EnvConformance):
-    env_id = "puzzles/household-v0"
-    env_kwargs = {"rooms": 3, "subgoals": True, "admissible": True}  # noqa: RUF012  # read only
-    num_tasks = 3
+TestHousehold = conformance("puzzles/household-v0", num_tasks=8)
+TestHouseholdOfThreeRoomsPaidBySubgoals = conformance(
+    "puzzles/household-v0", num_tasks=3, rooms=3, subgoals=True, admissible=True
+)
 
 
 # ---- each kind of task by hand ------------------------------------------------------------------------------------
@@ -352,18 +345,3 @@ def test_chance_grows_with_the_turns_and_falls_with_the_rooms() -> None:
     assert Household(max_turns=10).chance_score == Household(max_turns=50).chance_score
     assert Household(max_turns=None).chance_score == 1.0
     assert Household(rooms=3).chance_score < Household().chance_score < Household(subgoals=True).chance_score < 1.0
-
-
-@pytest.mark.parametrize(
-    "kwargs, text",
-    [
-        ({"rooms": 4}, "rooms must be a whole number from 1 to 3, got 4"),
-        ({"distractors": 13}, "distractors must be"),
-        ({"kinds": ["lift"]}, "lift"),
-        ({"kinds": []}, "kinds must name at least one"),
-        ({"test_layouts": "new"}, "new"),
-    ],
-)
-def test_values_out_of_range_are_refused(kwargs: dict[str, JsonValue], text: str) -> None:
-    with pytest.raises(InvalidInput, match=text):
-        envgym.make("puzzles/household-v0", **kwargs)

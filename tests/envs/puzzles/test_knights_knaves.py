@@ -8,8 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import envgym
-from envgym.conformance import EnvConformance
 from envgym.conformance.env_under_test import ObservedEpisode, oracle_of, play
 from envgym.core.tasks import Split, Task
 from envgym.core.turns import Ending
@@ -22,18 +20,10 @@ from envgym.envs.puzzles._statements import (
     words,
 )
 from envgym.envs.puzzles.knights_knaves import KnightsKnaves
-from envgym.errors import InvalidInput
+from tests.envs.episodes import conformance, play_actions, rewards_of, step_after_fork
 
-
-class TestKnightsKnaves(EnvConformance):
-    env_id = "puzzles/knights_knaves-v0"
-    num_tasks = 6
-
-
-class TestKnightsKnavesPaidByTurn(EnvConformance):
-    env_id = "puzzles/knights_knaves-v0"
-    env_kwargs = {"persons": 5, "turn_reward": True}  # noqa: RUF012  # read only
-    num_tasks = 2
+TestKnightsKnaves = conformance("puzzles/knights_knaves-v0", num_tasks=6)
+TestKnightsKnavesPaidByTurn = conformance("puzzles/knights_knaves-v0", num_tasks=2, persons=5, turn_reward=True)
 
 
 ISLAND = Task(
@@ -46,7 +36,7 @@ ISLAND = Task(
 
 
 def say(env: KnightsKnaves, *claims: str) -> ObservedEpisode:
-    return play(env, lambda turn, _: claims[turn], seed=0, task=ISLAND, max_turns=len(claims))
+    return play_actions(env, ISLAND, *claims)
 
 
 def test_hand_played_island_pays_right_claims_and_the_last_one_the_rest() -> None:
@@ -61,8 +51,7 @@ def test_hand_played_island_pays_right_claims_and_the_last_one_the_rest() -> Non
         "Right so far. Left: Dan.",
         "Correct.",
     ]
-    paid = [turn.reward.value for turn in episode.turns]  # type: ignore[union-attr]  # all are scored
-    assert paid == pytest.approx([0.125, 0.25, 0.0, 0.625])
+    assert rewards_of(episode) == pytest.approx([0.125, 0.25, 0.0, 0.625])
     assert episode.ending is Ending.TERMINATED
 
 
@@ -159,13 +148,5 @@ def test_no_fixed_claims_beat_the_declared_chance() -> None:
 
 
 def test_fork_goes_its_own_way() -> None:
-    env = KnightsKnaves()
-    env.reset(options={"task": ISLAND})
-    twin = env.fork()
-    twin.step("Ada is a knave")
-    assert env.step("Ada is a knight").observation == "Right so far. Left: Ben, Cleo, Dan."
-
-
-def test_values_out_of_range_are_refused() -> None:
-    with pytest.raises(InvalidInput, match="persons must be a whole number from 3 to 5, got 6"):
-        envgym.make("puzzles/knights_knaves-v0", persons=6)
+    _, own = step_after_fork(KnightsKnaves(), ISLAND, "Ada is a knave", "Ada is a knight")
+    assert own.observation == "Right so far. Left: Ben, Cleo, Dan."

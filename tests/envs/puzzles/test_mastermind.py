@@ -7,26 +7,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import envgym
-from envgym.conformance import EnvConformance
 from envgym.conformance.env_under_test import ObservedEpisode, oracle_of, play
 from envgym.core.tasks import Split, Task
 from envgym.core.turns import Ending
 from envgym.envs.puzzles.mastermind import LETTERS, Mastermind, all_codes, judge, number_hints
-from envgym.errors import InvalidInput
+from tests.envs.episodes import conformance, play_actions, rewards_of, step_after_fork
 
 codes = st.text(alphabet="ABCDEF", min_size=4, max_size=4)
 
 
-class TestMastermind(EnvConformance):
-    env_id = "puzzles/mastermind-v0"
-    num_tasks = 6
-
-
-class TestMastermindWithoutRepeatsPaidByTurn(EnvConformance):
-    env_id = "puzzles/mastermind-v0"
-    env_kwargs = {"length": 3, "colors": 7, "repeats": False, "turn_reward": True}  # noqa: RUF012  # read only
-    num_tasks = 2
+TestMastermind = conformance("puzzles/mastermind-v0", num_tasks=6)
+TestMastermindWithoutRepeatsPaidByTurn = conformance(
+    "puzzles/mastermind-v0", num_tasks=2, length=3, colors=7, repeats=False, turn_reward=True
+)
 
 
 def task_of(code: str) -> Task:
@@ -34,7 +27,7 @@ def task_of(code: str) -> Task:
 
 
 def say(env: Mastermind, code: str, *guesses: str) -> ObservedEpisode:
-    return play(env, lambda turn, _: guesses[turn], seed=0, task=task_of(code), max_turns=len(guesses))
+    return play_actions(env, task_of(code), *guesses)
 
 
 @pytest.mark.parametrize(
@@ -72,8 +65,7 @@ def test_hand_played_game_pays_new_right_places() -> None:
         "Right place: 2. Right color, wrong place: 2. Guesses left: 7.",
         "Correct.",
     ]
-    paid = [turn.reward.value for turn in episode.turns]  # type: ignore[union-attr]  # all are scored
-    assert paid == [0.125, 0.125, 0.0, 0.75]
+    assert rewards_of(episode) == [0.125, 0.125, 0.0, 0.75]
     assert episode.ending is Ending.TERMINATED
 
 
@@ -138,22 +130,6 @@ def test_any_play_pays_between_0_and_1_and_1_only_for_the_code(guesses: list[str
 
 
 def test_fork_goes_its_own_way() -> None:
-    env = Mastermind()
-    env.reset(options={"task": task_of("AABB")})
-    twin = env.fork()
-    assert twin.step("AABB").reward == 1.0
-    assert env.step("CCCC").observation == "Right place: 0. Right color, wrong place: 0. Guesses left: 9."
-
-
-@pytest.mark.parametrize(
-    "kwargs, said",
-    [
-        ({"length": 7}, "length must be a whole number from 2 to 6, got 7"),
-        ({"length": 6, "colors": 10}, "codes must be at most 100,000, got 1000000"),
-        ({"length": 5, "colors": 4, "repeats": False}, "colors must be a whole number from 5 to 10, got 4"),
-        ({"guesses": 0}, "guesses must be a whole number from 1 to 20, got 0"),
-    ],
-)
-def test_values_out_of_range_are_refused(kwargs: dict[str, int], said: str) -> None:
-    with pytest.raises(InvalidInput, match=said):
-        envgym.make("puzzles/mastermind-v0", **kwargs)
+    twin, own = step_after_fork(Mastermind(), task_of("AABB"), "AABB", "CCCC")
+    assert twin.reward == 1.0
+    assert own.observation == "Right place: 0. Right color, wrong place: 0. Guesses left: 9."

@@ -6,41 +6,28 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import envgym
-from envgym.conformance import EnvConformance
-from envgym.conformance.env_under_test import ObservedEpisode, oracle_of, play
+from envgym.conformance.env_under_test import oracle_of, play
 from envgym.core.tasks import Split, Task
 from envgym.core.turns import Ending
 from envgym.envs.puzzles._minesweeper import UNKNOWN, conclusions, neighbors_of, open_cells
 from envgym.envs.puzzles.minesweeper import Minesweeper
-from envgym.errors import InvalidInput
+from tests.envs.episodes import conformance, play_actions, rewards_of, step_after_fork
 
 BOARD = ("s....", ".....", "....*", ".*...", ".....")
 
 
-class TestMinesweeper(EnvConformance):
-    env_id = "puzzles/minesweeper-v0"
-    num_tasks = 6
-
-
-class TestMinesweeperPaidByTurn(EnvConformance):
-    env_id = "puzzles/minesweeper-v0"
-    env_kwargs = {"size": 5, "mines": 5, "turn_reward": True}  # noqa: RUF012  # read only
-    num_tasks = 2
+TestMinesweeper = conformance("puzzles/minesweeper-v0", num_tasks=6)
+TestMinesweeperPaidByTurn = conformance("puzzles/minesweeper-v0", num_tasks=2, size=5, mines=5, turn_reward=True)
 
 
 def task_of(*rows: str) -> Task:
     return Task(id="t", prompt="", payload={"board": list(rows)}, split=Split.TRAIN)
 
 
-def say(env: Minesweeper, task: Task, *words: str) -> ObservedEpisode:
-    return play(env, lambda turn, _: words[turn], seed=0, task=task, max_turns=len(words))
-
-
 def test_hand_played_board_pays_opened_places_and_the_last_one_the_rest() -> None:
     env = Minesweeper(turn_reward=True)
     # 23 safe places, of which the start opens 14; each of the other 9 is worth 0.5 / 9, the last the rest to 1.
-    episode = say(
+    episode = play_actions(
         env, task_of(*BOARD), "open 4 3", "flag 4 2", "flag, 4, 2", "OPEN 5 5", "open 4 1", "open 5 1", "open 5 2"
     )
     assert episode.observation.split("\n") == ["00000", "00011", "1111#", "#####", "#####", "Mines: 2."]
@@ -51,8 +38,7 @@ def test_hand_played_board_pays_opened_places_and_the_last_one_the_rest() -> Non
         "##111",
         "1#111",
     ]
-    paid = [turn.reward.value for turn in episode.turns]  # type: ignore[union-attr]  # all are scored
-    assert paid == pytest.approx([0.5 / 9, 0.0, 0.0, 2.5 / 9, 0.5 / 9, 0.5 / 9, 1 - 4 / 9])
+    assert rewards_of(episode) == pytest.approx([0.5 / 9, 0.0, 0.0, 2.5 / 9, 0.5 / 9, 0.5 / 9, 1 - 4 / 9])
 
 
 def test_the_last_safe_place_ends_the_episode_with_reward_1() -> None:
@@ -63,21 +49,21 @@ def test_the_last_safe_place_ends_the_episode_with_reward_1() -> None:
 
 
 def test_a_mine_ends_the_episode_without_reward() -> None:
-    episode = say(Minesweeper(), task_of(*BOARD), "open 4 2")
+    episode = play_actions(Minesweeper(), task_of(*BOARD), "open 4 2")
     assert (episode.turns[0].observation, episode.reward) == ("You opened a mine.", 0.0)
     assert episode.ending is Ending.TERMINATED
 
 
 @pytest.mark.parametrize("words", ["", "open", "open 0 1", "open 6 1", "open 1 1 1", "close 1 1", "open 1 1\nopen 4 3"])
 def test_what_is_no_move_is_answered_and_opens_nothing(words: str) -> None:
-    episode = say(Minesweeper(size=5, mines=5), task_of(*BOARD), words)
+    episode = play_actions(Minesweeper(size=5, mines=5), task_of(*BOARD), words)
     assert episode.turns[0].observation == (
         "Say open ROW COLUMN, such as open 1 5, or flag ROW COLUMN to mark a mine.\n" + episode.observation
     )
 
 
 def test_an_open_place_stays_as_it_is() -> None:
-    episode = say(Minesweeper(), task_of(*BOARD), "open 1 1")
+    episode = play_actions(Minesweeper(), task_of(*BOARD), "open 1 1")
     assert episode.turns[0].observation == "That place is open.\n" + episode.observation
 
 
@@ -122,20 +108,5 @@ def test_oracle_clears_every_board_by_conclusions_alone(kwargs: dict[str, int]) 
 
 
 def test_fork_goes_its_own_way() -> None:
-    env = Minesweeper()
-    env.reset(options={"task": task_of(*BOARD)})
-    twin = env.fork()
-    twin.step("open 4 2")
-    assert env.step("flag 4 2").observation.split("\n")[3] == "#F###"
-
-
-@pytest.mark.parametrize(
-    "kwargs, said",
-    [
-        ({"size": 4}, "size must be a whole number from 5 to 12"),
-        ({"mines": 8}, "mines must be a whole number from 6 to 7"),
-    ],
-)
-def test_values_out_of_range_are_refused(kwargs: dict[str, int], said: str) -> None:
-    with pytest.raises(InvalidInput, match=said):
-        envgym.make("puzzles/minesweeper-v0", **kwargs)
+    _, own = step_after_fork(Minesweeper(), task_of(*BOARD), "open 4 2", "flag 4 2")
+    assert own.observation.split("\n")[3] == "#F###"

@@ -8,9 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import envgym
 from envgym.cli.main import main
-from envgym.conformance import EnvConformance
 from envgym.conformance.env_under_test import ObservedEpisode, oracle_of, play
 from envgym.core.json_types import JsonObject, JsonValue
 from envgym.core.tasks import Split, Task
@@ -18,22 +16,17 @@ from envgym.core.turns import Ending, Scored, total
 from envgym.envs.puzzles._np.problem import Instance, quality_of
 from envgym.envs.puzzles._np.problems import MAX_ATTEMPTS, PROBLEMS, SIZES
 from envgym.envs.puzzles.np import CHANCE, HardProblems
-from envgym.errors import InvalidInput
+from tests.envs.episodes import conformance, play_actions, rewards_of
 
 # Capacity 10. The best is items 2 and 3: 5 + 5 = 10 heavy, 20 worth. The average item is worth 30 / 16 per weight, so
 # what is worth nothing is 10 * 30 / 16 = 18.75.
 SACK: Instance = ((10,), (6, 10), (5, 10), (5, 10))
 
 
-class TestHardProblems(EnvConformance):
-    env_id = "puzzles/np-v0"
-    num_tasks = 10
-
-
-class TestHardProblemsThatAreEasy(EnvConformance):
-    env_id = "puzzles/np-v0"
-    env_kwargs = {"kinds": ("max_cut", "makespan"), "size": "easy", "attempts": 1}  # noqa: RUF012  # read only
-    num_tasks = 4
+TestHardProblems = conformance("puzzles/np-v0", num_tasks=10)
+TestHardProblemsThatAreEasy = conformance(
+    "puzzles/np-v0", num_tasks=4, kinds=("max_cut", "makespan"), size="easy", attempts=1
+)
 
 
 def task_of(kind: str, rows: Instance) -> Task:
@@ -44,7 +37,7 @@ def task_of(kind: str, rows: Instance) -> Task:
 
 
 def say(env: HardProblems, kind: str, rows: Instance, *answers: str) -> ObservedEpisode:
-    return play(env, lambda turn, _: answers[turn], seed=0, task=task_of(kind, rows), max_turns=len(answers))
+    return play_actions(env, task_of(kind, rows), *answers)
 
 
 def parts(episode: ObservedEpisode) -> dict[str, float]:
@@ -62,7 +55,7 @@ def test_hand_played_episode_pays_what_is_better_than_before() -> None:
         "Value 10. Best 10. Attempts left: 1.",
         "Value 20. It is optimal.",
     ]
-    assert [turn.reward.value for turn in episode.turns] == [0.0, 0.0, 0.0, 1.0]  # type: ignore[union-attr]  # scored
+    assert rewards_of(episode) == [0.0, 0.0, 0.0, 1.0]
     assert parts(episode) == {"feasible": 1.0, "optimal": 1.0, "ratio": 1.0}
     assert episode.ending is Ending.TERMINATED
 
@@ -123,7 +116,7 @@ def test_oracle_reaches_the_optimum_of_every_kind_and_size(kind: str, size: str)
 def test_turns_add_up_to_the_quality_and_ratio_of_the_best_answer(kind: str, index: int, data: st.DataObject) -> None:
     env = HardProblems(kinds=kind, size="easy", attempts=5)
     env.reset(options={"split": "train", "index": index})
-    given_, problem = env.state.given, PROBLEMS[kind]
+    given_, problem = env.state.instance, PROBLEMS[kind]
     num = problem.num_things(given_.rows)
     values, paid, reached = [], 0.0, dict.fromkeys(("feasible", "optimal", "ratio"), 0.0)
     for _ in range(5):
@@ -164,7 +157,7 @@ def test_forks_share_the_instance_and_go_their_own_ways() -> None:
     env = HardProblems()
     env.reset(options={"task": task_of("knapsack", SACK)})
     twin = env.fork()
-    assert twin.state.given is env.state.given
+    assert twin.state.instance is env.state.instance
     assert twin.step("2 3").reward == 1.0
     assert str(env.step("1").observation) == "Value 10. Best 10. Attempts left: 2."
     copied = pickle.loads(pickle.dumps(env))
@@ -191,17 +184,3 @@ def test_play_shows_the_components_of_all_turns(
     text = capsys.readouterr().out
     assert "Value 3. Best 3. Attempts left: 2." in text  # a turn of its own, with feasible 1 and ratio 3/4
     assert text.endswith("TERMINATED after 2 turns, reward 1 (feasible 1, optimal 1, ratio 1)\n")
-
-
-@pytest.mark.parametrize(
-    "kwargs, said",
-    [
-        ({"kinds": "knapsak"}, "kind must be a known name, got 'knapsak' .*did you mean knapsack"),
-        ({"kinds": ()}, "kind must be a known name, got ''"),
-        ({"size": "huge"}, "size must be a known name, got 'huge' .*choose one of: easy, hard, medium"),
-        ({"attempts": 6}, "attempts must be a whole number from 1 to 5, got 6"),
-    ],
-)
-def test_values_out_of_range_are_refused(kwargs: dict[str, object], said: str) -> None:
-    with pytest.raises(InvalidInput, match=said):
-        envgym.make("puzzles/np-v0", **kwargs)

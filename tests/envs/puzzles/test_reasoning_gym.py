@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 import envgym
-from envgym.conformance import EnvConformance
-from envgym.conformance.env_under_test import ObservedEpisode, oracle_of, play
+from envgym.conformance.env_under_test import oracle_of, play
 from envgym.core.tasks import Split, Task, distinct_tasks
 from envgym.core.turns import Ending
 from envgym.env import NoOracle
@@ -27,28 +26,18 @@ from envgym.errors import EnvFailure, InvalidInput
 from envgym.seeds import generator
 from envgym.stats import estimate_mean, estimate_success
 from envgym.verifiers.processes import WorkerPool
+from tests.envs.episodes import conformance, play_actions
 
 pytest.importorskip("reasoning_gym")
 
 
-class TestReasoningGym(EnvConformance):
-    env_id = "puzzles/reasoning_gym-v0"
-
-
-class TestReasoningGymAttempts(EnvConformance):
-    """A yes/no data set with three attempts: a coin wins often, and the declaration says how often."""
-
-    env_id = "puzzles/reasoning_gym-v0"
-    env_kwargs = {"dataset": "course_schedule", "attempts": 3}  # noqa: RUF012  # read only
-    num_tasks = 8
+TestReasoningGym = conformance("puzzles/reasoning_gym-v0")
+# A yes/no data set with three attempts: a coin wins often, and the declaration says how often.
+TestReasoningGymAttempts = conformance("puzzles/reasoning_gym-v0", num_tasks=8, dataset="course_schedule", attempts=3)
 
 
 def source(dataset: str, **config: int) -> ItemGenerator:
     return ItemGenerator(dataset=dataset, config=json.dumps({"seed": 0, "size": NUM_ITEMS, **config}))
-
-
-def say(env: ReasoningGym, task: Task, *actions: str) -> ObservedEpisode:
-    return play(env, lambda turn, observation: actions[turn], seed=0, task=task, max_turns=len(actions))
 
 
 @pytest.mark.parametrize("dataset, count", [("leg_counting", 200), ("graph_color", 40), ("countdown", 5)])
@@ -63,8 +52,8 @@ def test_wrong_and_hedged_answers_pay_nothing() -> None:
     env = ReasoningGym()
     for task in distinct_tasks(env.tasks, Split.TEST, 20):
         right = str(task.payload["answer"])
-        assert say(env, task, f"<answer>{right}</answer>").reward == 1.0
-        assert say(env, task, f"Counting legs ... so <answer> {right} </answer>.").reward == 1.0
+        assert play_actions(env, task, f"<answer>{right}</answer>").reward == 1.0
+        assert play_actions(env, task, f"Counting legs ... so <answer> {right} </answer>.").reward == 1.0
         wrong = str(int(right) + 1)
         for text in (
             wrong,
@@ -74,8 +63,8 @@ def test_wrong_and_hedged_answers_pay_nothing() -> None:
             f"<answer>{wrong}</answer>{right}",
             task.prompt,
         ):
-            assert say(env, task, text).reward == 0.0, text
-        assert say(env, task, f"<answer>{wrong}</answer> <answer>{right}</answer>").reward == 0.0
+            assert play_actions(env, task, text).reward == 0.0, text
+        assert play_actions(env, task, f"<answer>{wrong}</answer> <answer>{right}</answer>").reward == 0.0
 
 
 @pytest.mark.parametrize(
@@ -99,14 +88,44 @@ def test_each_further_attempt_halves_the_reward() -> None:
     env = ReasoningGym(attempts=3, discount=0.5)
     task = env.tasks.task(Split.TRAIN, 0)
     right = str(task.payload["answer"])
-    assert [say(env, task, *["no"] * late, right).reward for late in range(3)] == [1.0, 0.5, 0.25]
-    episode = say(env, task, "no", "no", "no")
+    assert [play_actions(env, task, *["no"] * late, right).reward for late in range(3)] == [1.0, 0.5, 0.25]
+    episode = play_actions(env, task, "no", "no", "no")
     assert [turn.observation for turn in episode.turns] == [
         "That is not right. Attempts left: 2.",
         "That is not right. Attempts left: 1.",
         "",
     ]
     assert (episode.ending, episode.reward) == (Ending.TERMINATED, 0.0)
+
+
+@pytest.mark.parametrize(
+    "dataset", ["string_insertion", "pool_matrix", "rotate_matrix", "string_manipulation", "binary_matrix"]
+)
+def test_the_last_part_of_a_question_is_never_its_answer(dataset: str) -> None:
+    env = ReasoningGym(dataset=dataset, partial_credit=True)
+    tasks = list(distinct_tasks(env.tasks, Split.TRAIN, 20))
+    for task in tasks:
+        parts = {task.prompt.rpartition(end)[2].strip() for end in ("\n\n", "\n", ": ", ":\n")}
+        assert task.payload["answer"] not in parts
+        assert all(play_actions(env, task, part).reward < 1.0 for part in parts)
+
+
+def test_settings_that_make_no_problem_are_a_fault_of_the_env() -> None:
+    env = ReasoningGym(dataset="rotate_matrix", config={"min_rotations": 4, "max_rotations": 4, "size": 20})
+    with pytest.raises(
+        EnvFailure, match=r"settings must make an item with an answer .* its question does not end with"
+    ):
+        env.tasks.task(Split.TRAIN, 0)
+
+
+def test_only_the_right_truth_value_says_whether_a_game_of_life_halts() -> None:
+    env = ReasoningGym(dataset="game_of_life_halting")
+    for task in distinct_tasks(env.tasks, Split.TRAIN, 6):
+        right = str(task.payload["answer"])
+        other = "False" if right == "True" else "True"
+        assert play_actions(env, task, f"It is <answer> {right.lower()}. </answer>").reward == 1.0
+        for text in (other, "", "xxxx", "\ud800", "0", "1", "True or False", "None", f"not {right}"):
+            assert play_actions(env, task, text).reward == 0.0, text
 
 
 def test_partial_credit_pays_what_the_scorer_gives() -> None:
@@ -117,9 +136,9 @@ def test_partial_credit_pays_what_the_scorer_gives() -> None:
         number *= int(factor)
     full = source("prime_factorization").score(int(str(task.metadata["index"])), f"{number}").score
     assert 0.0 < full < 1.0
-    paid = say(ReasoningGym(dataset="prime_factorization", partial_credit=True), task, f"{number}").reward
+    paid = play_actions(ReasoningGym(dataset="prime_factorization", partial_credit=True), task, f"{number}").reward
     assert paid == full
-    assert say(ReasoningGym(dataset="prime_factorization"), task, f"{number}").reward == 0.0
+    assert play_actions(ReasoningGym(dataset="prime_factorization"), task, f"{number}").reward == 0.0
 
 
 def test_same_index_is_the_same_task_in_another_process() -> None:
@@ -168,8 +187,8 @@ def test_nan_is_no_number() -> None:
     env = ReasoningGym(dataset="complex_arithmetic")
     task = env.tasks.task(Split.TRAIN, 0)
     for text in ("nan", "NaN + nanj", "-nan", "nanj"):
-        assert say(env, task, text).reward == 0.0
-    assert say(env, task, str(task.payload["answer"])).reward == 1.0
+        assert play_actions(env, task, text).reward == 0.0
+    assert play_actions(env, task, str(task.payload["answer"])).reward == 1.0
 
 
 def test_an_answer_that_the_scorer_cannot_read_scores_0_and_says_why() -> None:
@@ -276,7 +295,7 @@ def test_declared_chance_lies_in_the_interval_of_a_fresh_measurement(dataset: st
     env = ReasoningGym(dataset=dataset, partial_credit=kind == "partial")
     answer = MEASURED[kind][dataset]["answer"]
     tasks = distinct_tasks(env.tasks, Split.TEST, 40)
-    paid = [say(env, task, f"<answer>{answer}</answer>").reward for task in tasks]
+    paid = [play_actions(env, task, f"<answer>{answer}</answer>").reward for task in tasks]
     by_task = {str(at): [reward] for at, reward in enumerate(paid)}
     estimate = estimate_success(by_task) if kind == "full" else estimate_mean(by_task, rng=generator("chance"))
     measured = estimate.interval

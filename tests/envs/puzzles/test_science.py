@@ -8,7 +8,6 @@ from importlib.util import find_spec
 import pytest
 
 import envgym
-from envgym.conformance import EnvConformance
 from envgym.conformance.env_under_test import oracle_of, play
 from envgym.core.tasks import Split
 from envgym.core.turns import Ending, Invalid, Scored
@@ -24,6 +23,7 @@ from envgym.envs.puzzles._science_simulator import (
 )
 from envgym.envs.puzzles.science import KINDS, VARIATIONS, Science
 from envgym.errors import InvalidInput, UnknownName
+from tests.envs.episodes import conformance
 
 pytestmark = [
     pytest.mark.java,
@@ -37,10 +37,9 @@ QUICK = ("find-plant", "power-component", "lifespan-longest-lived", "use-thermom
 WANDERING = ScienceVariation("find-animal", 150)
 
 
-class TestScience(EnvConformance):
-    env_id = "puzzles/science-v0"
-    env_kwargs = {"kinds": ("find-plant", "lifespan-longest-lived"), "max_turns": 20}  # noqa: RUF012  # read only
-    num_tasks = 2
+TestScience = conformance(
+    "puzzles/science-v0", num_tasks=2, kinds=("find-plant", "lifespan-longest-lived"), max_turns=20
+)
 
 
 @pytest.fixture

@@ -7,53 +7,39 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import envgym
-from envgym.conformance import EnvConformance
-from envgym.conformance.env_under_test import ObservedEpisode, oracle_of, play
+from envgym.conformance.env_under_test import oracle_of, play
 from envgym.core.tasks import Split, Task
 from envgym.core.turns import Ending
 from envgym.envs.puzzles._grids import MOVES
 from envgym.envs.puzzles._sokoban import all_pulls, apply_move, key_of, pulls, read_board, write_board
 from envgym.envs.puzzles.sokoban import MAX_PLAN, Sokoban
-from envgym.errors import InvalidInput
+from tests.envs.episodes import conformance, play_actions, rewards_of, step_after_fork
 
 ROOM = ("######", "#@-#-#", "#$---#", "#-$-.#", "#.---#", "######")
 
 
-class TestSokoban(EnvConformance):
-    env_id = "puzzles/sokoban-v0"
-    num_tasks = 6
-
-
-class TestSokobanPaidByTurn(EnvConformance):
-    env_id = "puzzles/sokoban-v0"
-    env_kwargs = {"size": 6, "turn_reward": True}  # noqa: RUF012  # read only
-    num_tasks = 2
+TestSokoban = conformance("puzzles/sokoban-v0", num_tasks=6)
+TestSokobanPaidByTurn = conformance("puzzles/sokoban-v0", num_tasks=2, size=6, turn_reward=True)
 
 
 def task_of(*rows: str) -> Task:
     return Task(id="t", prompt="", payload={"board": list(rows)}, split=Split.TRAIN)
 
 
-def say(env: Sokoban, task: Task, *words: str) -> ObservedEpisode:
-    return play(env, lambda turn, _: words[turn], seed=0, task=task, max_turns=len(words))
-
-
 def test_hand_played_room_pays_each_box_on_its_goal_by_turn() -> None:
     # Two boxes, none on a goal: the first on a goal pays 0.5 / 2, the end what is left to 1.
     env = Sokoban(turn_reward=True)
-    episode = say(env, task_of(*ROOM), "down", "down", "up, right, down", "left, down, right, right")
+    episode = play_actions(env, task_of(*ROOM), "down", "down", "up, right, down", "left, down, right, right")
     assert [turn.observation.split("\n") for turn in episode.turns[:2]] == [
         ["######", "#--#-#", "#@---#", "#$$-.#", "#.---#", "######", "Moves left: 59."],
         ["######", "#--#-#", "#----#", "#@$-.#", "#*---#", "######", "Moves left: 58."],
     ]
     assert episode.turns[2].observation.startswith("######\n#--#-#\n#----#\n#-@-.#\n#*$--#")
-    paid = [turn.reward.value for turn in episode.turns]  # type: ignore[union-attr]  # all are scored
-    assert paid == [0.0, 0.25, 0.0, 0.0]
+    assert rewards_of(episode) == [0.0, 0.25, 0.0, 0.0]
 
 
 def test_last_box_on_its_goal_ends_the_episode_with_reward_1() -> None:
-    episode = say(Sokoban(), task_of(*ROOM), "down down right right")
+    episode = play_actions(Sokoban(), task_of(*ROOM), "down down right right")
     assert (episode.turns[0].observation, episode.ending) == ("Solved: every box is on a goal.", Ending.TERMINATED)
     assert episode.reward == 1.0
 
@@ -62,7 +48,7 @@ def test_what_cannot_be_pushed_stays_and_costs_a_move() -> None:
     # A box before a wall, a box before a box, a wall.
     rows = ("######", "#$@$.#", "#---.#", "#----#", "#----#", "######")
     env = Sokoban()
-    episode = say(env, task_of(*rows), "left", "up", "right")
+    episode = play_actions(env, task_of(*rows), "left", "up", "right")
     shown = "\n".join(rows)
     assert [turn.observation for turn in episode.turns[:2]] == [f"{shown}\nMoves left: {left}." for left in (59, 58)]
     assert episode.turns[2].observation.startswith("######\n#$-@*#")
@@ -71,14 +57,14 @@ def test_what_cannot_be_pushed_stays_and_costs_a_move() -> None:
 
 
 def test_out_of_moves_ends_the_episode() -> None:
-    episode = say(Sokoban(), task_of(*ROOM), *["right left " * 5] * 6)
+    episode = play_actions(Sokoban(), task_of(*ROOM), *["right left " * 5] * 6)
     assert (episode.turns[-1].observation, episode.reward) == ("No moves left.", 0.0)
     assert episode.ending is Ending.TERMINATED
 
 
 @pytest.mark.parametrize("words", ["", "go", "up up up up up up up up up up up", "up\u200b"])
 def test_what_are_no_moves_is_answered_and_moves_nothing(words: str) -> None:
-    episode = say(Sokoban(), task_of(*ROOM), words)
+    episode = play_actions(Sokoban(), task_of(*ROOM), words)
     assert episode.turns[0].observation.split("\n")[0] == "Say up, down, left or right, or up to 10 of these words."
     assert episode.turns[0].observation.endswith("Moves left: 60.")
 
@@ -147,25 +133,11 @@ def test_moves_without_looking_earn_at_most_the_declared_chance() -> None:
     env, draw = Sokoban(), np.random.default_rng(0)
     tasks = [env.tasks.task(Split.TRAIN, index) for index in range(20)]
     script = [" ".join(MOVES[move] for move in draw.integers(4, size=10)) for _ in range(6)]
-    assert sum(say(env, task, *script).reward for task in tasks) / 20 <= env.chance_score + 0.15  # three errors
+    mean = sum(play_actions(env, task, *script).reward for task in tasks) / 20
+    assert mean <= env.chance_score + 0.15, "three errors"
 
 
 def test_fork_goes_its_own_way() -> None:
-    env = Sokoban()
-    env.reset(options={"task": task_of(*ROOM)})
-    twin = env.fork()
-    assert twin.step("down down right right").reward == 1.0
-    assert env.step("right").observation.startswith("######\n#-@#-#")
-
-
-@pytest.mark.parametrize(
-    "kwargs, said",
-    [
-        ({"boxes": 4}, "boxes must be a whole number from 1 to 3, got 4"),
-        ({"boxes": 3, "size": 6}, "size must be"),
-        ({"boxes": 1, "size": 5}, "size must be"),
-    ],
-)
-def test_values_out_of_range_are_refused(kwargs: dict[str, int], said: str) -> None:
-    with pytest.raises(InvalidInput, match=said):
-        envgym.make("puzzles/sokoban-v0", **kwargs)
+    twin, own = step_after_fork(Sokoban(), task_of(*ROOM), "down down right right", "right")
+    assert twin.reward == 1.0
+    assert own.observation.startswith("######\n#-@#-#")

@@ -5,28 +5,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import envgym
-from envgym.conformance import EnvConformance
 from envgym.conformance.env_under_test import ObservedEpisode, oracle_of, play
 from envgym.core.json_types import JsonObject
 from envgym.core.tasks import Split, Task
 from envgym.core.turns import Ending
 from envgym.envs.puzzles._latin import canonical_symmetry, draw_puzzle, solutions, symmetries, units
 from envgym.envs.puzzles.sudoku import Sudoku
-from envgym.errors import InvalidInput
+from tests.envs.episodes import conformance, play_actions, rewards_of, step_after_fork
 
 GRID, FULL = "1.3.341221..43.1", "1234341221434321"
 
 
-class TestSudoku(EnvConformance):
-    env_id = "puzzles/sudoku-v0"
-    num_tasks = 2
-
-
-class TestSudokuOfFourPaidByTurn(EnvConformance):
-    env_id = "puzzles/sudoku-v0"
-    env_kwargs = {"size": 4, "turn_reward": True}  # noqa: RUF012  # read only
-    num_tasks = 2
+TestSudoku = conformance("puzzles/sudoku-v0", num_tasks=2)
+TestSudokuOfFourPaidByTurn = conformance("puzzles/sudoku-v0", num_tasks=2, size=4, turn_reward=True)
 
 
 def task_of(grid: str, full: str) -> Task:
@@ -35,7 +26,7 @@ def task_of(grid: str, full: str) -> Task:
 
 
 def say(env: Sudoku, *words: str) -> ObservedEpisode:
-    return play(env, lambda turn, _: words[turn], seed=0, task=task_of(GRID, FULL), max_turns=len(words))
+    return play_actions(env, task_of(GRID, FULL), *words)
 
 
 def test_hand_played_grid_pays_filled_places_and_the_last_one_the_rest() -> None:
@@ -49,8 +40,7 @@ def test_hand_played_grid_pays_filled_places_and_the_last_one_the_rest() -> None
         "1 2 3 4\n3 4 1 2\n2 1 4 3\n4 3 . 1",
         "Solved.",
     ]
-    paid = [turn.reward.value for turn in episode.turns]  # type: ignore[union-attr]  # all are scored
-    assert paid == pytest.approx([0.1, 0.1, 0.2, 0.6])
+    assert rewards_of(episode) == pytest.approx([0.1, 0.1, 0.2, 0.6])
     assert episode.ending is Ending.TERMINATED
 
 
@@ -113,17 +103,6 @@ def test_oracle_solves_every_grid(size: int) -> None:
 
 
 def test_fork_goes_its_own_way() -> None:
-    env = Sudoku(size=4)
-    env.reset(options={"task": task_of(GRID, FULL)})
-    twin = env.fork()
-    assert twin.step("1 2 4").terminated
-    assert env.step("1 2 2").observation.startswith("1 2 3 .")
-
-
-@pytest.mark.parametrize(
-    "kwargs, said",
-    [({"size": 5}, "size must be 4, 6 or 9, got 5"), ({"blanks": 60}, "blanks must be a whole number from 10 to 50")],
-)
-def test_values_out_of_range_are_refused(kwargs: dict[str, int], said: str) -> None:
-    with pytest.raises(InvalidInput, match=said):
-        envgym.make("puzzles/sudoku-v0", **kwargs)
+    twin, own = step_after_fork(Sudoku(size=4), task_of(GRID, FULL), "1 2 4", "1 2 2")
+    assert twin.terminated
+    assert own.observation.startswith("1 2 3 .")

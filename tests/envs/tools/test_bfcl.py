@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 import envgym
-from envgym.conformance import EnvConformance
 from envgym.conformance.env_under_test import ObservedEpisode, oracle_of, play
 from envgym.core.json_types import JsonObject
 from envgym.core.messages import ToolCall
@@ -19,20 +18,13 @@ from envgym.envs.tools._bfcl.apis import golden_calls, golden_run
 from envgym.envs.tools.bfcl import MAX_STEPS, Bfcl
 from envgym.errors import InvalidInput
 from envgym.parsing import tool_call_action
+from tests.envs.episodes import conformance
 from tests.support.function_calls import NEEDS_BFCL, actions_of, says
 
-
-@NEEDS_BFCL
-class TestBfcl(EnvConformance):
-    env_id = "tools/bfcl-v0"
-    num_tasks = 6
-
-
-@NEEDS_BFCL
-class TestBfclToolRl(EnvConformance):
-    env_id = "tools/bfcl-v0"
-    env_kwargs = {"reward": "toolrl", "kinds": ["parallel", "irrelevance", "multi_turn_base"]}  # noqa: RUF012  # read only
-    num_tasks = 4
+TestBfcl = NEEDS_BFCL(conformance("tools/bfcl-v0", num_tasks=6))
+TestBfclToolRl = NEEDS_BFCL(
+    conformance("tools/bfcl-v0", num_tasks=4, reward="toolrl", kinds=["parallel", "irrelevance", "multi_turn_base"])
+)
 
 
 def episode_of(env: Bfcl, name: str, *actions: str) -> ObservedEpisode:
@@ -148,6 +140,32 @@ def test_without_a_fitting_function_any_call_is_wrong() -> None:
         for action in ("No function fits.", tool_call_action(name, weight=10.0, height=5.0), tool_call_action("area"))
     ]
     assert rewards == [1.0, 0.0, 0.0]
+
+
+@NEEDS_BFCL
+@pytest.mark.parametrize("reward", ["exact", "toolrl"])
+def test_where_no_call_is_right_words_are_paid_and_garbage_is_not(reward: str) -> None:
+    env = Bfcl(kinds="irrelevance", reward=reward)
+    words = (
+        "No function fits.",
+        "I need the sides.",
+        "没有合适的函数",
+        "Нет подходящей функции",
+        "- **None** fits: no area.",
+    )
+    garbage = (
+        "",
+        "x",
+        "aaaa",
+        "no no",
+        "((((((",
+        "{}" * 50,
+        "12345",
+        "-" * 100,
+        "determine_body_mass_index(weight=10, height=5)",
+    )
+    assert [episode_of(env, "irrelevance_0", text).reward for text in words] == [1.0] * len(words)
+    assert [episode_of(env, "irrelevance_0", text).reward for text in garbage] == [0.0] * len(garbage)
 
 
 @NEEDS_BFCL
@@ -276,17 +294,3 @@ def test_missing_wheel_is_told_in_one_sentence(monkeypatch: pytest.MonkeyPatch) 
     with pytest.raises(InvalidInput, match=r"pip install 'envgym\[tools\]', then pip install --no-deps bfcl-eval\."):
         envgym.make("tools/bfcl-v0")
     assert "tools/bfcl-v0" in envgym.list_ids()
-
-
-@pytest.mark.parametrize(
-    "kwargs, told",
-    [
-        ({"kinds": "paralel"}, "did you mean parallel"),
-        ({"kinds": []}, "kind must be a known name, got ''"),
-        ({"kinds": ["simple_python", "simple_java"]}, "got 'simple_java'"),
-        ({"reward": "partial"}, "choose one of: exact, toolrl"),
-    ],
-)
-def test_no_other_kind_or_reward(kwargs: dict[str, Any], told: str) -> None:
-    with pytest.raises(InvalidInput, match=told):
-        envgym.make("tools/bfcl-v0", **kwargs)

@@ -8,7 +8,6 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 import envgym
-from envgym.conformance import EnvConformance
 from envgym.conformance.env_under_test import oracle_of, play
 from envgym.core.messages import Role
 from envgym.core.tasks import Split
@@ -21,15 +20,13 @@ from envgym.envs.tools._mcp.processes import McpServerState
 from envgym.envs.tools.mcp import McpTools
 from envgym.errors import InvalidInput, ToolInfraFailure, UnknownName
 from envgym.parsing import tool_call_action
+from tests.envs.episodes import conformance
 from tests.support.mcp import NEEDS_MCP
 
 pytestmark = NEEDS_MCP
 
 
-@pytest.mark.slow
-class TestMcp(EnvConformance):
-    env_id = "tools/mcp-v0"
-    num_tasks = 6
+TestMcp = pytest.mark.slow(conformance("tools/mcp-v0", num_tasks=6))
 
 
 def begun(server: str = "files", level: int = 1, index: int = 0) -> McpTools:

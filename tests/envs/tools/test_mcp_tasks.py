@@ -6,9 +6,10 @@ import pytest
 
 from envgym.core.json_types import JsonValue
 from envgym.core.tasks import Split, Task
+from envgym.envs.families import LEVELS
 from envgym.envs.tools._mcp.plans import SERVERS, content, next_call, simulated
 from envgym.envs.tools._mcp.servers.protocol import InvalidParams, Refusal, tools_of
-from envgym.envs.tools._mcp.tasks import LEVELS, TASK_KINDS, McpTasks, draw_task
+from envgym.envs.tools._mcp.tasks import TASK_KINDS, draw_task, mcp_tasks
 from envgym.envs.tools._office.plans import PlannedCall
 from envgym.seeds import generator
 from tests.support.mcp import SESSIONS, random_call
@@ -96,7 +97,7 @@ def servers_of(tasks: Sequence[Task]) -> set[str]:
 
 
 def test_held_out_servers_are_in_the_test_split_alone() -> None:
-    source = McpTasks(tuple(SERVERS), LEVELS, ("shop", "knowledge"))
+    source = mcp_tasks(tuple(SERVERS), LEVELS, ("shop", "knowledge"))
     train, test = ([source.task(split, index) for index in range(24)] for split in (Split.TRAIN, Split.TEST))
     assert servers_of(train) == {"files", "calendar"}
     assert servers_of(test) == {"shop", "knowledge"}
@@ -104,7 +105,7 @@ def test_held_out_servers_are_in_the_test_split_alone() -> None:
 
 
 def test_without_held_out_servers_tasks_are_held_out_by_their_content() -> None:
-    source = McpTasks(tuple(SERVERS), LEVELS, ())
+    source = mcp_tasks(tuple(SERVERS), LEVELS, ())
     train, test = ([source.task(split, index) for index in range(24)] for split in (Split.TRAIN, Split.TEST))
     assert servers_of(train) == servers_of(test) == set(SERVERS)
     assert not {task.key for task in train} & {task.key for task in test}

@@ -8,9 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import envgym
 from envgym.authoring.sampler import Unsuitable
-from envgym.conformance import EnvConformance
 from envgym.conformance.env_under_test import oracle_of, play
 from envgym.core.json_types import JsonValue
 from envgym.core.messages import Role
@@ -35,8 +33,8 @@ from envgym.envs.tools._office.state import (
 )
 from envgym.envs.tools._office.task_kinds import TASK_KINDS, TaskKind
 from envgym.envs.tools.office import OfficeWork
-from envgym.errors import InvalidInput
 from envgym.parsing import tool_call_action
+from tests.envs.episodes import conformance
 
 ME = Contact("C1000", "Ida Falk", "ida@a.example", "1", "Sales", "Account Manager", "ben@a.example")
 BEN = Contact("C1001", "Ben Ruiz", "ben@a.example", "2", "Sales", "Head of Sales", "")
@@ -61,10 +59,7 @@ RAISE, MOVE = (
 )
 
 
-class TestOffice(EnvConformance):
-    env_id = "tools/office-v0"
-    env_kwargs = {"partial_credit": True}  # noqa: RUF012  # read only
-    num_tasks = 2
+TestOffice = conformance("tools/office-v0", num_tasks=2, partial_credit=True)
 
 
 def task_of(*writes: PlannedCall) -> Task:
@@ -303,11 +298,6 @@ def test_independent_changes_count_the_same_in_any_order(order: list[int]) -> No
 def test_a_deleted_record_is_one_change(record: SupportTicket | Event | Mail | TextFile | Contact) -> None:
     assert find_changes(WORLD, WORLD.drop(record)).total() == 1
     assert find_changes(WORLD, WORLD.put(replace(WORLD.tickets["T1000"], title="A", priority="high"))).total() == 2
-
-
-def test_no_level_6() -> None:
-    with pytest.raises(InvalidInput, match="level must be a whole number from 1 to 5 or None, got 6"):
-        envgym.make("tools/office-v0", level=6)
 
 
 def test_distance_is_what_is_missing_and_what_is_too_much() -> None:

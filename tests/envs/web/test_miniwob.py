@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 import envgym
-from envgym.conformance import EnvConformance
 from envgym.conformance.agents import call_text
 from envgym.conformance.env_under_test import ObservedEpisode, oracle_of, play
 from envgym.core.tasks import Split, Task
@@ -19,6 +18,7 @@ from envgym.core.turns import Ending, Invalid
 from envgym.envs.web import _browser, _miniwob_page
 from envgym.envs.web.miniwob import MiniWob
 from envgym.errors import InvalidInput
+from tests.envs.episodes import conformance
 
 if TYPE_CHECKING:
     from playwright.async_api import Page
@@ -32,10 +32,7 @@ needs_parts = pytest.mark.skipif(
 )
 
 
-@needs_parts
-class TestMiniWob(EnvConformance):
-    env_id = "web/miniwob-v0"
-    num_tasks = 2
+TestMiniWob = needs_parts(conformance("web/miniwob-v0", num_tasks=2))
 
 
 @pytest.fixture(scope="module")
@@ -374,19 +371,3 @@ def test_missing_pages_are_one_sentence_and_the_env_stays_listed(monkeypatch: py
     with pytest.raises(InvalidInput, match=r"no miniwob \(web/miniwob-v0\); pip install 'envgym\[web\]'\.$"):
         envgym.make("web/miniwob-v0")
     assert "web/miniwob-v0" in envgym.list_ids()
-
-
-@needs_parts
-@pytest.mark.parametrize(
-    "wanted, told",
-    [
-        ({"pages": "click-buton"}, "click-button"),
-        ({"pages": 5}, "pages must be a text or a list, got 5"),
-        ({"input": "touch"}, "dom"),
-        ({"limit_s": "abc"}, "limit_s must be a number, got 'abc'"),
-        ({"limit_s": -1}, "limit_s must be seconds above 0, got -1"),
-    ],
-)
-def test_what_is_not_offered_is_refused_in_one_sentence(wanted: dict[str, object], told: str) -> None:
-    with pytest.raises(InvalidInput, match=told):
-        envgym.make("web/miniwob-v0", **wanted)

@@ -160,7 +160,7 @@ def test_the_server_knows_its_sessions_alone(browser: Shop) -> None:
     # A link cannot press a button, and a page that is not open offers nothing.
     assert "Welcome" in httpx.get(url, params={"act": "place_order[]"}).text
     assert httpx.post(url, data={"act": "add_to_cart[]"}).status_code == 303
-    assert httpx.post(url, content=b"\xff" * 20_000).status_code == 404
+    assert httpx.post(url, content=b"\xff" * 20_000).status_code == 413
     assert visitor.view.visit == ShopVisit()
     server().end(visitor)
     assert httpx.get(url).status_code == 404

@@ -60,7 +60,7 @@ def test_without_attributes_and_options_only_type_and_price_count() -> None:
 
 def cart_item_for(goal: GoalItem) -> CartItem:
     found = target(SHOP, goal)
-    return CartItem(product=found.id, chosen=tuple(cheapest(found, goal.options).items()))
+    return CartItem(product=found.id, choices=tuple(cheapest(found, goal.options).items()))
 
 
 def goal_for(place: int) -> GoalItem:

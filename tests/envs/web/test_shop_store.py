@@ -129,7 +129,7 @@ def test_an_order_from_the_first_page_to_the_last() -> None:
     assert "color: sand | [teal]\nsize: small | [large (+$2.50)]\nAdd to cart" in text
     assert "Price: $22.49." in text
     visit = apply_action(shop, visit, PageAction("add_to_cart"))
-    assert visit.cart == (CartItem(product="P1000", chosen=(("color", "teal"), ("size", "large"))),)
+    assert visit.cart == (CartItem(product="P1000", choices=(("color", "teal"), ("size", "large"))),)
     visit = apply_action(
         shop,
         apply_action(shop, replace(visit, open_page=OpenPage.PRODUCT), PageAction("add_to_cart")),
@@ -147,8 +147,8 @@ def test_an_order_from_the_first_page_to_the_last() -> None:
 def test_a_full_cart_takes_nothing_more() -> None:
     product = next(iter(SHOP.products.values()))
     chosen = tuple((name, next(iter(option.prices))) for name, option in product.options.items())
-    cart_item = CartItem(product=product.id, chosen=chosen)
-    visit = ShopVisit(open_page=OpenPage.PRODUCT, product=product.id, chosen=chosen, cart=(cart_item,) * MAX_LINES)
+    cart_item = CartItem(product=product.id, choices=chosen)
+    visit = ShopVisit(open_page=OpenPage.PRODUCT, product=product.id, choices=chosen, cart=(cart_item,) * MAX_LINES)
     page = current_page(SHOP, visit)
     assert page.find(PageAction("add_to_cart")) is None
     assert "The cart is full: 10 things fit." in page.text

@@ -1,31 +1,31 @@
 """From groups to rows: what a credit of the whole batch is shown, and which episodes it may leave out."""
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 
 import pytest
 
+from envgym.core.segments import Origin
 from envgym.core.trajectory import Group
 from envgym.errors import InvalidInput
 from envgym.trainer.batch.build import build_batch
-from envgym.trainer.batch.rows import TrainRow
+from envgym.trainer.batch.rows import TrainRow, first_states
 from envgym.trainer.batch.scores import token_scores_of
-from envgym.trainer.methods.credit.outcome import episode_credits
+from envgym.trainer.methods.credit.outcome import DrGrpo, episode_credits
 from envgym.trainer.methods.protocols import CreditContext, TrajectoryCredit, TrajectoryValues
 from envgym.trainer.methods.scores import Quantity, ScoreRequest
 from tests.support.credit_trees import chains, group_of
-from tests.support.example_trees import context_rewrite, outcome_group
+from tests.support.example_trees import branch_after_a_tool_call, context_rewrite, outcome_group
 
 
 class Recorder:
     """A credit that keeps what it was shown and credits the first episode of each group with the step."""
 
     def __init__(self) -> None:
-        """Nothing was shown yet."""
         self.groups: Sequence[Group] = ()
         self.context = CreditContext()
 
     def assign(self, groups: Sequence[Group], context: CreditContext) -> list[TrajectoryCredit]:
-        """Credit the first valid episode of each group."""
         self.groups, self.context = groups, context
         return [credit for group in groups for credit in episode_credits(group.valid[:1], [float(context.step)])]
 
@@ -66,6 +66,31 @@ def test_trees_of_one_name_in_two_groups_are_two_trees() -> None:
     credit, groups = Recorder(), [outcome_group(1.0), outcome_group(0.0)]
     build_batch(groups, credit, once=False, scores=[PLACES], compute=places)
     assert [entry.values for entry in credit.context.scores["places"]] == [((), (4.0, 5.0)), ((), (104.0, 105.0))]
+
+
+def test_scores_are_computed_of_every_token_that_the_objective_reads() -> None:
+    asked: list[tuple[bool, ...]] = []
+
+    def compute(
+        rows: Sequence[TrainRow], quantities: Mapping[str, Collection[Quantity]]
+    ) -> dict[tuple[str, Quantity], list[list[float]]]:
+        asked.extend(row.scored_mask for row in rows)
+        return places(rows, quantities)
+
+    group = group_of(branch_after_a_tool_call())
+    requests = [PLACES, ScoreRequest(name="hinted", prompt="hint", without_prompt="own")]
+    for origins in ({Origin.POLICY, Origin.TOOL}, {Origin.TOOL}):
+        asked.clear()
+        _, rows = build_batch([group], DrGrpo(), once=False, origins=origins, scores=requests, compute=compute)
+        assert asked == [row.scored_mask for row in rows] * 2
+        assert all(any(row.other_tokens) for row in rows)
+
+
+def test_first_states_have_every_score_that_rows_have() -> None:
+    tree = replace(chains([1.0]).trees[0], prompts={"other": (7, 8)})
+    _, rows = build_batch([group_of(tree)], DrGrpo(), once=False, scores=[PLACES], compute=places)
+    (state,) = first_states(rows, ["other"])
+    assert state.scores == {"places": (0.0,) * len(state)}
 
 
 def test_scores_of_another_number_of_episodes_are_refused() -> None:

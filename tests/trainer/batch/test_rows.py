@@ -27,13 +27,11 @@ LENGTHS = st.lists(st.integers(min_value=1, max_value=12), min_size=1, max_size=
 
 
 def rows_of(tree: Tree, *advantages: float, once: bool = False) -> list[TrainRow]:
-    """Return the rows of a tree whose valid episodes have these advantages."""
     valid = [episode for episode in trajectories(tree) if episode.is_valid]
     return train_rows(episode_credits(valid, list(advantages)), once=once)
 
 
 def row(length: int, number: int = 0) -> TrainRow:
-    """Return a row that can be told from others."""
     return TrainRow(
         token_ids=tuple(100 * number + place + 1 for place in range(length)),
         loss_mask=tuple(place % 2 == 1 for place in range(length)),
@@ -57,9 +55,6 @@ def unpadded(batch: MicroBatch) -> dict[int, TrainRow]:
             weights=tuple(batch.weights_BT[place, :size].tolist()),
         )
     return found
-
-
-# ---- rows ----------------------------------------------------------------------------------------------------
 
 
 def test_sampled_tokens_train_with_the_advantage_of_their_episode() -> None:
@@ -111,9 +106,6 @@ def test_invalid_episode_gives_no_row() -> None:
 def test_first_token_of_a_row_never_trains() -> None:
     (found,) = rows_of(outcome_tree("t", 1.0), 1.0)
     assert found.loss_mask[0] is False
-
-
-# ---- micro-batches -------------------------------------------------------------------------------------------
 
 
 @given(lengths=LENGTHS, max_tokens=st.integers(min_value=1, max_value=40))
@@ -183,14 +175,11 @@ def test_a_micro_batch_travels_to_its_device_in_one_copy(
 
 
 def tensors_of(record: object) -> list[torch.Tensor]:
-    """Return the tensors among the attributes of a record, by name."""
     values = [getattr(record, name) for name in sorted(getattr(record, "__slots__", ()))]
     return [value for value in values if isinstance(value, torch.Tensor)]
 
 
 class Copies(TorchDispatchMode):
-    """Counts copies to another device."""
-
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch leaves it untyped
         self.number = 0
@@ -198,7 +187,6 @@ class Copies(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        """Run an operation."""
         self.number += func is torch.ops.aten._to_copy.default
         return func(*args, **(kwargs or {}))
 

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
+from envgym.agents.policies.engine.policy import TransformersPolicy
 from envgym.agents.policies.scripted import ScriptedPolicy
-from envgym.agents.policies.transformers import TransformersPolicy
 from envgym.agents.protocols import GenerateRequest, Policy, Sampling
 from envgym.core.trajectory import trajectories
 from envgym.core.tree import Source, Tree

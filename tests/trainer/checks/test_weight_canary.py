@@ -11,9 +11,9 @@ import torch
 from transformers import PreTrainedModel
 
 from envgym.agents.models.weights import merged_weights
-from envgym.agents.policies._cached_model import CachedModel
-from envgym.agents.policies._packed_linears import can_pack
-from envgym.agents.policies.transformers import TransformersPolicy
+from envgym.agents.policies.engine.cached_model import CachedModel
+from envgym.agents.policies.engine.packed_linears import can_pack
+from envgym.agents.policies.engine.policy import TransformersPolicy
 from envgym.agents.protocols import GenerateRequest, Generation, Sampling
 from envgym.core.segments import Origin, Segment
 from envgym.core.trajectory import Row
@@ -23,7 +23,7 @@ from envgym.trainer.batch.rows import TrainRow, scored_row
 from envgym.trainer.checks.weight_canary import MAX_TEXT, NUM_SAMPLES, NUM_TOKENS, ComputeLogprobs, WeightCanary
 from envgym.trainer.methods.corrections import CorrectionStats, NoCorrection
 from envgym.trainer.methods.row_ids import RowId
-from envgym.trainer.sections import CanarySettings
+from envgym.trainer.settings import CanarySettings
 from tests.agents.policies.small_models import llama, raw_logprobs
 
 PROMPT = tuple(range(3, 51))

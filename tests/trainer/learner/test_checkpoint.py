@@ -1,6 +1,8 @@
-"""Checkpoints: whole or absent, and what comes back is what was saved."""
+"""A checkpoint is complete or not there, and so are its parts; what was saved is what comes back."""
 
 import json
+import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -11,16 +13,22 @@ import envgym.trainer.learner.checkpoint as checkpoint_module
 from envgym.agents.models.loading import load
 from envgym.agents.models.tiny import TinySettings
 from envgym.errors import RunError
+from envgym.runs.directory import RunDirectory
 from envgym.trainer.learner.checkpoint import (
     TrainState,
     checkpoints,
+    load_parts,
     load_state,
+    newest_checkpoint,
     save_checkpoint,
     save_model,
 )
 from envgym.trainer.learner.learner import Learner
-from envgym.trainer.methods.protocols import Checkpointed, TaskStats
-from envgym.trainer.sections import OptimSettings
+from envgym.trainer.learner.settings import OptimSettings
+from envgym.trainer.methods.protocols import Checkpointed, CurriculumContext, TaskRequest, TaskStats
+from envgym.trainer.train import train
+from tests.support.tiny_runs import comparable
+from tests.trainer.test_critic_run import settings
 
 SHAPE = TinySettings(hidden_size=64, num_layers=1, num_heads=2, num_kv_heads=2, intermediate_size=64)
 STATS = {("math/arithmetic-v0", 7): TaskStats(4, 2.5, 2.25, 3), ("hard", 0): TaskStats(1, 0.0, 0.0, 1)}
@@ -37,14 +45,12 @@ class Bench:
         self.update(0)
 
     def update(self, seed: int) -> None:
-        """Make an update of random gradients."""
         generator = torch.Generator().manual_seed(seed)
         for parameter in self.model.parameters():
             parameter.grad = torch.randn(parameter.shape, generator=generator)
         self.learner.optimizer.step()
 
     def save(self, folder: Path, step: int, keep: int = 2) -> Path:
-        """Save a checkpoint of `step`."""
         state = TrainState(step=step, stats=STATS)
         return save_checkpoint(
             folder,
@@ -57,7 +63,6 @@ class Bench:
         )
 
     def weights(self) -> torch.Tensor:
-        """Return all weights in one vector."""
         return weights_of(self.model)
 
 
@@ -152,9 +157,7 @@ def test_model_alone_is_written_whole(bench: Bench, tmp_path: Path) -> None:
     assert torch.equal(weights_of(saved), bench.weights())
 
 
-def test_disk_that_is_full_is_told_and_the_checkpoint_before_stays(
-    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_full_disk_is_told_and_checkpoint_stays(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = bench.save(tmp_path, 1)
 
     def write(*_: object) -> None:
@@ -164,3 +167,74 @@ def test_disk_that_is_full_is_told_and_the_checkpoint_before_stays(
     with pytest.raises(RunError, match=r"checkpoint must be written completely, got .* failed writing file data/0 \("):
         bench.save(tmp_path, 2)
     assert checkpoints(tmp_path) == [before]
+
+
+class Tally:
+    def __init__(self, count: int = 0) -> None:
+        self.count = count
+
+    def save(self, folder: Path) -> None:
+        (folder / "count.json").write_text(json.dumps({"count": self.count}))
+
+    def load(self, folder: Path) -> None:
+        self.count = json.loads((folder / "count.json").read_text())["count"]
+
+
+class Onward(Tally):
+    """A curriculum that takes the next tasks in order, wherever it stands, and forgets nothing but at a crash."""
+
+    def choose(self, context: CurriculumContext) -> Sequence[TaskRequest]:
+        first, self.count = self.count, self.count + context.num_groups
+        return [TaskRequest(context.supplies[0].name, index, context.group_size) for index in range(first, self.count)]
+
+
+def saved(folder: Path, part: Checkpointed) -> Path:
+    bench = Bench()
+    bench.parts = {"curriculum": part}
+    bench.save(folder / "checkpoints", 1)
+    checkpoint = newest_checkpoint(folder)
+    assert checkpoint is not None
+    return checkpoint
+
+
+def test_part_comes_back_as_it_was(tmp_path: Path) -> None:
+    restored = Tally()
+    load_parts(saved(tmp_path, Tally(41)), {"curriculum": restored})
+    assert restored.count == 41
+
+
+def test_missing_part_is_named_with_what_to_do(tmp_path: Path) -> None:
+    checkpoint = saved(tmp_path, Tally(41))
+    with pytest.raises(RunError, match=r"checkpoint must hold the state of replay, got none \(.*parts/replay\); start"):
+        load_parts(checkpoint, {"replay": Tally()})
+
+
+def test_part_of_another_method_is_refused(tmp_path: Path) -> None:
+    checkpoint = saved(tmp_path, Tally(41))
+    (checkpoint / "parts" / "curriculum" / "count.json").write_text("{}")
+    with pytest.raises(RunError, match=r"state of curriculum must be one that Tally wrote, got 'count' \("):
+        load_parts(checkpoint, {"curriculum": Tally()})
+
+
+@pytest.mark.parametrize("fault", ["2 bytes of 13", "No such file or directory"])
+def test_damaged_part_makes_a_checkpoint_unreadable(fault: str, tmp_path: Path) -> None:
+    file = saved(tmp_path, Tally(41)) / "parts" / "curriculum" / "count.json"
+    if fault.startswith("2 bytes"):
+        file.write_text("{}")
+    else:
+        file.unlink()
+    with pytest.raises(RunError, match=f"checkpoint must be complete, got parts/curriculum/count.json: {fault}"):
+        newest_checkpoint(tmp_path)
+
+
+def test_curriculum_with_a_state_goes_on_where_the_run_stood(tmp_path: Path) -> None:
+    chosen = settings(tmp_path, curriculum={"name": f"{__name__}:Onward"}, optim={"lr": 0.1})
+    train(chosen)
+    run = RunDirectory.open(tmp_path)
+    whole = comparable(run)
+    shutil.rmtree(run.checkpoints / "step-000002")
+    train(chosen, resume=True)
+    assert comparable(run) == whole
+    assert json.loads((run.checkpoints / "step-000002" / "parts" / "curriculum" / "count.json").read_text()) == {
+        "count": 4
+    }

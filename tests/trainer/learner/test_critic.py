@@ -18,13 +18,13 @@ from envgym.trainer.learner.critic import Critic, PaddedValueTargets, ValueHead,
 from envgym.trainer.learner.forward import ForwardPass
 from envgym.trainer.learner.learner import Learner
 from envgym.trainer.learner.objective import Objective
+from envgym.trainer.learner.settings import CriticSettings, ObjectiveSettings, OptimSettings
 from envgym.trainer.methods.corrections import NoCorrection
 from envgym.trainer.methods.credit.gae import GaeTurn
 from envgym.trainer.methods.losses import PpoClip
 from envgym.trainer.methods.protocols import VALUES, Credit, CriticCredit
 from envgym.trainer.metrics.update import UpdateMetrics
 from envgym.trainer.models.scores import ScoringModels
-from envgym.trainer.sections import CriticSettings, ObjectiveSettings, OptimSettings
 from tests.support.credit_trees import chains
 from tests.support.differences import slopes_along
 from tests.support.example_trees import fork_inside_a_turn
@@ -59,7 +59,6 @@ def taught(seed: int = 0) -> list[TrainRow]:
 
 
 def build_critic(model: PreTrainedModel, **settings: object) -> Critic:
-    """Return a critic that says something."""
     critic = Critic(model, CriticSettings.model_validate(settings), OptimSettings(eps=1e-3), device=CPU)
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
@@ -69,7 +68,6 @@ def build_critic(model: PreTrainedModel, **settings: object) -> Critic:
 
 
 def total_loss(model: PreTrainedModel, critic: Critic, rows: list[TrainRow], **optim: object) -> Tensor:
-    """Return the critic's part of one update's loss, over all micro-batches."""
     forward = ForwardPass(model, OptimSettings.model_validate(optim), device=CPU)
     value_targets = PaddedValueTargets.of_rows(rows, dtype=torch.float64, device=CPU)
     shared = partial(
@@ -138,7 +136,6 @@ def test_gradient_agrees_with_differences(clip: float | None) -> None:
 
 
 def after(rows: list[TrainRow], critic: dict[str, object] | None, **optim: object) -> tuple[Tensor, Tensor | None]:
-    """Return the policy's weights and the head's after one train step."""
     model = copy.deepcopy(MODEL)
     settings = OptimSettings.model_validate({"lr": 1e-2, "eps": 1e-3, "grad_clip": 1e9, **optim})
     made = None if critic is None else build_critic(model, **critic)

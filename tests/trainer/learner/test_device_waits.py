@@ -9,10 +9,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from envgym.trainer.learner.learner import Learner
 from envgym.trainer.learner.objective import Objective
+from envgym.trainer.learner.settings import ObjectiveSettings, OptimSettings
 from envgym.trainer.learner.train_step import StepInputs
 from envgym.trainer.methods.corrections import Correction, NoCorrection, Tis
 from envgym.trainer.methods.losses import PpoClip
-from envgym.trainer.sections import ObjectiveSettings, OptimSettings
 from tests.trainer.learner.test_learner import CPU, build_model, build_rows
 
 
@@ -26,7 +26,6 @@ class DeviceWaits(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        """Run an operation."""
         self.num_read += func is torch.ops.aten._local_scalar_dense.default
         self.num_made += func is torch.ops.aten.lift_fresh.default
         self.num_sized += func in SIZED or _is_indexed_by_mask(func, args)
@@ -54,7 +53,15 @@ def test_update_reads_one_number_however_many_micro_batches(
     learner = Learner(model, optim=optim, num_steps=1, device=CPU)
     settings = ObjectiveSettings.model_validate({"entropy_coef": 0.1})
     objective = Objective(loss=PpoClip(), correction=correction, settings=settings, temperature=1.0)
-    inputs = StepInputs.compute(learner, rows, objective, with_old_logprobs=with_old_logprobs, step=0)
+    inputs = StepInputs.compute(
+        rows,
+        objective,
+        forward=learner.forward,
+        critic=None,
+        reference=None,
+        num_minibatches=1 if with_old_logprobs else None,
+        step=0,
+    )
     batches = learner.micro_batches(rows, range(len(rows)))
     assert len(batches) == {1: 6, 20: 3 if packing else 4, 10_000: 1}[micro_batch_tokens]
     with DeviceWaits() as waits:

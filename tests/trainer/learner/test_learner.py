@@ -1,27 +1,32 @@
-"""The learner: an update is exact however its rows are dealt, and starts at ratio 1."""
+"""The learner: an update is exact however its rows are dealt, and starts at ratio 1; a frozen reference."""
 
 import copy
 import math
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
+from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
+from envgym.agents.models.weights import widen_head
+from envgym.config.plugins import Choice
 from envgym.errors import InvalidInput
-from envgym.plugins import Choice
 from envgym.trainer.batch.rows import TrainRow, padded_batches
-from envgym.trainer.catalog import AGGREGATION
 from envgym.trainer.learner.causal_lm import without_dropout
+from envgym.trainer.learner.checkpoint import keep_reference, open_reference
 from envgym.trainer.learner.learner import Learner, schedule
 from envgym.trainer.learner.objective import Objective
 from envgym.trainer.learner.packing.support import can_pack
+from envgym.trainer.learner.settings import ObjectiveSettings, OptimSettings
 from envgym.trainer.methods.corrections import NoCorrection, Tis
 from envgym.trainer.methods.losses import Aggregation, PpoClip
-from envgym.trainer.sections import ObjectiveSettings, OptimSettings
+from envgym.trainer.methods.losses.aggregate import AGGREGATION
+from tests.agents.policies.small_models import llama
 from tests.support.logprobs import token_logprobs
 from tests.trainer.learner.packing.forest import kept_packs
 
@@ -158,13 +163,7 @@ def test_packing_changes_no_update(mode: str) -> None:
     """Two epochs of two updates, with a correction, a reference and entropy: all that reads log-probs."""
     model = build_model()
     rows = shared(build_rows(model))
-    goal = Objective(
-        loss=PpoClip(),
-        correction=Tis(),
-        aggregation=aggregation(mode),
-        settings=ObjectiveSettings(kl_coef=0.1, entropy_coef=0.01),
-        temperature=0.8,
-    )
+    goal = replace(objective(mode, kl_coef=0.1, entropy_coef=0.01), correction=Tis(), temperature=0.8)
 
     def train(packing: bool, tokens: int) -> torch.Tensor:
         trained, reference = copy.deepcopy(model), build_model(7)
@@ -229,16 +228,7 @@ def test_reference_of_the_kl_term_passes_over_the_packs_of_the_policy(monkeypatc
 def test_kl_to_a_reference_pulls_back() -> None:
     model, reference = build_model(0), build_model(7)
     rows = build_rows(model)
-    flat = [
-        TrainRow(
-            token_ids=row.token_ids,
-            loss_mask=row.loss_mask,
-            advantages=(0.0,) * len(row),
-            behavior_logprobs=row.behavior_logprobs,
-            weights=row.weights,
-        )
-        for row in rows
-    ]
+    flat = [replace(row, advantages=(0.0,) * len(row)) for row in rows]
     learner = Learner(
         model, optim=OptimSettings(lr=1e-2), num_steps=1, device=CPU, reference=lambda: nullcontext(reference)
     )
@@ -252,13 +242,7 @@ def test_kl_to_a_reference_pulls_back() -> None:
 def test_not_finite_loss_is_refused_before_the_weights_change() -> None:
     model = build_model()
     rows = build_rows(model)
-    broken = TrainRow(
-        token_ids=rows[0].token_ids,
-        loss_mask=rows[0].loss_mask,
-        advantages=(math.inf,) * len(rows[0]),
-        behavior_logprobs=rows[0].behavior_logprobs,
-        weights=rows[0].weights,
-    )
+    broken = replace(rows[0], advantages=(math.inf,) * len(rows[0]))
     before = copy.deepcopy(model.state_dict())
     learner = Learner(model, optim=OptimSettings(), num_steps=1, device=CPU)
     with pytest.raises(InvalidInput, match="loss must be finite"):
@@ -297,3 +281,25 @@ def test_dropout_is_switched_off_everywhere() -> None:
     model = without_dropout(LlamaForCausalLM(config)).train()
     ids = torch.arange(6)[None]
     assert torch.equal(model(ids).logits, model(ids).logits)
+
+
+IDS = torch.tensor([[5, 6, 7, 8, 9]])
+
+
+def scored(model: nn.Module) -> Tensor:
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        return token_logprobs(model, input_ids_BT=IDS, attention_mask_BT=torch.ones_like(IDS)).logprobs_BT
+
+
+@pytest.mark.parametrize("is_wide", [False, True])
+def test_a_reference_scores_as_the_model_did(is_wide: bool, tmp_path: Path) -> None:
+    model = llama().eval()
+    if is_wide:
+        widen_head(model)
+    before = scored(model)
+    keep_reference(model, tmp_path / "reference")
+    with torch.no_grad():
+        model.lm_head.weight.mul_(2.0)
+    with open_reference(model, tmp_path / "reference", torch.device("cpu"))() as reference:
+        assert torch.equal(scored(reference), before)
+    assert not torch.equal(scored(model), before)

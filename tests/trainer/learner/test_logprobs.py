@@ -26,12 +26,10 @@ class _Case(NamedTuple):
     targets: Tensor
 
     def leaves(self) -> "_Case":
-        """Return copies that collect gradients."""
         hidden, weight, bias = (value.clone().requires_grad_() for value in self[:3])
         return _Case(hidden, weight, bias, self.targets)
 
     def to(self, dtype: torch.dtype) -> "_Case":
-        """Return a copy in another precision."""
         hidden, weight, bias = (value.to(dtype) for value in self[:3])
         return _Case(hidden, weight, bias, self.targets)
 
@@ -50,7 +48,6 @@ def _case(seed: int = 0, tokens: int = 7, vocab: int = 11, width: int = 5, dtype
 
 
 def _dense(case: _Case, scale: float, softcap: float | None, temperature: float) -> tuple[Tensor, Tensor]:
-    """Return log-probabilities and entropies the plain way, from all logits at once."""
     logits = (case.hidden @ case.weight.T + case.bias) * scale
     if softcap is not None:
         logits = softcap * (logits / softcap).tanh()
@@ -59,7 +56,6 @@ def _dense(case: _Case, scale: float, softcap: float | None, temperature: float)
 
 
 def _gradients(case: _Case, outputs: tuple[Tensor, Tensor], weights: Tensor) -> list[Tensor]:
-    """Return the gradients of a random weighted sum of both outputs."""
     (outputs[0] * weights[0] + outputs[1] * weights[1]).sum().backward()
     return [leaf.grad for leaf in case[:3] if leaf.grad is not None]
 
@@ -232,8 +228,6 @@ def test_arguments_out_of_range_are_refused_with_a_sentence() -> None:
     with pytest.raises(InvalidInput, match="chunk_size must be at least 1, got 0"):
         chunked_logprobs(case.hidden, case.head(), case.targets, chunk_size=0)
 
-
-# ------------------------------------------------------------------------------------------ rows through a model
 
 VOCAB = 17
 IDS = torch.tensor([[3, 5, 8, 1, 9], [4, 2, 7, 0, 0]])

@@ -14,11 +14,12 @@ from envgym.errors import SettingsError
 from envgym.trainer.batch.rows import TrainRow
 from envgym.trainer.learner.learner import Learner
 from envgym.trainer.learner.objective import Objective, Term
+from envgym.trainer.learner.settings import ObjectiveSettings, OptimSettings
 from envgym.trainer.methods.corrections import IcePop, Tis, TisLevel, WeightLevel
-from envgym.trainer.methods.losses import NegativeLogLikelihood, PpoClip
-from envgym.trainer.methods.losses.aggregate import Denominator
+from envgym.trainer.methods.losses import Denominator, NegativeLogLikelihood, PpoClip
+from envgym.trainer.methods.losses.dpo import Dpo, StepDpo
 from envgym.trainer.methods.row_ids import RowId
-from envgym.trainer.sections import ObjectiveSettings, OptimSettings
+from envgym.trainer.methods.schedules import Constant
 from tests.trainer.learner.test_learner import CPU, build_model, build_rows, objective
 
 GAPS = (0.3, -0.4, 0.9, 0.0)
@@ -169,3 +170,34 @@ def test_the_ratio_that_is_reported_is_that_of_the_new_policy_to_the_old() -> No
     gaps = [gap for row in rows for _, gap in zip(range(sum(row.loss_mask)), GAPS * 9, strict=False)]
     # This loss clips nothing, so the learner measures exp(gap) itself.
     assert metrics["ratio/mean"] == pytest.approx(sum(map(math.exp, gaps)) / len(gaps), rel=1e-5)
+
+
+def test_preferences_need_the_sum_over_tokens() -> None:
+    for mode in ("token-mean", "seq-mean-token-mean", "seq-mean-token-sum"):
+        with pytest.raises(SettingsError, match=r"aggregation must be TokenSum for Dpo, whose scale it decides, got "):
+            replace(objective(mode), loss=Dpo())
+        term = Term(name="pairs", loss=StepDpo(), aggregation=objective(mode).aggregation)
+        with pytest.raises(SettingsError, match=r"aggregation must be TokenSum for StepDpo.*term pairs"):
+            replace(objective(), further=(term,))
+    replace(objective("token-sum"), loss=Dpo())
+
+
+def test_a_correction_that_no_loss_takes_part_in_is_refused() -> None:
+    pairs = replace(objective("token-sum"), loss=Dpo())
+    with pytest.raises(
+        SettingsError, match=r"correction must be none with a loss that no correction applies to \(Dpo\)"
+    ):
+        replace(pairs, correction=Tis())
+    policy = replace(objective(), correction=Tis())
+    replace(policy, further=(Term(name="pairs", loss=Dpo(), aggregation=objective("token-sum").aggregation),))
+
+
+def test_no_correction_weighs_or_rejects_tokens_of_preferences() -> None:
+    """Beside a policy loss without weight, the gradient of the pairs is as if there were no correction."""
+    rows = [replace(row, id=RowId(episode=n, reward=float(n))) for n, row in enumerate(off_policy_rows())]
+    pairs = Term(name="pairs", loss=Dpo(reference="old"), aggregation=objective("token-sum").aggregation)
+    plain = replace(objective(policy_coef=0.0), policy_coef=Constant(value=0.0), further=(pairs,))
+    for correction in (Tis(cap=1.5), IcePop(low=0.9, high=1.1)):
+        found = gradients(rows, replace(plain, correction=correction))
+        torch.testing.assert_close(found, gradients(rows, plain))
+        assert found[0].abs().max() > 0

@@ -14,11 +14,11 @@ from envgym.trainer.batch.rows import TrainRow, first_states, train_rows
 from envgym.trainer.learner.causal_lm import hidden_states
 from envgym.trainer.learner.learner import Learner
 from envgym.trainer.learner.objective import Term
+from envgym.trainer.learner.settings import OptimSettings
 from envgym.trainer.methods.credit.outcome import Grpo
 from envgym.trainer.methods.losses import LossBatch, TokenLoss
 from envgym.trainer.methods.losses.contrastive import Contrastive
 from envgym.trainer.methods.schedules import Constant
-from envgym.trainer.sections import OptimSettings
 from tests.trainer.learner.packing.forest import gradients, group
 from tests.trainer.learner.test_learner import CPU, build_model, objective
 from tests.trainer.learner.test_terms import gradient, plain
@@ -46,7 +46,6 @@ def rows_of(seed: int = 5) -> list[TrainRow]:
 
 
 def hidden(model: nn.Module, token_ids: Sequence[int]) -> Tensor:
-    """Return the hidden state of the last of some tokens, from a pass of its own."""
     return hidden_states(model, input_ids_BT=torch.tensor([token_ids]))[0, -1]
 
 
@@ -103,7 +102,6 @@ class SquaredState:
     state_prompts: tuple[str, ...] = ()
 
     def __call__(self, batch: LossBatch) -> TokenLoss:
-        """Return the squares."""
         first_BT = batch.loss_mask_BT & (batch.loss_mask_BT.cumsum(-1) == 1)
         return TokenLoss(losses_BT=torch.where(first_BT, batch.states.square().sum(-1, keepdim=True), 0.0))
 

@@ -14,12 +14,12 @@ from envgym.core.tree import Source
 from envgym.trainer.batch.rows import TrainRow, pad
 from envgym.trainer.learner.learner import Learner
 from envgym.trainer.learner.objective import Objective, Term
+from envgym.trainer.learner.settings import ObjectiveSettings, OptimSettings
 from envgym.trainer.learner.train_step import minibatches
 from envgym.trainer.methods.corrections import Tis
 from envgym.trainer.methods.losses import LossBatch, NegativeLogLikelihood, PpoClip, PromptMean, TokenLoss
 from envgym.trainer.methods.row_ids import RowId
 from envgym.trainer.methods.schedules import Linear
-from envgym.trainer.sections import ObjectiveSettings, OptimSettings
 from tests.trainer.learner.test_learner import CPU, build_model, build_rows, objective, weights_after
 
 DEMONSTRATED = Term(name="imitation", loss=NegativeLogLikelihood(), sources=frozenset({Source.DEMONSTRATION}))
@@ -37,7 +37,6 @@ class SquaredMean:
     scope: ClassVar[str] = "update"
 
     def __call__(self, batch: LossBatch) -> TokenLoss:
-        """Return the square on the first trained token."""
         mask_BT = batch.loss_mask_BT
         square = (torch.where(mask_BT, batch.logprobs_BT, 0.0).sum() / mask_BT.sum()).square()
         first_BT = mask_BT & (mask_BT.flatten().cumsum(0) == 1).view(mask_BT.shape)
@@ -45,7 +44,6 @@ class SquaredMean:
 
 
 def gradient(rows: Sequence[TrainRow], goal: Objective, **optim: int) -> Tensor:
-    """Return the gradient of one update."""
     model = build_model()
     learner = Learner(model, optim=OptimSettings.model_validate({"grad_clip": 1e9, **optim}), num_steps=10, device=CPU)
     seen: list[Tensor] = []
@@ -94,11 +92,39 @@ def test_the_gradient_of_coupled_rows_is_that_of_the_whole_update() -> None:
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-7)
 
 
-class Nothing(SquaredMean):
-    """A coupled loss that finds nothing to compare."""
+class SquaredEntropy(SquaredMean):
+    """The square of the mean entropy over all rows, and the square of the mean log-prob where it is asked for."""
+
+    def __init__(self, *, with_logprobs: bool = False) -> None:
+        self.with_logprobs = with_logprobs
 
     def __call__(self, batch: LossBatch) -> TokenLoss:
-        """Return zeros."""
+        mask_BT = batch.loss_mask_BT
+        first_BT = mask_BT & (mask_BT.flatten().cumsum(0) == 1).view(mask_BT.shape)
+        square = (torch.where(mask_BT, batch.entropies, 0.0).sum() / mask_BT.sum()).square()
+        of_logprobs = super().__call__(batch).losses_BT if self.with_logprobs else torch.zeros_like(batch.logprobs_BT)
+        return TokenLoss(losses_BT=torch.where(first_BT, square, 0.0) + of_logprobs)
+
+
+@pytest.mark.parametrize("with_logprobs", [False, True])
+def test_the_gradient_of_coupled_entropies_is_that_of_the_whole_update(with_logprobs: bool) -> None:
+    rows = [replace(row, weights=(1.0,) * len(row)) for row in build_rows(build_model())]
+    model = build_model()
+    logprobs: list[Tensor] = []
+    entropies: list[Tensor] = []
+    for row in rows:
+        logits = model(torch.tensor([row.token_ids])).logits[0, :-1].log_softmax(-1)
+        trains = torch.tensor(row.loss_mask[1:])
+        entropies.append(-(logits.exp() * logits).sum(-1)[trains])
+        logprobs.append(logits.gather(1, torch.tensor(row.token_ids)[1:, None])[:, 0][trains])
+    loss = torch.cat(entropies).mean().square() + with_logprobs * torch.cat(logprobs).mean().square()
+    expected = grad_of(model, loss)
+    found = gradient(rows, plain(SquaredEntropy(with_logprobs=with_logprobs)), micro_batch_tokens=1)
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-7)
+
+
+class Nothing(SquaredMean):
+    def __call__(self, batch: LossBatch) -> TokenLoss:
         return TokenLoss(losses_BT=torch.zeros_like(batch.logprobs_BT))
 
 

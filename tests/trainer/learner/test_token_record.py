@@ -9,8 +9,8 @@ from torch import Tensor
 
 from envgym.trainer.batch.rows import TrainRow
 from envgym.trainer.learner.learner import Learner
+from envgym.trainer.learner.settings import OptimSettings
 from envgym.trainer.learner.token_record import ENTROPIES, LEARNER_LOGPROBS, RATIOS, TokenRecord
-from envgym.trainer.sections import OptimSettings
 from tests.trainer.learner.test_learner import CPU, build_model, build_rows, objective
 
 
@@ -20,7 +20,6 @@ def learner_of(model: torch.nn.Module, **optim: object) -> Learner:
 
 
 def columns(record: TokenRecord, rows: list[TrainRow]) -> dict[str, Tensor]:
-    """Return what a record holds of the trained tokens, row after row."""
     masks = [torch.tensor(row.loss_mask) for row in rows]
     return {
         name: torch.cat([torch.tensor(values)[mask] for values, mask in zip(of_rows, masks, strict=True)])
@@ -29,7 +28,6 @@ def columns(record: TokenRecord, rows: list[TrainRow]) -> dict[str, Tensor]:
 
 
 def trained(rows: list[TrainRow], numbers_NT: Tensor) -> Tensor:
-    """Return the numbers of the trained tokens, row after row."""
     return torch.cat([numbers_NT[at, : len(row)][torch.tensor(row.loss_mask)] for at, row in enumerate(rows)]).float()
 
 

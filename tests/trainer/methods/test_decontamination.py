@@ -48,8 +48,6 @@ def test_ngrams_have_words() -> None:
 
 
 class Riddles:
-    """Train tasks by their prompts; one held-out task."""
-
     def __init__(self, *prompts: str, is_endless: bool = False) -> None:
         self._prompts, self._is_endless = prompts, is_endless
 

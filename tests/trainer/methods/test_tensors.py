@@ -1,20 +1,16 @@
 """Tensors that would broadcast against the loss mask are refused with a sentence, wherever they enter."""
 
+from math import inf, nan
+
 import pytest
 import torch
 
 from envgym.errors import InvalidInput
 from envgym.trainer.learner.causal_lm import LmHead
 from envgym.trainer.learner.logprobs import chunked_logprobs
-from envgym.trainer.methods.losses import (
-    Denominator,
-    Entropy,
-    LossBatch,
-    TokenSum,
-    kl_to_reference,
-)
+from envgym.trainer.methods.losses import Denominator, Entropy, LossBatch, TokenSum, kl_to_reference
 from envgym.trainer.methods.losses.kl import k3
-from envgym.trainer.methods.tensors import check_rows, copy_together
+from envgym.trainer.methods.tensors import check_rows, copy_together, masked_max, masked_min, masked_sum
 from tests.support.plugins import CORRECTIONS, LOSSES
 
 FULL = torch.zeros(2, 3)
@@ -100,3 +96,27 @@ def test_log_probabilities_refuse_targets_of_another_length() -> None:
     head = LmHead(weight_VD=torch.zeros(5, 3))
     with pytest.raises(InvalidInput, match=r"must be \[T, D\] and \[T\], got \[2, 3\] and \[1\]"):
         chunked_logprobs(FULL, head, torch.zeros(1).long())
+
+
+VALUES = torch.tensor([[1.0, nan], [-2.0, inf]])
+ROWS_MASK = torch.tensor([[True, False], [True, False]])
+
+
+def test_reductions_see_trained_tokens_only() -> None:
+    assert masked_sum(VALUES, ROWS_MASK).item() == -1.0
+    assert masked_min(VALUES, ROWS_MASK).item() == -2.0
+    assert masked_max(VALUES, ROWS_MASK).item() == 1.0
+
+
+def test_reductions_of_nothing_are_their_identities() -> None:
+    for values in (VALUES, torch.zeros(0, 2), torch.zeros(2, 0)):
+        nothing = torch.zeros_like(values).bool()
+        assert masked_sum(values, nothing).item() == 0.0
+        assert masked_min(values, nothing).item() == inf
+        assert masked_max(values, nothing).item() == -inf
+
+
+def test_an_unmasked_nan_stays_visible() -> None:
+    everything = torch.ones(2, 2).bool()
+    for reduce in (masked_sum, masked_min, masked_max):
+        assert reduce(VALUES, everything).isnan().item()

@@ -1,5 +1,6 @@
 """Callbacks: who is told what, in which order, and what reaches the terminal and the disk."""
 
+import json
 import re
 import sys
 import time
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 from envgym.errors import SettingsError
+from envgym.runs.wall_time import WallClock, read_wall_time
 from envgym.trainer.metrics.callbacks import (
     Callback,
     Callbacks,
@@ -19,14 +21,12 @@ from envgym.trainer.metrics.callbacks import (
     TimeKeeper,
     Wandb,
 )
-from envgym.wall_time import WallClock, read_wall_time
 from tests.support.credit_trees import chain
 
 EVALUATION = {"success": 0.5, "success_low": 0.25, "success_high": 0.75, "tasks": 40.0, "invalid": 0.0, "seconds": 1.0}
 
 
 def a_run(callback: Callback, directory: Path, *, report: Path | None = None) -> None:
-    """Tell a callback a run of two steps."""
     callback.on_start(directory, {"run": {"name": "cat"}}, 0, 2)
     callback.on_progress("collect", 1, 2, "half")
     callback.on_evaluation(0, "held-out", EVALUATION)
@@ -123,6 +123,21 @@ def test_wandb_gets_every_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert told[1] == ("log", 0, {f"held-out/{name}": value for name, value in EVALUATION.items()})
     assert told[2] == ("log", 1, {"train/success": 0.25, "loss/entropy": 1.25, "other/number": 9.0})
     assert told[-1] == ("finish",)
+
+
+def test_resumed_run_is_the_same_at_wandb_and_another_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[dict[str, Any]] = []  # what wandb was called with
+    double = SimpleNamespace(
+        init=lambda **settings: opened.append(settings), log=lambda metrics, step: None, finish=lambda: None
+    )
+    monkeypatch.setitem(sys.modules, "wandb", double)
+    for name in ("first", "first", "second"):
+        (tmp_path / name).mkdir(exist_ok=True)
+        a_run(Wandb("project"), tmp_path / name)
+    first, resumed, second = [settings["id"] for settings in opened]
+    assert first == resumed != second
+    assert {settings["resume"] for settings in opened} == {"allow"}
+    assert json.loads((tmp_path / "first" / "wandb.json").read_text()) == {"id": first}
 
 
 def test_time_is_recorded_after_every_step_and_evaluation_and_at_the_end(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -13,44 +14,37 @@ from envgym.agents.models.loading import load
 from envgym.agents.models.tiny import TinySettings, tiny_tokenizer
 from envgym.core.messages import Message, Role
 from envgym.errors import InvalidInput, PartyFailure, SettingsError
-from envgym.runs import RunDirectory
+from envgym.runs.directory import RunDirectory
 from envgym.trainer.batch.rows import scored_row
 from envgym.trainer.build import build_run_context
 from envgym.trainer.methods.annotators.base import LogprobModel
 from envgym.trainer.models.endpoint import EndpointModel
 from envgym.trainer.models.frozen import FrozenModel
-from envgym.trainer.settings import TrainSettings, train_settings
+from envgym.trainer.phases import dry_runs
+from envgym.trainer.run import open_reference, prepare_models
 from envgym.trainer.train import train
-from envgym.trainer.workflows.dry_run import dry_run
 from tests.agents.policies.fake_server import HANG, Json, Server, running
+from tests.support.tiny_runs import TINY, tiny_settings
 
 T = TypeVar("T")
-TINY = {"hidden_size": 64, "num_layers": 1, "num_heads": 2, "num_kv_heads": 2, "intermediate_size": 64}
 TOKENS = [(5, 6, 7, 8), (9, 10, 11)]
 
 
-def settings(directory: Path | str = "unused", **sections: Any) -> TrainSettings:
-    data: dict[str, Any] = {
-        "run": {"directory": str(directory), "steps": 1, "trackers": []},
-        "model": {"name": "tiny", "tiny": TINY},
-        "engine": {"device": "cpu"},
-        "envs": [{"id": "math/arithmetic-v0", "settings": {"level": 1}}],
-        "agent": {"name": "plain", "max_turn_tokens": 4, "max_context_tokens": 512, "on_length": "close"},
-        "rollout": {"groups": 1, "group_size": 2},
-        "filter": {"name": "keep_all"},
-        "evaluation": {"tasks": 2},
-    }
-    return train_settings({**data, **sections})
-
-
-# ---- in this process -------------------------------------------------------------------------------------------------
+settings = partial(
+    tiny_settings,
+    run={"steps": 1},
+    envs=[{"id": "math/arithmetic-v0", "settings": {"level": 1}}],
+    agent={"max_context_tokens": 512},
+    rollout={"groups": 1, "group_size": 2},
+    evaluation={"tasks": 2},
+)
 
 
 @pytest.mark.parametrize("lora", [None, {"rank": 4}])
 def test_a_snapshot_stays_what_the_policy_was(lora: dict[str, int] | None, tmp_path: Path) -> None:
-    asked = settings(models={"first": {"kind": "snapshot"}}, model={"name": "tiny", "tiny": TINY, "lora": lora})
+    asked = settings(models={"first": {"kind": "snapshot"}}, model={"lora": lora})
     context = build_run_context(asked)
-    context.begin_models(tmp_path)
+    prepare_models(context, tmp_path)
     snapshot = context.models["first"]
     assert isinstance(snapshot, LogprobModel)
     before = asyncio.run(context.policy.compute_logprobs(TOKENS))
@@ -85,7 +79,7 @@ def test_a_local_model_of_another_tokenizer_is_refused(tmp_path: Path) -> None:
 
 def test_a_dry_run_takes_the_policy_itself_for_its_snapshot() -> None:
     sections: dict[str, Any] = {"annotate": ["rlpr"], "models": {"initial": {"kind": "snapshot"}}}
-    found = dry_run(settings(**sections))
+    found = dry_runs([settings(**sections)])[0]
     values = [item for group in found.batch.groups for tree in group.trees for item in tree.annotations]
     assert [(item.name, item.error) for item in values] == [("rlpr", None)] * 2
 
@@ -106,7 +100,6 @@ def test_a_kl_term_may_compare_with_a_named_model(tmp_path: Path) -> None:
 
 
 def saved(folder: Path, model: Any) -> str:
-    """Write a model with the policy's tokenizer; return its directory."""
     model.save_pretrained(folder)
     tiny_tokenizer().save_pretrained(folder)
     return str(folder)
@@ -116,7 +109,7 @@ def test_a_reference_of_another_size_is_read_in_its_own_width(tmp_path: Path) ->
     large = load("tiny", tiny=TinySettings.model_validate({**TINY, "hidden_size": 128})).model
     sections = {"reference": {"kind": {"name": "local", "path": saved(tmp_path / "large", large)}}}
     context = build_run_context(settings(objective={"kl_coef": 0.5}, models=sections))
-    context.open_reference()
+    open_reference(context)
     assert context.learner.reference is not None
     rows = [scored_row(ids, first=1) for ids in TOKENS]
     with context.learner.reference() as module:
@@ -142,9 +135,6 @@ def test_a_reference_that_cannot_read_packs_is_refused_before_anything_trains(tm
         train(asked)
     assert not (tmp_path / "run").exists()
     build_run_context(settings(objective={"kl_coef": 0.5}, models=reference, optim={"packing": False}))
-
-
-# ---- a service -------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture

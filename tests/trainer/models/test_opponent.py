@@ -1,6 +1,5 @@
 """Self-play: two trained sides of a game, an opponent that is the policy as it was, seats that cannot be taken."""
 
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -8,17 +7,17 @@ from typing import Any
 import pytest
 import torch
 
-from envgym.core.messages import Message, Role
+from envgym import Message, Role, Scored
 from envgym.core.trajectory import trajectories
-from envgym.core.turns import Scored
 from envgym.errors import PartyFailure, SettingsError, UnknownName
 from envgym.party import Player
-from envgym.runs import RunDirectory
-from envgym.trainer.build import RunContext, build_run_context
-from envgym.trainer.models.opponent import ModelParty, Opponent
+from envgym.trainer.build import build_run_context
+from envgym.trainer.methods.corrections import Tis
+from envgym.trainer.models.opponent import Game, ModelParty, Opponent
+from envgym.trainer.run import RunContext, prepare_models
 from envgym.trainer.settings import TrainSettings
 from envgym.trainer.train import train
-from tests.support.tiny_runs import sampled_groups, step_metrics, tiny_settings
+from tests.support.tiny_runs import StopAfter, sampled_groups, step_metrics, tiny_settings
 
 DUEL = "tests.support.tiny_runs:EvenDuel"
 SEAT = "envgym.trainer.models.opponent:ModelParty"
@@ -39,7 +38,7 @@ def game(directory: Path, opponent: Mapping[str, Any], **sections: Any) -> Train
 
 def begun(settings: TrainSettings, folder: Path) -> tuple[RunContext, Opponent]:
     context = build_run_context(settings)
-    context.begin_models(folder)
+    prepare_models(context, folder)
     other = context.models["other"]
     assert isinstance(other, Opponent)
     return context, other
@@ -49,16 +48,16 @@ def test_opponent_learns_from_its_own_tokens_and_what_its_seat_was_paid(tmp_path
     settings = game(tmp_path, {"lr": 0.01})
     context, other = begun(settings, tmp_path)
     groups = sampled_groups(context, settings)
-    finished, moves = dict(other._finished), dict(other._moves)
-    paid = sorted(reward for episodes in finished.values() for _, reward, _ in episodes)
+    games = dict(other._games)
+    paid = sorted(reward for record in games.values() for _, reward, _ in record.finished)
     earned = sorted(item.reward.value for group in groups for item in group.valid)  # type: ignore[union-attr]  # valid
     assert paid == sorted(1 - reward for reward in earned)  # a game of two: one side's gain is the other's loss
-    key, episodes = next(iter(finished.items()))
-    tree, *_ = other._trees(key, episodes, moves)
+    of, record = next(iter(games.items()))
+    tree, *_ = other._trees(of, record)
     (episode,) = trajectories(tree)
     assert [len(turn.segments) for turn in episode.turns] == [1, 1 + len(episode.rows[1].segments) - 1]
     assert len(episode.rows) == 2  # its context is rendered anew before every move
-    assert episode.reward == Scored(value=min(episodes, key=lambda item: item[:2])[1])
+    assert episode.reward == Scored(value=min(record.finished, key=lambda item: item[:2])[1])
     policy = [parameter.clone() for parameter in context.learner.parameters]
     before = [parameter.clone() for parameter in other.learner.parameters]
     metrics = other.train_step(groups, step=0)
@@ -71,14 +70,17 @@ def test_opponent_learns_from_its_own_tokens_and_what_its_seat_was_paid(tmp_path
     assert other.train_step(groups, step=1)["episodes"] == 0  # every game is learned from once
 
 
-def test_both_sides_train_and_a_resumed_run_goes_on_with_both(tmp_path: Path) -> None:
-    chosen = game(tmp_path / "run", {"lr": 0.001})
-    train(chosen)
-    before = step_metrics(tmp_path / "run")
+@pytest.mark.parametrize("staleness", [0, 1])
+def test_both_sides_train_and_a_resumed_run_goes_on_with_both(tmp_path: Path, staleness: int) -> None:
+    rollout = {"groups": 2, "group_size": 8, "staleness": staleness}
+    chosen = game(tmp_path / "run", {"lr": 0.001}, rollout=rollout)
+    train(game(tmp_path / "whole", {"lr": 0.001}, rollout=rollout))
+    before = step_metrics(tmp_path / "whole")
     for row in before:
         assert row["models/other/episodes"] == 16
         assert row["models/other/reward"] == pytest.approx(1 - row["reward/mean"])
-    shutil.rmtree(RunDirectory.open(tmp_path / "run").checkpoints / "step-000002")
+    with pytest.raises(KeyboardInterrupt):
+        train(chosen, callbacks=[StopAfter()])
     train(chosen, resume=True)
     # the env answers from threads, whose timing decides what is sampled together: equal up to rounding
     after = step_metrics(tmp_path / "run")
@@ -87,6 +89,45 @@ def test_both_sides_train_and_a_resumed_run_goes_on_with_both(tmp_path: Path) ->
             assert again[name] == row[name]
         for name in ("loss/entropy", "models/other/grad_norm", "optim/grad_norm"):
             assert again[name] == pytest.approx(row[name], rel=1e-3, abs=1e-6)
+
+
+AHEAD: Mapping[str, Any] = {"run": {"steps": 3}, "rollout": {"groups": 2, "group_size": 4, "staleness": 1}}
+
+
+def test_the_other_side_learns_from_every_episode_in_the_step_that_it_is_sampled_for(tmp_path: Path) -> None:
+    for name, rollout in (("in_turn", {"deterministic": True}), ("at_once", {"deterministic": False})):
+        chosen = game(tmp_path / name, {"lr": 0.001}, **{**AHEAD, "rollout": {**AHEAD["rollout"], **rollout}})
+        train(chosen)
+        rows = step_metrics(tmp_path / name)
+        assert [row["models/other/episodes"] for row in rows] == [8.0] * 3
+        for row in rows:
+            assert row["models/other/reward"] == pytest.approx(1 - row["reward/mean"])
+
+
+def test_moves_of_games_that_go_on_are_kept_with_the_weights(tmp_path: Path) -> None:
+    settings = game(tmp_path, {"lr": 0.01}, **AHEAD)
+    context, other = begun(settings, tmp_path)
+    messages, ahead = (Message(role=Role.USER, content="It said 3 characters."),), Game("task", 7)
+    before = other.reply(messages, game=ahead)
+    (group,) = sampled_groups(context, game(tmp_path, {}, rollout={"groups": 1, "group_size": 4}))
+    other.train_step([group], step=0)
+    (tmp_path / "saved").mkdir()
+    other.save(tmp_path / "saved")
+    context, again = begun(settings, tmp_path)
+    again.load(tmp_path / "saved")
+    assert set(again._games) == {ahead}
+    assert again._games[ahead].moves == other._games[ahead].moves
+    assert again.reply(messages, game=ahead) == before
+    again.train_step([], step=1)
+    assert not again._games, "no step can train it any more"
+
+
+def test_old_moves_are_corrected_as_the_policys_are(tmp_path: Path) -> None:
+    settings = game(tmp_path, {}, correction={"name": "tis"})
+    _, other = begun(settings, tmp_path)
+    assert isinstance(other._objective.correction, Tis)
+    _, other = begun(game(tmp_path, {}, objective={"old_policy": "rollout"}), tmp_path)
+    assert other._objective.is_bypass
 
 
 def test_snapshot_takes_the_policys_weights_every_so_many_steps(tmp_path: Path) -> None:

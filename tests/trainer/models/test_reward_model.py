@@ -11,16 +11,17 @@ import torch
 from torch import Tensor
 
 from envgym.core.trajectory import Group
-from envgym.runs import RunDirectory
+from envgym.runs.directory import RunDirectory
 from envgym.trainer.batch.rows import scored_row
-from envgym.trainer.build import RunContext, build_run_context
+from envgym.trainer.build import build_run_context
 from envgym.trainer.learner.critic import Critic
 from envgym.trainer.learner.learner import Learner
+from envgym.trainer.learner.settings import CriticSettings, OptimSettings
 from envgym.trainer.methods.annotators.process_reward import turn_prefixes
 from envgym.trainer.methods.credit.outcome import episode_rewards
 from envgym.trainer.methods.pairs import Pair
 from envgym.trainer.models.reward_model import RewardModel, preference_loss
-from envgym.trainer.sections import CriticSettings, OptimSettings
+from envgym.trainer.run import RunContext, prepare_models
 from envgym.trainer.train import train
 from tests.support.differences import slopes_along
 from tests.support.tiny_runs import sampled_groups, step_metrics, tiny_settings
@@ -82,10 +83,9 @@ def test_gradient_agrees_with_differences_in_one_batch_and_in_several() -> None:
 
 
 def begun(directory: Path) -> tuple[RunContext, RewardModel, list[Group]]:
-    """Return a run that has begun, its reward model, and the groups of its first step."""
     settings = tiny_settings(directory, **REWARD)
     context = build_run_context(settings)
-    context.begin_models(directory)
+    prepare_models(context, directory)
     model = context.models["reward"]
     assert isinstance(model, RewardModel)
     return context, model, sampled_groups(context, settings)

@@ -15,15 +15,16 @@ from envgym.core.trajectory import Group, Row
 from envgym.errors import InvalidInput, SettingsError, UnknownName
 from envgym.trainer.batch.build import build_batch
 from envgym.trainer.batch.rows import TrainRow
+from envgym.trainer.build import model_context
 from envgym.trainer.learner.learner import Learner
 from envgym.trainer.learner.packing.support import can_pack
+from envgym.trainer.learner.settings import OptimSettings
 from envgym.trainer.methods.credit.outcome import Grpo
 from envgym.trainer.methods.scores import Quantity, ScoreRequest, required_scores
 from envgym.trainer.models.base import ModelContext
 from envgym.trainer.models.frozen import FrozenModel
 from envgym.trainer.models.reference import reference_of
 from envgym.trainer.models.scores import ScoringModels, check_score_models, check_score_names
-from envgym.trainer.sections import OptimSettings
 from envgym.trainer.settings import train_settings
 from tests.support.credit_trees import group_of
 from tests.support.example_trees import context_rewrite
@@ -57,7 +58,6 @@ def dense(token_ids: tuple[int, ...], model: nn.Module = MODEL) -> tuple[Tensor,
 
 
 def opened(module: nn.Module, parts: ModelContext) -> FrozenModel:
-    """Return a frozen model of the run with this module."""
     model = FrozenModel(parts)
     model.open = lambda: nullcontext(module)
     return model
@@ -125,7 +125,7 @@ def test_model_that_cannot_compute_packs_scores_rows_by_themselves_and_is_no_ref
     sizes = {name: size for name, size in SIZES.items() if name != "head_dim"}
     mamba = AutoModelForCausalLM.from_config(AutoConfig.for_model("mamba", **sizes, state_size=4)).eval()
     run = train_settings({"envs": [{"id": "math/arithmetic-v0"}]})
-    parts = ModelContext(model=MODEL, tokenizer=None, policy=ScriptedPolicy([]), device=CPU, settings=run)
+    parts = model_context(run, model=MODEL, tokenizer=None, policy=ScriptedPolicy([]), device=CPU)
     teacher = opened(mamba, parts)
     with (
         pytest.warns(UserWarning, match="MambaForCausalLM must let shared prefixes be computed once"),
@@ -154,12 +154,11 @@ def test_scores_of_every_model_share_the_packs_of_a_context(monkeypatch: pytest.
         module.model.register_forward_hook(lambda *_, name=name: passes.update({name: passes[name] + 1}))
     run = train_settings({"envs": [{"id": "math/arithmetic-v0"}], "optim": {"micro_batch_tokens": 64}})
     learner = Learner(modules["policy"], optim=run.optim, num_steps=1, device=CPU)
-    parts = ModelContext(model=learner.model, tokenizer=None, policy=ScriptedPolicy([]), device=CPU, settings=run)
+    parts = model_context(run, model=learner.model, tokenizer=None, policy=ScriptedPolicy([]), device=CPU)
     frozen = {name: opened(modules[name], parts) for name in ("reference", "teacher")}
     compute = ScoringModels(learner=learner, models=frozen, temperature=0.7)
 
     def counts(*asked: ScoreRequest) -> tuple[int, list[int]]:
-        """Return the packs that were built, and the passes of policy, reference and teacher."""
         packs_before, before = len(built), dict(passes)
         build_batch([trees()], Grpo(), once=False, scores=asked, compute=compute)
         return len(built) - packs_before, [passes[name] - before[name] for name in passes]
@@ -177,10 +176,7 @@ def test_scores_of_every_model_share_the_packs_of_a_context(monkeypatch: pytest.
 
 
 class Asks:
-    """A plug-in that asks for scores."""
-
     def __init__(self, *scores: ScoreRequest) -> None:
-        """Ask for these."""
         self.scores = scores
 
 

@@ -12,15 +12,16 @@ from torch import Tensor
 from envgym.agents.models.loading import load
 from envgym.agents.models.tiny import TinySettings
 from envgym.errors import EnvgymError, InvalidInput
-from envgym.runs import RunDirectory
+from envgym.runs.directory import RunDirectory
 from envgym.trainer.batch.rows import TrainRow, scored_row
-from envgym.trainer.build import RunContext, build_run_context
+from envgym.trainer.build import build_run_context
 from envgym.trainer.learner.checkpoint import require_checkpoint
 from envgym.trainer.learner.critic import Critic
 from envgym.trainer.models.token_critic import TokenCritic
+from envgym.trainer.phases import dry_runs
+from envgym.trainer.run import RunContext, credit_groups, prepare_models, train_step
 from envgym.trainer.train import train
 from envgym.trainer.workflows.critic_value import critic as critic_of_run
-from envgym.trainer.workflows.dry_run import dry_run
 from tests.support.tiny_runs import TINY, sampled_groups, step_metrics, tiny_settings
 
 GAE = {"name": "gae_token", "decay": 1.0}
@@ -34,16 +35,14 @@ OWN: dict[str, Any] = {
 
 
 def own(**kind: Any) -> dict[str, Any]:
-    """Return the sections of a critic with weights of its own, begun from somewhere."""
     return {**OWN, "models": {"value": {"kind": {"name": "token_critic", "lr": 0.001, **kind}}}}
 
 
 def begun(directory: Path, **sections: Any) -> tuple[RunContext, list[TrainRow]]:
-    """Return a run that has begun, and the rows of its first step."""
     settings = tiny_settings(directory, **sections)
     context = build_run_context(settings)
-    context.begin_models(directory)
-    return context, context.build_batch(sampled_groups(context, settings)).rows
+    prepare_models(context, directory)
+    return context, credit_groups(context, sampled_groups(context, settings)).rows
 
 
 def own_critic(context: RunContext) -> TokenCritic:
@@ -66,7 +65,6 @@ def same(ones: list[Tensor], others: list[Tensor]) -> bool:
 
 
 def kept(run: Path, *names: str) -> dict[str, Tensor]:
-    """Return the weights of a part of a run's newest checkpoint."""
     return load_file(require_checkpoint(run).joinpath(*names) / "model" / "model.safetensors")
 
 
@@ -112,7 +110,7 @@ def test_alone_it_learns_what_a_shared_body_would_learn_from_the_value_loss_alon
     apart, _ = begun(tmp_path / "b", **OWN)
     first = weights(shared.model)
     for step in range(3):
-        ours, theirs = apart.train_step(rows, step=step), shared.train_step(rows, step=step)
+        ours, theirs = train_step(apart, rows, step=step), train_step(shared, rows, step=step)
         assert ours["loss/value"] == theirs["loss/value"]
     assert same(weights(own_critic(apart).learner.model), weights(shared.model))
     assert same(weights(head_of(apart).head), weights(head_of(shared).head))
@@ -123,14 +121,12 @@ def test_alone_it_learns_what_a_shared_body_would_learn_from_the_value_loss_alon
     "sections, rates",
     [(own(), "models.value.kind.lr or critic.lr"), ({"credit": "gae_token"}, "optim.lr or critic.lr")],
 )
-def test_update_that_overflows_names_the_learning_rates_of_body_and_head(
-    sections: dict[str, Any], rates: str, tmp_path: Path
-) -> None:
+def test_overflow_names_learning_rates_of_body_and_head(sections: dict[str, Any], rates: str, tmp_path: Path) -> None:
     context, rows = begun(tmp_path, **sections)
     with torch.no_grad():
         head_of(context).head.weight_D.fill_(torch.nan)
     with pytest.raises(InvalidInput, match=rf"loss must be finite, got nan \(learner\); lower {rates}, or look at"):
-        context.train_step(rows, step=0)
+        train_step(context, rows, step=0)
 
 
 def test_its_own_epochs_are_as_many_passes_of_the_policys(tmp_path: Path) -> None:
@@ -150,7 +146,7 @@ def test_policy_learns_as_if_there_were_no_critic(tmp_path: Path) -> None:
     alone, _ = begun(tmp_path / "b", optim=OPTIM)
     body = weights(own_critic(apart).learner.model)
     for context in (apart, alone):
-        context.train_step(rows, step=0)
+        train_step(context, rows, step=0)
     assert same(weights(apart.model), weights(alone.model))
     assert not same(body, weights(own_critic(apart).learner.model))
     assert not same(weights(apart.model), weights(own_critic(apart).learner.model))
@@ -209,7 +205,7 @@ def test_it_may_be_of_another_size_than_the_policy(tmp_path: Path) -> None:
     large.model.save_pretrained(tmp_path / "large")
     large.tokenizer.save_pretrained(tmp_path / "large")
     context, rows = begun(tmp_path, **own(path=str(tmp_path / "large")))
-    assert context.train_step(rows, step=0)["loss/value"] > 0
+    assert train_step(context, rows, step=0)["loss/value"] > 0
     assert head_of(context).head.weight_D.shape == (128,)
 
 
@@ -232,13 +228,15 @@ def test_searches_read_the_critic_of_such_a_run(trained: Path, tmp_path: Path) -
 
 
 def test_dry_run_counts_its_weights_and_passes(tmp_path: Path) -> None:
-    apart = dry_run(tiny_settings(tmp_path, **{**OWN, "critic": {"model": "value"}, "optim": {"epochs": 2}})).cost
-    shared = dry_run(tiny_settings(tmp_path, credit=GAE, optim={"epochs": 2})).cost
+    apart = dry_runs([tiny_settings(tmp_path, **{**OWN, "critic": {"model": "value"}, "optim": {"epochs": 2}})])[0].cost
+    shared = dry_runs([tiny_settings(tmp_path, credit=GAE, optim={"epochs": 2})])[0].cost
     assert apart is not None
     assert shared is not None
     assert apart.state.total == 2 * shared.state.total
     assert apart.passes == pytest.approx(shared.passes + 2)  # the pass of the values is one either way
-    longer = dry_run(tiny_settings(tmp_path, **{**own(epochs=5), "critic": {"model": "value"}, "optim": {"epochs": 2}}))
+    longer = dry_runs(
+        [tiny_settings(tmp_path, **{**own(epochs=5), "critic": {"model": "value"}, "optim": {"epochs": 2}})]
+    )[0]
     assert longer.cost is not None
     assert longer.cost.passes == pytest.approx(shared.passes + 5)
 

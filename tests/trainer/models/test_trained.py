@@ -11,11 +11,12 @@ import torch
 
 from envgym.core.trajectory import Group
 from envgym.errors import InvalidInput, SettingsError, UnknownName
-from envgym.runs import RunDirectory
-from envgym.trainer.build import RunContext, build_run_context
+from envgym.runs.directory import RunDirectory
+from envgym.trainer.build import build_run_context
 from envgym.trainer.models.implicit_prm import ImplicitPrm
+from envgym.trainer.phases import dry_runs
+from envgym.trainer.run import RunContext, prepare_models
 from envgym.trainer.train import train
-from envgym.trainer.workflows.dry_run import dry_run
 from tests.support.tiny_runs import sampled_groups, step_metrics, tiny_settings
 
 PRM = {"prm": {"kind": {"name": "implicit_prm", "lr": 0.001}}}
@@ -27,10 +28,9 @@ ISTAR: dict[str, Any] = {
 
 
 def begun(directory: Path, **sections: Any) -> tuple[RunContext, list[Group]]:
-    """Return a run whose models have begun, and the groups of its first step."""
     settings = tiny_settings(directory, **sections)
     context = build_run_context(settings)
-    context.begin_models(directory)
+    prepare_models(context, directory)
     return context, sampled_groups(context, settings)
 
 
@@ -72,7 +72,7 @@ def test_model_trains_beside_the_policy_and_a_resumed_run_goes_on_with_it(tmp_pa
 @pytest.mark.parametrize("kind", ["implicit_prm", "utterance_critic", "reward_model"])
 def test_dry_run_asks_a_model_that_has_not_begun(kind: str, tmp_path: Path) -> None:
     annotator = {"name": "process_reward" if kind == "reward_model" else "turn_scores", "model": "prm"}
-    found = dry_run(tiny_settings(tmp_path, models={"prm": {"kind": kind}}, annotate=[annotator]))
+    found = dry_runs([tiny_settings(tmp_path, models={"prm": {"kind": kind}}, annotate=[annotator])])[0]
     values = [item.value for group in found.batch.groups for tree in group.trees for item in tree.annotations]
     assert len(values) == 16  # eight episodes of two turns
     assert None not in values

@@ -10,15 +10,10 @@ import torch
 
 from envgym.core.trajectory import trajectories
 from envgym.core.turns import Scored
-from envgym.runs import RunDirectory
+from envgym.runs.directory import RunDirectory
 from envgym.trainer.build import build_run_context
-from envgym.trainer.models.utterance_critic import (
-    TurnValues,
-    UtteranceCritic,
-    _Turns,
-    q_targets,
-    utterance_advantages,
-)
+from envgym.trainer.models.utterance_critic import TurnValues, UtteranceCritic, _Turns, q_targets, utterance_advantages
+from envgym.trainer.run import prepare_models
 from envgym.trainer.train import train
 from tests.support.credit_trees import chain
 from tests.support.tiny_runs import sampled_groups, step_metrics, tiny_settings
@@ -53,7 +48,7 @@ def test_critic_learns_what_turns_are_worth_and_keeps_the_policy(tmp_path: Path)
         rollout={"group_size": 8},
     )
     context = build_run_context(chosen)
-    context.begin_models(tmp_path)
+    prepare_models(context, tmp_path)
     critic = context.models["critic"]
     assert isinstance(critic, UtteranceCritic)
     groups = sampled_groups(context, chosen)
@@ -73,6 +68,24 @@ def test_critic_learns_what_turns_are_worth_and_keeps_the_policy(tmp_path: Path)
     # a turn that was paid a half is worth about a half more than one that was not
     assert statistics.fmean(paid[True]) - statistics.fmean(paid[False]) > 0.25
     assert all(torch.equal(old, new) for old, new in zip(policy, context.learner.parameters, strict=True))
+
+
+def test_target_networks_move_by_their_share_towards_the_others(tmp_path: Path) -> None:
+    kind = {**CRITIC, "updates": 1, "polyak": 0.25}
+    chosen = tiny_settings(tmp_path, models={"critic": {"kind": kind}})
+    context = build_run_context(chosen)
+    prepare_models(context, tmp_path)
+    critic = context.models["critic"]
+    assert isinstance(critic, UtteranceCritic)
+    groups = sampled_groups(context, chosen)
+    for step in range(2):
+        before = [parameter.clone() for parameter in critic._target.parameters()]
+        critic.train_step(groups, step=step)
+        moved = False
+        for old, new, learned in zip(before, critic._target.parameters(), critic.network.parameters(), strict=True):
+            torch.testing.assert_close(new, 0.75 * old + 0.25 * learned)
+            moved |= not torch.equal(old, new)
+        assert moved
 
 
 def test_archer_trains_after_its_warmup_and_resumes_with_critic_and_buffer(tmp_path: Path) -> None:

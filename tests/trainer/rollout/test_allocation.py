@@ -10,10 +10,11 @@ import pytest
 from envgym.core.trajectory import Group
 from envgym.core.tree import Tree
 from envgym.errors import InvalidInput, SettingsError
-from envgym.runs import RunDirectory
-from envgym.trainer.build import RunContext, build_run_context
+from envgym.runs.directory import RunDirectory
+from envgym.trainer.build import build_run_context
 from envgym.trainer.methods.protocols import Allocator, TaskRequest
 from envgym.trainer.rollout.collector import Collected
+from envgym.trainer.run import RunContext
 from envgym.trainer.train import train
 from tests.trainer.rollout.test_collector import FREE, GROUPS, SIZE, Guesser, drive, settings
 from tests.trainer.test_critic_run import settings as run_settings
@@ -40,8 +41,6 @@ class Rounds:
 
 
 class Elsewhere(Rounds):
-    """Asks for another task."""
-
     def extend(self, request: TaskRequest, group: Group, *, round: int, step: int) -> TaskRequest | None:
         return replace(request, index=request.index + 1)
 

@@ -3,31 +3,32 @@
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from envgym.agents.catalog import SEARCH
 from envgym.agents.policies.scripted import ScriptedPolicy
 from envgym.agents.protocols import GenerateRequest, Generation
+from envgym.agents.search.protocol import SEARCH
+from envgym.config.plugins import Choice
 from envgym.core.messages import Message
 from envgym.core.trajectory import Group
 from envgym.core.tree import Annotation, Tree
-from envgym.episodes import trees_of
 from envgym.errors import InvalidInput, PartyFailure, RunError, SettingsError, UnknownName
-from envgym.plugins import Choice
-from envgym.runs import RunDirectory
-from envgym.trainer.build import RunContext, build_run_context
+from envgym.runs.directory import RunDirectory
+from envgym.runs.episodes import trees_of
+from envgym.trainer.build import build_run_context, collect_plan
 from envgym.trainer.checks.preflight import check_annotations
 from envgym.trainer.methods.annotators.base import AnnotateContext, annotate_trees, episode_value
 from envgym.trainer.metrics.rollout import annotation_metrics
-from envgym.trainer.rollout.collector import Collected
-from envgym.trainer.settings import TrainSettings, train_settings
+from envgym.trainer.rollout.collector import Collected, Collector
+from envgym.trainer.run import RunContext
 from envgym.trainer.train import train
 from tests.support.example_trees import outcome_group
+from tests.support.tiny_runs import tiny_settings
 
-TINY = {"hidden_size": 64, "num_layers": 1, "num_heads": 2, "num_kv_heads": 2, "intermediate_size": 64}
 GROUPS, SIZE = 2, 3
 HERE = f"{Path(__file__).resolve()}"
 
@@ -45,7 +46,6 @@ class LengthJudge:
         """Need nothing."""
 
     async def close(self) -> None:
-        """Count the calls."""
         self.closed += 1
 
     async def reply(self, messages: Sequence[Message], *, seed: int, max_new_tokens: int) -> str:
@@ -56,18 +56,13 @@ class LengthJudge:
         return "YES" if len(messages[-1].content) % 2 else "NO"
 
 
-def settings(directory: Path | str = "unused", **sections: Any) -> TrainSettings:
-    data: dict[str, Any] = {
-        "run": {"directory": str(directory), "steps": 2, "trackers": []},
-        "model": {"name": "tiny", "tiny": TINY},
-        "engine": {"device": "cpu"},
-        "envs": [{"id": "math/arithmetic-v0", "settings": {"level": 1}}],
-        "agent": {"name": "plain", "max_turn_tokens": 4, "max_context_tokens": 512, "on_length": "close"},
-        "rollout": {"groups": GROUPS, "group_size": SIZE},
-        "filter": {"name": "keep_all"},
-        "evaluation": {"tasks": 2},
-    }
-    return train_settings({**data, **sections})
+settings = partial(
+    tiny_settings,
+    envs=[{"id": "math/arithmetic-v0", "settings": {"level": 1}}],
+    agent={"max_context_tokens": 512},
+    rollout={"groups": GROUPS, "group_size": SIZE},
+    evaluation={"tasks": 2},
+)
 
 
 def with_judge(**fields: Any) -> dict[str, Any]:
@@ -75,7 +70,6 @@ def with_judge(**fields: Any) -> dict[str, Any]:
 
 
 def leaf_annotations(group: Group, name: str, value: float = 1.0) -> Group:
-    """Return the group with one value for every episode."""
     return annotate_trees(
         group,
         {
@@ -97,7 +91,7 @@ def collect(context: RunContext, policy: ScriptedPolicy, annotators: dict[str, A
     method = replace(context.method, annotators=annotators)
 
     async def work() -> Collected:
-        collector = replace(context, method=method, policy=policy).make_collector(settings(**asked))
+        collector = Collector(collect_plan(replace(context, method=method, policy=policy), settings(**asked)))
         async with collector:
             return await collector.take(0, stats={})
 
@@ -178,7 +172,8 @@ def drive(context: RunContext, annotator: Patient, steps: int, **rollout: Any) -
 
     async def work() -> list[Collected]:
         found: list[Collected] = []
-        async with replace(context, method=method, policy=policy).make_collector(asked, last=steps) as collector:
+        plan = collect_plan(replace(context, method=method, policy=policy), asked)
+        async with Collector(replace(plan, last=steps)) as collector:
             for step in range(steps):
                 found.append(await collector.take(step, stats={}))
                 annotator.going.set()
@@ -208,7 +203,8 @@ def test_a_step_waits_for_the_judges_of_groups_that_have_ended(built: RunContext
         asked = settings(rollout={"groups": GROUPS, "group_size": SIZE, **rollout})
         method = replace(built.method, annotators={"slow": annotator})
         policy = ScriptedPolicy(lambda request: (5,))
-        async with replace(built, method=method, policy=policy).make_collector(asked, last=1) as collector:
+        plan = collect_plan(replace(built, method=method, policy=policy), asked)
+        async with Collector(replace(plan, last=1)) as collector:
             waiting = asyncio.ensure_future(let_go())
             collected = await collector.take(0, stats={})
             await waiting
@@ -240,7 +236,7 @@ def test_annotating_is_cancelled_with_the_collector(built: RunContext) -> None:
 
     async def work() -> int:
         policy = ScriptedPolicy(lambda request: (5,))
-        collector = replace(built, method=method, policy=policy).make_collector(settings())
+        collector = Collector(collect_plan(replace(built, method=method, policy=policy), settings()))
         taking = asyncio.ensure_future(collector.take(0, stats={}))
         await asyncio.sleep(0.2)
         taking.cancel()
@@ -331,6 +327,11 @@ def test_a_run_whose_judge_is_gone_stops_with_the_reason(tmp_path: Path) -> None
             {"annotate": ["judge"], "models": {"jugde": with_judge()["models"]["judge"]}},
             UnknownName,
             "model must be a known name, got 'judge' (annotate judge); did you mean jugde?",
+        ),
+        (
+            {"annotate": ["judge"]},
+            UnknownName,
+            "model must be a known name, got 'judge' (annotate judge); add models.judge to the settings.",
         ),
         (
             {"annotate": [{"name": "judge", "model": "policy"}]},

@@ -41,7 +41,6 @@ class Mode(NamedTuple):
 
     @property
     def num_begun(self) -> int:
-        """Groups that a step begins."""
         return math.ceil(GROUPS * OVERSAMPLING) if self.stragglers in ("abort", "carry") else GROUPS
 
     @property

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,25 +13,22 @@ from envgym.core.trajectory import Group
 from envgym.core.tree import Tree
 from envgym.errors import SettingsError
 from envgym.trainer.batch.rows import train_rows
-from envgym.trainer.build import RunContext, build_run_context
-from envgym.trainer.settings import TrainSettings, train_settings
+from envgym.trainer.build import build_run_context, collect_plan
+from envgym.trainer.rollout.collector import Collector
+from envgym.trainer.run import RunContext
+from envgym.trainer.settings import TrainSettings
 from tests.support.plugins import CREDITS
-
-TINY = {"hidden_size": 64, "num_layers": 1, "num_heads": 2, "num_kv_heads": 2, "intermediate_size": 64}
+from tests.support.tiny_runs import tiny_settings
 
 
 def settings(directory: Path, group_size: int = 4, **search: Any) -> TrainSettings:
-    return train_settings(
-        {
-            "run": {"directory": str(directory), "trackers": []},
-            "model": {"name": "tiny", "tiny": TINY},
-            "engine": {"device": "cpu", "concurrency": 3},
-            "envs": [{"id": "puzzles/guess_number-v0"}],
-            "agent": {"name": "plain", "max_turn_tokens": 4, "max_context_tokens": 512, "on_length": "close"},
-            "rollout": {"groups": 2, "group_size": group_size},
-            "search": search or {"name": "chain"},
-            "filter": {"name": "keep_all"},  # what a group of one cannot have is for the search to say
-        }
+    return tiny_settings(
+        directory,
+        engine={"concurrency": 3},
+        envs=[{"id": "puzzles/guess_number-v0"}],
+        agent={"max_context_tokens": 512},
+        rollout={"group_size": group_size},  # what a group of one cannot have is for the search to say
+        search=search or {"name": "chain"},
     )
 
 
@@ -41,7 +39,8 @@ def groups(
     search: Strategy | None = None,
     on_finished: Callable[[Tree], None] | None = None,
 ) -> list[Group]:
-    collector = bench.make_collector(asked, search=search)
+    plan = collect_plan(bench, asked)
+    collector = Collector(plan if search is None else replace(plan, search=search))
     return asyncio.run(collector.take(0, stats={}, on_finished=on_finished)).groups
 
 
@@ -81,7 +80,7 @@ def test_concurrency_changes_no_chain(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "group_size, search, sentence",
     [
-        (1, {"name": "random_expand"}, "group must hold at least 2 episodes, got 1"),
+        (1, {"name": "random_expand"}, "rollout.group_size must be at least 2 for grpo, .*, got 1"),
         (4, {"name": "random_expnd"}, "did you mean random_expand"),
         (4, {"name": "random_expand", "node": 3}, "did you mean nodes"),
         (4, {"name": "random_expand", "rounds": None}, "rounds=None must be used with a budget"),

@@ -8,38 +8,35 @@ from typing import Any
 
 import pytest
 
-from envgym.agents.catalog import SEARCH
 from envgym.agents.policies.scripted import ScriptedPolicy
 from envgym.agents.protocols import GenerateRequest, Generation, Sampling
+from envgym.agents.search.protocol import SEARCH
+from envgym.config.plugins import Choice
 from envgym.core.trajectory import Group
 from envgym.core.tree import Tree
 from envgym.core.turns import Ending, Invalid
 from envgym.errors import SettingsError
-from envgym.plugins import Choice
-from envgym.trainer.build import RunContext, build_run_context
+from envgym.trainer.build import build_run_context, collect_plan
 from envgym.trainer.checks.preflight import check_invalid
 from envgym.trainer.methods.corrections import Tis
 from envgym.trainer.methods.curricula.uniform import Uniform
 from envgym.trainer.methods.protocols import CurriculumContext, TaskRequest
-from envgym.trainer.rollout.collector import Collected
-from envgym.trainer.settings import TrainSettings, train_settings
+from envgym.trainer.rollout.collector import Collected, Collector
+from envgym.trainer.run import RunContext
+from envgym.trainer.settings import TrainSettings
+from tests.support.tiny_runs import tiny_settings
 
-TINY = {"hidden_size": 64, "num_layers": 1, "num_heads": 2, "num_kv_heads": 2, "intermediate_size": 64}
 GROUPS, SIZE = 2, 4
 FREE: dict[str, Any] = {"deterministic": False}
 
 
 def settings(*, concurrency: int = 64, sections: dict[str, Any] | None = None, **asked: Any) -> TrainSettings:
-    return train_settings(
-        {
-            "model": {"name": "tiny", "tiny": TINY},
-            "engine": {"device": "cpu", "concurrency": concurrency},
-            "envs": [{"id": "puzzles/guess_number-v0"}],
-            "agent": {"name": "plain", "max_turn_tokens": 4, "max_context_tokens": 512, "on_length": "close"},
-            "rollout": {"groups": GROUPS, "group_size": SIZE, **asked},
-            "filter": {"name": "keep_all"},
-            **(sections or {}),
-        }
+    return tiny_settings(
+        engine={"concurrency": concurrency},
+        envs=[{"id": "puzzles/guess_number-v0"}],
+        agent={"max_context_tokens": 512},
+        rollout={"groups": GROUPS, "group_size": SIZE, **asked},
+        **(sections or {}),
     )
 
 
@@ -89,7 +86,7 @@ def drive(
     async def work() -> list[Collected]:
         acts = policy or Guesser(bench)
         rounds = asked.resampling.rounds
-        collector = replace(bench, policy=acts).make_collector(asked, rounds=rounds, last=steps)
+        collector = Collector(replace(collect_plan(bench, asked), policy=acts, rounds=rounds, last=steps))
         found: list[Collected] = []
         try:
             for step in range(steps):
@@ -160,7 +157,7 @@ def test_a_request_samples_as_it_says(built: RunContext) -> None:
 def test_age_changes_neither_tasks_nor_seeds(built: RunContext) -> None:
     """A policy that ignores its version says the same, so every step's groups are those of a step on its own."""
     alone = [
-        asyncio.run(replace(built, policy=Guesser(built)).make_collector(settings()).take(n, stats={}))
+        asyncio.run(Collector(replace(collect_plan(built, settings()), policy=Guesser(built))).take(n, stats={}))
         for n in range(3)
     ]
     for asked in (settings(staleness=2), settings(staleness=2, **FREE), settings(concurrency=1)):
@@ -197,9 +194,9 @@ def test_a_straggler_is_carried_to_the_next_step_and_no_further(built: RunContex
     asked = settings(staleness=1, min_finished_share=7 / 8, stragglers="carry", **FREE)
     first, second = drive(built, asked, steps=2, policy=policy, learn=learn)
     assert [group.key for group in first.groups] == ["step-000001/001"]
-    assert (first.wanted, first.metrics["collect/carried"]) == (GROUPS, 1.0)
+    assert (first.target, first.metrics["collect/carried"]) == (GROUPS, 1.0)
     assert [group.key for group in second.groups] == ["step-000001/000", "step-000002/000", "step-000002/001"]
-    assert second.wanted == GROUPS + 1
+    assert second.target == GROUPS + 1
     assert max(ages(second.groups, 1)) == 1
     episodes = [episode for group in (*first.groups, *second.groups) for episode in group.trajectories]
     assert len(episodes) == 4 * SIZE
@@ -211,7 +208,7 @@ def test_a_step_goes_on_when_over_sampling_has_found_enough(built: RunContext) -
     (collected,) = drive(built, settings(oversampling=2.0, stragglers="abort", **FREE), steps=1, policy=policy)
     assert len(collected.requests) == len(collected.groups) == 2 * GROUPS
     assert [len(group.valid) for group in collected.groups] == [SIZE - 1, SIZE - 1, SIZE, SIZE]
-    assert collected.wanted == GROUPS
+    assert collected.target == GROUPS
 
 
 class Dawdler(Guesser):
@@ -258,7 +255,7 @@ def test_no_more_groups_are_begun_than_the_settings_say(built: RunContext) -> No
 
     async def work() -> None:
         asked = settings(staleness=2, **FREE)
-        collector = replace(built, policy=policy).make_collector(asked)
+        collector = Collector(replace(collect_plan(built, asked), policy=policy))
         taking = asyncio.ensure_future(collector.take(0, stats={}))
         await asyncio.sleep(0.2)
         taking.cancel()

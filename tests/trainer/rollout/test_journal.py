@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from envgym.agents.policies.scripted import ScriptedPolicy
 from envgym.agents.protocols import FinishReason, GenerateRequest, Generation, Policy, Sampling, VersionSpan
 from envgym.errors import RunError
-from envgym.trainer.rollout.journal import TurnJournal, _from_json, _to_json
+from envgym.trainer.rollout.journal import TurnJournal
 
 FOUND = Generation(
     token_ids=(5, 6),
@@ -39,7 +39,6 @@ def ask(policy: Policy, request: GenerateRequest = ASKED) -> Generation:
 
 
 def written(folder: Path, generation: Generation = FOUND) -> Path:
-    """Write a journal of one turn, and return its file."""
     first = journal(folder)
     ask(first.around(answering(generation)))
     first.close()
@@ -69,7 +68,7 @@ def test_a_turn_is_read_as_it_was(
         policy_version=version,
         context_is_full=is_full,
     )
-    assert _from_json(_to_json(generation)) == generation
+    assert Generation.from_data(generation.to_data()) == generation
 
 
 def test_what_was_sampled_is_found_once_and_nothing_else_is(tmp_path: Path) -> None:
@@ -117,9 +116,7 @@ def test_a_line_that_a_crash_cut_is_left_out_wherever_it_was_cut(tmp_path: Path)
 
 
 @pytest.mark.parametrize("version, staleness, is_kept", [(4, 0, True), (5, 1, True), (5, 0, False), (3, 5, False)])
-def test_turns_of_weights_that_are_unknown_or_too_old_are_dropped(
-    tmp_path: Path, version: int, staleness: int, is_kept: bool
-) -> None:
+def test_turns_of_unknown_or_old_weights_go(tmp_path: Path, version: int, staleness: int, is_kept: bool) -> None:
     """The turn's newest token is of version 4."""
     file = written(tmp_path)
     again = journal(tmp_path, version=version, staleness=staleness)

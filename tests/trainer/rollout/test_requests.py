@@ -7,18 +7,19 @@ from typing import Any
 
 import pytest
 
-from envgym.agents.protocols import FinishReason, GenerateRequest, Generation, Sampling
+from envgym.agents.protocols import GenerateRequest, Sampling
 from envgym.core.segments import Origin
 from envgym.core.trajectory import Group, start_states, trajectories
 from envgym.core.tree import Tree
 from envgym.env import ForkCapability
-from envgym.episodes import trees_of
 from envgym.errors import RunError, SettingsError
-from envgym.runs import RunDirectory
+from envgym.runs.directory import RunDirectory
+from envgym.runs.episodes import trees_of
 from envgym.trainer.batch.rows import TrainRow, train_row
 from envgym.trainer.checks.mask_audit import MaskAudit
 from envgym.trainer.methods.protocols import CurriculumContext, StepOutcome, TaskRequest
 from envgym.trainer.train import train
+from tests.support.generations import generated
 from tests.support.toys import Sums
 from tests.trainer.test_critic_run import settings
 
@@ -28,7 +29,6 @@ COUNTER = {"id": "tests.support.toys:Counter", "settings": {"max_turns": 2}}
 
 
 def run(folder: Path, curriculum: str, **sections: Any) -> None:
-    """Train two steps."""
     chosen = {"curriculum": {"name": f"{__name__}:{curriculum}"}, "credit": {"name": "grpo"}, "envs": [COUNTER]}
     train(settings(folder, **{**chosen, **sections}))
 
@@ -56,14 +56,10 @@ class Guided:
 
 
 class NeedsStates(Guided):
-    """Says that its episodes go on from recorded states."""
-
     needs_start_states = True
 
 
 class Elsewhere(Guided):
-    """Asks for another task than the one that was recorded."""
-
     def choose(self, context: CurriculumContext) -> Sequence[TaskRequest]:
         return [replace(request, index=request.index + 1) for request in super().choose(context)]
 
@@ -117,7 +113,6 @@ def _origins(tree: Tree) -> list[Origin]:
 
 
 def _remember(audit: MaskAudit, row: TrainRow) -> None:
-    """Let the audit know the row's turns as they were sampled."""
     places = [place for place, trains in enumerate(row.loss_mask) if trains]
     starts = [place for place in places if place - 1 not in places]
     for start in starts:
@@ -125,13 +120,7 @@ def _remember(audit: MaskAudit, row: TrainRow) -> None:
         sampled = row.token_ids[start:end]
         audit.record(
             GenerateRequest(token_ids=row.token_ids[:start], sampling=Sampling(), seed=0),
-            Generation(
-                token_ids=sampled,
-                behavior_logprobs=(0.0,) * len(sampled),
-                raw_logprobs=None,
-                finish_reason=FinishReason.STOP,
-                policy_version=0,
-            ),
+            generated(sampled, 0.0, version=0),
         )
 
 
@@ -141,8 +130,6 @@ def test_state_of_another_task_is_refused(tmp_path: Path) -> None:
 
 
 class Unrepeatable(Sums):
-    """Cannot be brought back to a state."""
-
     fork_capability = ForkCapability.NONE
 
 
@@ -152,8 +139,6 @@ def test_env_without_a_way_back_is_refused_before_anything_is_loaded(tmp_path: P
 
 
 class Hot:
-    """Asks for samples of other settings than the run's."""
-
     sampling = Sampling(temperature=3.0)
 
     def choose(self, context: CurriculumContext) -> Sequence[TaskRequest]:
@@ -162,14 +147,10 @@ class Hot:
 
 
 class Greedy(Hot):
-    """Asks for the likeliest tokens."""
-
     sampling = Sampling(temperature=0.0)
 
 
 class Cut(Hot):
-    """Asks for likely tokens alone."""
-
     sampling = Sampling(top_p=0.5)
 
 

@@ -9,17 +9,17 @@ from typing import Any
 
 import pytest
 
+from envgym import Ending, Invalid, Split, Task
 from envgym.agents.protocols import GenerateRequest, Generation, Sampling
-from envgym.core.tasks import Split, Task
 from envgym.core.trajectory import Group, StartState
 from envgym.core.tree import Tree
-from envgym.core.turns import Ending, Invalid
 from envgym.errors import SettingsError
-from envgym.trainer.build import RunContext, build_run_context
+from envgym.trainer.build import build_run_context, collect_plan
 from envgym.trainer.methods.protocols import FilterResult, TaskRequest
-from envgym.trainer.rollout.collector import Collected
+from envgym.trainer.rollout.collector import Collected, Collector
 from envgym.trainer.rollout.draws import GroupDraw, load_draws, save_draws
 from envgym.trainer.rollout.window import TOO_OLD
+from envgym.trainer.run import RunContext
 from envgym.trainer.settings import TrainSettings
 from tests.trainer.methods.curricula.test_start_state_curricula import four_turns
 from tests.trainer.rollout.test_collector import GROUPS, SIZE, Dawdler, Guesser, ages, drive, settings
@@ -54,7 +54,7 @@ def test_no_token_is_too_old_and_no_group_trains_twice(built: RunContext, stalen
     for step, collected in enumerate(found):
         lost = int(collected.metrics["collect/too_old"])
         assert len(collected.groups) == GROUPS + lost
-        assert collected.wanted == GROUPS
+        assert collected.target == GROUPS
         assert max(ages(collected.groups, step)) <= staleness
         assert all(len(group.valid) == SIZE for group in collected.groups[:GROUPS])
         left = min(staleness, steps - 1 - step)  # steps whose groups are begun
@@ -97,7 +97,7 @@ def test_beyond_the_window_nothing_is_taken_in_a_stragglers_place(built: RunCont
 
     async def work() -> list[list[str]]:
         asked = windowed(1, window=0.0)
-        collector = replace(built, policy=policy).make_collector(asked, last=2)
+        collector = Collector(replace(collect_plan(built, asked), policy=policy, last=2))
         async with collector:
             taking = asyncio.ensure_future(collector.take(0, stats={}, on_finished=finish, on_groups=count))
             await has_told.wait()
@@ -194,7 +194,7 @@ def resumed(bench: RunContext, asked: TrainSettings, folder: Path, *, steps: int
         while len(found) < steps:
             policy = Dawdler(bench, len(crashes))
             policy.set_version(len(found))
-            async with replace(bench, policy=policy).make_collector(asked, last=steps) as collector:
+            async with Collector(replace(collect_plan(bench, asked), policy=policy, last=steps)) as collector:
                 if found:
                     collector.parts()["window"].load(folder / str(len(found)))
                 for step in range(len(found), steps):
@@ -222,9 +222,7 @@ def drawn(found: Sequence[Collected]) -> dict[str, TaskRequest]:
 
 @pytest.mark.parametrize("staleness", [1, 2])
 @pytest.mark.parametrize("stops", [{1}, {2, 3}, {4}, {1, 2, 3, 4, 5}])
-def test_a_resumed_run_draws_what_an_uninterrupted_one_draws(
-    built: RunContext, tmp_path: Path, staleness: int, stops: set[int]
-) -> None:
+def test_resumed_run_draws_what_a_whole_one(built: RunContext, tmp_path: Path, staleness: int, stops: set[int]) -> None:
     steps, asked = 6, windowed(staleness, window=0.6)
     found = resumed(built, asked, tmp_path, steps=steps, stops=stops)
     again = drawn(found)
@@ -242,7 +240,7 @@ def test_groups_that_were_open_are_begun_again_first_and_as_old_as_they_were(bui
     asked = windowed(1)
 
     async def begun(policy: Guesser, *, loads: bool) -> list[list[str]]:
-        async with replace(built, policy=policy).make_collector(asked, last=9) as collector:
+        async with Collector(replace(collect_plan(built, asked), policy=policy, last=9)) as collector:
             if loads:
                 collector.parts()["window"].load(tmp_path)
                 policy.set_version(1)
@@ -262,7 +260,7 @@ def test_groups_that_were_open_are_begun_again_first_and_as_old_as_they_were(bui
     assert whole == again == [["step-000002/001", "step-000003/000"], ["step-000001/001"]]
 
 
-def test_a_group_with_a_replayed_turn_that_is_older_than_its_beginning_trains_in_time_or_not_at_all(
+def test_a_group_with_a_replayed_turn_older_than_its_beginning_trains_in_time_or_not_at_all(
     built: RunContext,
 ) -> None:
     class Replays(Guesser):

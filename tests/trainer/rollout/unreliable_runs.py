@@ -13,24 +13,26 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from envgym.agents.policies.transformers import TransformersPolicy
+from envgym.agents.policies.engine.policy import TransformersPolicy
 from envgym.agents.protocols import GenerateRequest, Generation
 from envgym.core.trajectory import Row, trajectories
 from envgym.core.tree import Tree
-from envgym.episodes import trees_of
 from envgym.records import StepResult
-from envgym.runs import RunDirectory
+from envgym.runs.directory import RunDirectory
+from envgym.runs.episodes import trees_of
 from envgym.seeds import generator
-from envgym.trainer.build import RunContext, build_run_context
+from envgym.trainer.build import build_run_context
 from envgym.trainer.metrics.callbacks import Callback
 from envgym.trainer.metrics.update import Metrics
-from envgym.trainer.settings import TrainSettings, train_settings
+from envgym.trainer.prepare import PreparedRun
+from envgym.trainer.run import RunContext
+from envgym.trainer.settings import TrainSettings
 from envgym.trainer.train import TrainLoop
 from envgym.wrappers.base import AnyEnv
 from envgym.wrappers.faults import FaultRates, Faults
+from tests.support.tiny_runs import tiny_settings
 
 GROUPS, SIZE = 2, 4
-TINY = {"hidden_size": 64, "num_layers": 1, "num_heads": 2, "num_kv_heads": 2, "intermediate_size": 64}
 MAX_DELAY_S = 0.005
 FAILURE_RATE = 0.02
 """Probability that a request, or a step of an env, fails."""
@@ -42,12 +44,10 @@ class UnreliableEnv(Faults):
     """An env that answers late, from a thread, loses its tools, and crashes."""
 
     def __init__(self, env: AnyEnv) -> None:
-        """Wrap `env`."""
         super().__init__(env, FaultRates(latency_s=MAX_DELAY_S, infra_failure=FAILURE_RATE), seed=0)
         env.unwrapped.blocking = True
 
     def on_step(self, action: str) -> StepResult:
-        """Crash, or answer late."""
         if generator("crash", self.task.key, str(action)).random() < FAILURE_RATE:
             raise RuntimeError("injected: the env crashed")
         return super().on_step(action)
@@ -57,7 +57,6 @@ class UnreliablePolicy(TransformersPolicy):
     """A policy that shares the learner's weights, answers late, and fails; whom it serves has to queue."""
 
     async def generate(self, request: GenerateRequest) -> Generation:
-        """Fail, or answer late."""
         delay, failure = generator("policy", request.seed).random(2)
         await asyncio.sleep(MAX_DELAY_S * delay**3)  # few are very late
         if failure < FAILURE_RATE:
@@ -67,8 +66,6 @@ class UnreliablePolicy(TransformersPolicy):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRecord:
-    """What a run left."""
-
     model: Any
     """PreTrainedModel."""
     weights: Mapping[int, Weights]
@@ -80,8 +77,6 @@ class RunRecord:
 
 
 class _KeepWeights(Callback):
-    """Copies the weights of every version."""
-
     def __init__(self, model: Any) -> None:  # PreTrainedModel
         self._model = model
         self.weights: dict[int, Weights] = {}
@@ -97,36 +92,26 @@ def run_settings(
     directory: Path, *, steps: int, search: Mapping[str, Any], rollout: Mapping[str, Any]
 ) -> TrainSettings:
     """Return a run whose every update moves the weights far, on games of several turns."""
-    return train_settings(
-        {
-            "run": {"directory": str(directory), "steps": steps, "trackers": [], "max_invalid_rate": 1.0},
-            "model": {"name": "tiny", "tiny": TINY},
-            "engine": {"device": "cpu", "concurrency": 6},
-            "envs": [
-                {
-                    "id": "puzzles/frozen_lake-v0",
-                    "settings": {"max_turns": 3},
-                    "wrappers": [f"{__name__}:{UnreliableEnv.__name__}"],
-                }
-            ],
-            "agent": {"name": "plain", "max_turn_tokens": 8, "max_context_tokens": 512, "on_length": "close"},
-            "search": search,
-            "rollout": {"groups": GROUPS, "group_size": SIZE, **rollout},
-            "filter": {"name": "keep_all"},
-            "optim": {"lr": 0.01},
-            "objective": {"entropy_coef": 0.2},
-            "evaluation": {"tasks": 1},
-        }
+    wrapped = {"settings": {"max_turns": 3}, "wrappers": [f"{__name__}:{UnreliableEnv.__name__}"]}
+    return tiny_settings(
+        directory,
+        run={"steps": steps, "max_invalid_rate": 1.0, "checkpoint_every": 10},
+        engine={"concurrency": 6},
+        envs=[{"id": "puzzles/frozen_lake-v0", **wrapped}],
+        agent={"max_turn_tokens": 8, "max_context_tokens": 512},
+        search=search,
+        rollout={"groups": GROUPS, "group_size": SIZE, **rollout},
+        optim={"lr": 0.01},
+        objective={"entropy_coef": 0.2},
     )
 
 
 def run(settings: TrainSettings) -> RunRecord:
-    """Train under delays and failures."""
     context = _unreliable(build_run_context(settings), settings)
     keeper = _KeepWeights(context.model)
     directory = RunDirectory.create(settings.run.path, name="run", config=settings.model_dump(mode="json"))
     with asyncio.Runner() as runner:
-        TrainLoop(settings, directory, context, keeper).run(runner, None)
+        TrainLoop(settings, PreparedRun(directory=directory, context=context, warm_sources=()), keeper).run(runner)
     steps = range(1, settings.run.steps + 1)
     return RunRecord(
         model=context.model,

@@ -8,17 +8,16 @@ from pathlib import Path
 import pytest
 import torch
 
-from envgym.agents.catalog import VALUE
 from envgym.agents.models.tiny import tiny_tokenizer
 from envgym.agents.search import BestOf, Mcts
-from envgym.agents.search.scorers import SearchObservation, ValueScorer
+from envgym.agents.search.scorers import VALUE, SearchObservation, ValueScorer
+from envgym.config.plugins import Choice
 from envgym.core.json_types import JsonObject
 from envgym.errors import EnvgymError, InvalidInput
-from envgym.plugins import Choice
 from envgym.trainer.learner.causal_lm import hidden_states
 from envgym.trainer.learner.critic import Critic
 from envgym.trainer.learner.forward import ForwardPass
-from envgym.trainer.sections import CriticSettings, OptimSettings
+from envgym.trainer.learner.settings import CriticSettings, OptimSettings
 from envgym.trainer.train import train
 from envgym.trainer.workflows.critic_value import CriticValue, critic
 from tests.trainer.learner.packing.forest import CPU, build
@@ -36,7 +35,6 @@ PLACES = [seen(5, 6, 7), seen(5, 6, 7, 8, 9), seen(5, 6, 7, 8, 9, is_over=True),
 
 
 def made(*, packing: bool = True, max_positions: int | None = None) -> CriticValue:
-    """Return a critic that says something."""
     optim = OptimSettings(packing=packing)
     head = Critic(MODEL, CriticSettings(), optim, device=CPU)
     with torch.no_grad():
@@ -46,8 +44,6 @@ def made(*, packing: bool = True, max_positions: int | None = None) -> CriticVal
 
 
 def asked(value: CriticValue, calls: Sequence[Sequence[SearchObservation]]) -> list[float]:
-    """Ask all calls at once."""
-
     async def work() -> list[float]:
         answers = await asyncio.gather(*(value(call) for call in calls))
         return [item for answer in answers for item in answer]
@@ -99,7 +95,6 @@ def test_another_tokenizer_is_refused() -> None:
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the folder of a run with each kind of credit, one step each."""
     folder = tmp_path_factory.mktemp("runs")
     for name in ("gae_token", "gae_turn", "grpo"):
         credit: JsonObject = {"name": name}
@@ -109,7 +104,6 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def critic_of(run: Path) -> Choice:
-    """Return the choice of a run's critic."""
     return Choice.model_validate({"name": "critic", "run": str(run)})
 
 

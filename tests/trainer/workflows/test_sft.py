@@ -9,23 +9,19 @@ import pytest
 
 from envgym import Action, Reply
 from envgym.agents.loop.agent import Agent, AgentSettings
+from envgym.config.plugins import Choice
 from envgym.core.segments import Origin, Segment
 from envgym.core.trajectory import Trajectory, trajectories
 from envgym.core.tree import Edge, Tree
-from envgym.episodes import episode_rows
+from envgym.core.turns import is_success
 from envgym.errors import SettingsError
-from envgym.plugins import Choice
-from envgym.runs import RunDirectory
+from envgym.runs.directory import RunDirectory
+from envgym.runs.episodes import episode_rows
 from envgym.trainer.metrics.callbacks import Callback
-from envgym.trainer.sections import SftSettings
+from envgym.trainer.phases import dry_runs
 from envgym.trainer.train import train
-from envgym.trainer.workflows.demonstrations import (
-    Demonstrations,
-    check_lengths,
-    demonstration_sources,
-    is_success,
-)
-from envgym.trainer.workflows.dry_run import dry_run
+from envgym.trainer.workflows.demonstrations import Demonstrations, check_lengths, demonstration_sources
+from envgym.trainer.workflows.settings import SftSettings
 from envgym.trainer.workflows.sft import likelihood_rows
 from tests.support.example_trees import outcome_tree
 from tests.support.parrots import char_agent, said, show
@@ -38,9 +34,9 @@ def episode(reward: float | None, name: str = "oracle/0") -> Trajectory:
 
 
 def test_only_success_is_imitated() -> None:
-    kept = [is_success(episode(reward), 0.75) for reward in (1.0, 0.75, 0.5, 0.0, None)]
+    kept = [is_success(episode(reward).reward, 0.75) for reward in (1.0, 0.75, 0.5, 0.0, None)]
     assert kept == [True, True, False, False, False]  # 0.5 was paid, and is no success
-    assert is_success(episode(-0.25), -0.5)
+    assert is_success(episode(-0.25).reward, -0.5)
 
 
 def test_every_trained_token_of_a_demonstration_has_advantage_one() -> None:
@@ -48,11 +44,7 @@ def test_every_trained_token_of_a_demonstration_has_advantage_one() -> None:
     assert [advantage for advantage, trains in zip(row.advantages, row.loss_mask, strict=True) if trains] == [1.0, 1.0]
 
 
-# ---- recorded episodes -------------------------------------------------------------------------------------------
-
-
 def recorded(directory: Path, tree: Tree | None) -> SftSettings:
-    """Return settings that name a run with one train episode, or none."""
     run = RunDirectory.create(directory, name="teacher", config={})
     if tree is not None:
         run.write_episodes(1, episode_rows([tree], step=1))
@@ -92,11 +84,7 @@ def test_run_that_saved_no_episode_is_no_recording(tmp_path: Path) -> None:
         demonstration_sources(recorded(tmp_path / "run", None))
 
 
-# ---- limits of the agent -----------------------------------------------------------------------------------------
-
-
 def demonstrations(*turn_lengths: int, num_truncated: int = 0) -> Demonstrations:
-    """Return successful episodes of one turn of so many tokens."""
     trees = [outcome_tree(f"oracle/{number}", 1.0, tokens=length) for number, length in enumerate(turn_lengths)]
     imitated = [episode for tree in trees for episode in trajectories(tree)]
     return Demonstrations(len(imitated) + num_truncated, imitated, num_truncated)
@@ -143,12 +131,10 @@ def test_warm_start_and_dry_run_refuse_limits_that_hold_no_demonstration(tmp_pat
     with pytest.raises(SettingsError, match=r"max_turn_tokens must .*, got 1 where 3 of 3 have turns of up to \d+ tok"):
         train(short)
     with pytest.raises(SettingsError, match=r"max_turn_tokens must .*, got 1 where 3 of 3 have turns of up to \d+ tok"):
-        dry_run(short)
+        dry_runs([short])[0]
 
 
-def test_warm_start_without_success_says_how_its_episodes_ended(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_warm_start_without_success_says_how_episodes_ended(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     sft = {"episodes": 4, "batch_size": 4, "lr": 1e-9, "until_success": 1.0, "check_every": 1, "check_tasks": 5}
     unreachable = {"success_at": 1.0, "tasks": 1}
     envs = [{"id": "tests.trainer.workflows.test_sft:Never"}]
@@ -175,6 +161,5 @@ class Never(EvenWords):
     """Pays the oracle alone."""
 
     def respond(self, action: Action) -> Reply:
-        """Pay a half for each word of the oracle."""
         paid = action.content == self.oracle()
         return replace(super().respond(action), reward=paid / 2)

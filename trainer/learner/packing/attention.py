@@ -76,7 +76,6 @@ class TreeMask:
         self._zero = ends_N.new_zeros(())
 
     def __len__(self) -> int:
-        """Return the number of tokens."""
         return len(self._ends_N)
 
     def attends(self, query: Tensor, key: Tensor) -> Tensor:
@@ -98,11 +97,11 @@ class TreeMask:
             own.append(self._part(tokens, tokens))
             if tokens.stop < end:
                 others.append(self._part(slice(tokens.stop, end), tokens))
-        kept, found = 0, []
+        num_entries, parts = 0, []
         for part in [part for part in (*own, *others) if part is not None]:
-            kept += 0 if part.strip_QK is None else part.strip_QK.numel()
-            found.append(part if kept <= MAX_ENTRIES else part._replace(strip_QK=None))
-        return found
+            num_entries += 0 if part.strip_QK is None else part.strip_QK.numel()
+            parts.append(part if num_entries <= MAX_ENTRIES else part._replace(strip_QK=None))
+        return parts
 
     def _tiles(self) -> Iterator[tuple[slice, int]]:
         """Cut the pack into tiles: parts of one run, or whole small branches; each with the end of what follows it."""
@@ -252,8 +251,8 @@ def tree_attention(
 def _attend(query: Tensor, key: Tensor, value: Tensor, mask: TreeMask, scale: float) -> Tensor:
     if query.device.type != "cpu":
         return attend_squares(query, key, value, mask, scale)
-    found: Tensor = _TreeAttention.apply(query, key, value, mask, scale)  # type: ignore[no-untyped-call]  # torch's
-    return found
+    output: Tensor = _TreeAttention.apply(query, key, value, mask, scale)  # type: ignore[no-untyped-call]  # torch's
+    return output
 
 
 def attend_squares(
@@ -265,8 +264,8 @@ def attend_squares(
 ) -> Float[Tensor, "1 H N D"]:
     """Attend with FlexAttention, which accelerators have; several heads of queries may share one of keys."""
     is_grouped = query.shape[1] != key.shape[1]
-    found: Tensor = _compiled_flex()(query, key, value, block_mask=mask.block_mask, scale=scale, enable_gqa=is_grouped)
-    return found
+    output: Tensor = _compiled_flex()(query, key, value, block_mask=mask.block_mask, scale=scale, enable_gqa=is_grouped)
+    return output
 
 
 if TYPE_CHECKING:
@@ -294,8 +293,8 @@ class _TreeAttention(torch.autograd.Function):
         """Attend, and keep what a plain attention keeps."""
         queries, keys, values = (at_least_float32(states) for states in (query, key, value))
         batch, heads, length, width = *query.shape[:-1], value.shape[-1]
-        found = queries.new_empty(batch, length, heads, width).transpose(1, 2)  # as the layer reads it
-        logsumexp = found.new_empty(found.shape[:-1])
+        output = queries.new_empty(batch, length, heads, width).transpose(1, 2)  # as the layer reads it
+        logsumexp = output.new_empty(output.shape[:-1])
         for part in mask.parts:
             here, there = (..., part.queries, slice(None)), (..., part.keys, slice(None))
             bias = _bias(mask.strip(part), queries.dtype)
@@ -303,29 +302,29 @@ class _TreeAttention(torch.autograd.Function):
                 queries[here], keys[there], values[there], is_causal=part.is_causal, attn_mask=bias, scale=scale
             )
             if part.is_own:
-                found[here], logsumexp[..., part.queries] = some, sums
+                output[here], logsumexp[..., part.queries] = some, sums
                 continue
             if bias is not None:  # the kernel's sum for a query that attends no key is not that of none
                 sums = sums.masked_fill(bias.isneginf().all(dim=-1)[:, 0], float("-inf"))
             before = logsumexp[..., part.queries]
-            found[here].lerp_(some, (sums - before).sigmoid_()[..., None])
+            output[here].lerp_(some, (sums - before).sigmoid_()[..., None])
             logsumexp[..., part.queries] = torch.logaddexp(before, sums)
-        found = found.to(query.dtype)
-        ctx.save_for_backward(query, key, value, found, logsumexp)
+        output = output.to(query.dtype)
+        ctx.save_for_backward(query, key, value, output, logsumexp)
         ctx.mask, ctx.scale = mask, scale
-        return found
+        return output
 
     @staticmethod
     @once_differentiable
     def backward(ctx: _Context, grad: Tensor) -> tuple[Tensor | None, ...]:
         """Differentiate each part given the sums of all, and add up."""
-        *kept, logsumexp = ctx.saved_tensors
-        grad, queries, keys, values, found = (at_least_float32(states) for states in (grad, *kept))
+        *saved, logsumexp = ctx.saved_tensors
+        grad, queries, keys, values, output = (at_least_float32(states) for states in (grad, *saved))
         totals = [torch.empty_like(states) for states in (queries, keys, values)]
         for part in ctx.mask.parts:
             here, there = (..., part.queries, slice(None)), (..., part.keys, slice(None))
             bias = _bias(ctx.mask.strip(part), queries.dtype)
-            outputs = (found[here], logsumexp[..., part.queries], 0.0, part.is_causal)
+            outputs = (output[here], logsumexp[..., part.queries], 0.0, part.is_causal)
             inputs = (queries[here], keys[there], values[there])
             grads = _flash_backward(grad[here], *inputs, *outputs, attn_mask=bias, scale=ctx.scale)
             for total, place, some in zip(totals, (here, there, there), grads, strict=True):
@@ -333,11 +332,11 @@ class _TreeAttention(torch.autograd.Function):
                     total[place] = some
                 else:
                     total[place].add_(some)
-        return *(total.to(states.dtype) for total, states in zip(totals, kept, strict=False)), None, None
+        return *(total.to(states.dtype) for total, states in zip(totals, saved, strict=False)), None, None
 
 
 def _bias(strip_QK: Bool[Tensor, "Q K"] | None, dtype: torch.dtype) -> Float[Tensor, "1 1 Q K"] | None:
-    """Return what is added to scores: 0 where a query attends a key, else -inf; None where every one does."""
+    """Return the bias of the scores: 0 where a query attends a key, else -inf; None where every one does."""
     if strip_QK is None:
         return None
     bias_QK = torch.zeros(strip_QK.shape, dtype=dtype, device=strip_QK.device)

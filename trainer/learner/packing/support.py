@@ -36,7 +36,7 @@ def can_pack(model: nn.Module) -> bool:
 
 
 def _obstacle(inner: PreTrainedModel) -> str | None:
-    """Return what the configuration says against packs."""
+    """Return the part of the configuration that rules out packs; None: there is none."""
     if inner.config._attn_implementation != "sdpa":
         return f"attn_implementation='{inner.config._attn_implementation}' instead of 'sdpa'"
     layers = getattr(inner.config.get_text_config(), "layer_types", None) or ()
@@ -55,8 +55,8 @@ def _probe(model: nn.Module, inner: PreTrainedModel) -> str | None:
         except Exception as error:  # noqa: BLE001  # whatever a model's code does with a mask that it does not know
             inner.config._attn_implementation = before
             return f"{type(error).__name__} from its attention"
-    expected, found = torch.cat(rows).double(), torch.cat(packed).double()
-    gap = ((found - expected).square().mean() / expected.square().mean()).sqrt().item()
+    expected, actual = torch.cat(rows).double(), torch.cat(packed).double()
+    gap = ((actual - expected).square().mean() / expected.square().mean()).sqrt().item()
     if gap <= max(_TOLERANCE, 16 * torch.finfo(rows[0].dtype).eps):
         return None
     inner.config._attn_implementation = before
@@ -79,7 +79,7 @@ def _packed(model: nn.Module) -> list[Tensor]:
 
 
 def pack_hidden_states(model: nn.Module, pack: Pack) -> Float[Tensor, "N D"]:
-    """Return what the model's head, or any other head on its tokens, reads at each place of a pack.
+    """Return the hidden states that the model's head, or any other head, reads at each place of a pack.
 
     Args:
         model: one that `can_pack`, or of the same architecture; it is given the attention that packs need.

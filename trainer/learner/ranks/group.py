@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.distributed.device_mesh import init_device_mesh
 
 from envgym.errors import sentence
-from envgym.processes import PeerLost
+from envgym.runtime.processes.group import PeerLost
 from envgym.trainer.learner.ranks.meeting import Meeting, interface_to
 
 DEADLINE_S: Final = 600.0
@@ -73,19 +73,19 @@ class RankGroup:
 
     def gather(self, value: Any) -> list[Any]:  # anything that pickles
         """Return the values of all ranks, their tensors on the CPU."""
-        found: list[bytes] = [b""] * self.size
-        dist.all_gather_object(found, _packed(value), group=self._objects)
-        return [_unpacked(data) for data in found]
+        payloads: list[bytes] = [b""] * self.size
+        dist.all_gather_object(payloads, _packed(value), group=self._objects)
+        return [_unpacked(data) for data in payloads]
 
     def tell(self, value: Any) -> None:  # as above
         """Tell the other ranks something, which `hear` returns there; only rank 0 calls it."""
         dist.broadcast_object_list([_packed(value)], src=0, group=self._orders)
 
     def hear(self) -> Any:  # as above
-        """Return what rank 0 tells, whenever it does."""
-        told: list[bytes] = [b""]
-        dist.broadcast_object_list(told, src=0, group=self._orders)
-        return _unpacked(told[0])
+        """Wait for the next value that rank 0 sends, and return it."""
+        payloads: list[bytes] = [b""]
+        dist.broadcast_object_list(payloads, src=0, group=self._orders)
+        return _unpacked(payloads[0])
 
     def close(self) -> None:
         """Leave the group."""
@@ -108,12 +108,12 @@ def _listening(meeting: Meeting) -> Iterator[None]:
     """Let ranks of one machine listen to no other, and others where the network is that rank 0 is reached by."""
     interface = ("lo" if sys.platform == "linux" else "lo0") if meeting.is_local else interface_to(meeting.address)
     named = {} if interface is None else dict.fromkeys(_INTERFACES, interface)
-    made = {name: value for name, value in named.items() if name not in os.environ}
-    os.environ.update(made)
+    variables = {name: value for name, value in named.items() if name not in os.environ}
+    os.environ.update(variables)
     try:
         yield
     finally:
-        for name in made:
+        for name in variables:
             del os.environ[name]
 
 

@@ -30,11 +30,11 @@ from envgym.trainer.learner.packing.support import can_pack
 from envgym.trainer.learner.ranks.group import RankGroup, lost_ranks_told
 from envgym.trainer.learner.ranks.optimizer_state import save_shards
 from envgym.trainer.learner.ranks.sharded import RankedProcesses, gather_weights, reshard, scatter_weights, shard
+from envgym.trainer.learner.settings import OptimSettings
 from envgym.trainer.learner.token_record import TokenRecord
 from envgym.trainer.learner.train_step import SamplesCheck
 from envgym.trainer.methods.corrections import CorrectionStats
 from envgym.trainer.metrics.update import Metrics
-from envgym.trainer.sections import OptimSettings
 
 _SAID_S: Final = 3.0
 """From an error of a rank until it ends."""
@@ -57,7 +57,6 @@ class RankCalls:
     """The learners of a group, and how their methods run on every rank."""
 
     def __init__(self, group: RankGroup) -> None:
-        """Begin without a learner."""
         self.group = group
         self._learners: dict[int, RankLearner] = {}
         self._num_learners = 0
@@ -109,7 +108,7 @@ class RankCalls:
         """Run what rank 0 announces, until it ends. Raises: RunError: a rank is gone, or this one has no memory."""
         while (call := self._hear()) is not _END:
             learner = self._learners[call.learner]
-            learner.optim = call.optim
+            learner.change_optim(call.optim)
             try:
                 getattr(learner, call.method)(*call.args, **call.keywords)
             except NotFinite:
@@ -181,8 +180,8 @@ class RankLearner(Learner):
     ) -> Metrics:
         """Make the updates on all ranks, and give the model of the run the new weights; else as for `Learner`."""
         checks = None if check_samples is None else _leave_to_rank_0
-        told = {"step": step, "check_samples": checks, "record": None if record is None else TokenRecord()}
-        with self._calls.together(self, "train_step", rows, objective, **told):
+        options = {"step": step, "check_samples": checks, "record": None if record is None else TokenRecord()}
+        with self._calls.together(self, "train_step", rows, objective, **options):
             metrics = super().train_step(rows, objective, step=step, check_samples=check_samples, record=record)
             gather_weights(self.model, self._whole, trained_only=True)
         return metrics
@@ -194,11 +193,11 @@ class RankLearner(Learner):
         device = next(self._whole.parameters()).device
         return ForwardPass(self._whole, self.optim, device=device, autocast=self.autocast)
 
-    def micro_batches(self, rows: Sequence[TrainRow], chosen: Sequence[int]) -> list[MicroBatch]:
+    def micro_batches(self, rows: Sequence[TrainRow], indices: Sequence[int]) -> list[MicroBatch]:
         """Deal this rank's share of the chosen rows; where rank 0 asks for itself, all of them."""
         if self._calls.is_within:
-            return super().micro_batches(rows, chosen)
-        return ForwardPass.micro_batches(self.forward, rows, chosen)
+            return super().micro_batches(rows, indices)
+        return ForwardPass.micro_batches(self.forward, rows, indices)
 
     def compute_logprobs(
         self, rows: Sequence[TrainRow], temperature: float, batches: Sequence[MicroBatch] | None = None

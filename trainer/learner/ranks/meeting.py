@@ -34,7 +34,7 @@ class Meeting(NamedTuple):
 
     @classmethod
     def of_torchrun(cls) -> "Meeting":
-        """Return what the variables of torchrun say. Raises: SettingsError: one is missing."""
+        """Return the meeting that the variables of torchrun describe. Raises: SettingsError: one is missing."""
         missing = [name for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
         do = "start it with torchrun"
         SettingsError.unless(not missing, "ranks", "know each other", f"no {missing}", where="environment", do=do)

@@ -68,7 +68,6 @@ class _Reader(FileSystemReader):
     """Reads the shards of a checkpoint whose index may be anybody's."""
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:  # as the base class has it
-        """Return the index."""
         del args, kwargs
         return read_index(Path(self.path))
 

@@ -23,9 +23,9 @@ from envgym.trainer.learner.forward import ForwardPass
 from envgym.trainer.learner.logprobs import TokenHiddenStates
 from envgym.trainer.learner.processes import OneProcess
 from envgym.trainer.learner.ranks.group import RankGroup
+from envgym.trainer.learner.settings import OptimSettings
 from envgym.trainer.learner.token_record import TokenRecord
 from envgym.trainer.metrics.update import UpdateMetrics
-from envgym.trainer.sections import OptimSettings
 
 _WITHIN: Final = "within_shards"
 """Name of the method that a sharded model gains."""
@@ -77,12 +77,12 @@ def scatter_weights(model: nn.Module, source: Iterable[tuple[str, Tensor]] | Non
     The other ranks pass None.
     """
     reshard(model)
-    given = None if source is None else iter(source)
+    weights = None if source is None else iter(source)
     for name, parameter in model.named_parameters():
         assert isinstance(parameter, DTensor), "all of it is sharded"
         whole = torch.empty(parameter.shape, dtype=parameter.dtype, device=group.device)
-        if given is not None:
-            whole.copy_(next(weight for of_source, weight in given if of_source == name))
+        if weights is not None:
+            whole.copy_(next(weight for of_source, weight in weights if of_source == name))
         torch.distributed.broadcast(whole, src=0)
         parameter.to_local().copy_(as_shards(whole, parameter).to_local())
 
@@ -116,40 +116,40 @@ class RankedForwardPass(ForwardPass):
         self._cost = token_cost(model)
         shard(model, group.mesh)
 
-    def micro_batches(self, rows: Sequence[TrainRow], chosen: Sequence[int]) -> list[MicroBatch]:
+    def micro_batches(self, rows: Sequence[TrainRow], indices: Sequence[int]) -> list[MicroBatch]:
         """Deal this rank's share of the chosen rows into micro-batches; silent ones fill up."""
         token_ids, groups = [row.token_ids for row in rows], [row.id.group for row in rows]
-        shares = balance_rows(token_ids, groups, chosen, self._group.size, self._cost, packed=self.packs)
+        shares = balance_rows(token_ids, groups, indices, self._group.size, self._cost, packed=self.packs)
         batches = super().micro_batches(rows, shares.rows[self._group.rank])
         missing = self._group.max(len(batches)) - len(batches)
-        return batches + [self._silent_batch(rows, chosen)] * missing if missing else batches
+        return batches + [self._silent_batch(rows, indices)] * missing if missing else batches
 
-    def _silent_batch(self, rows: Sequence[TrainRow], chosen: Sequence[int]) -> MicroBatch:
+    def _silent_batch(self, rows: Sequence[TrainRow], indices: Sequence[int]) -> MicroBatch:
         """Return the shortest row with nothing of it scored: a pass whose loss is 0, and its gradient."""
-        number = min(chosen, key=lambda number: len(rows[number]))
+        number = min(indices, key=lambda number: len(rows[number]))
         silent = replace(rows[number], loss_mask=(False,) * len(rows[number]), other_tokens=())
         (batch,) = super().micro_batches([*rows[:number], silent, *rows[number + 1 :]], [number])
         return batch
 
     def hidden_states(self, batch: MicroBatch, model: nn.Module | None = None) -> TokenHiddenStates:
         """Run the body of the model, or of another that is sharded, with all of the root's parameters at hand."""
-        found: list[TokenHiddenStates] = []
+        states: list[TokenHiddenStates] = []
 
         def work() -> Tensor:
-            found.append(super(RankedForwardPass, self).hidden_states(batch, model))
-            return found[0].hidden_SD
+            states.append(super(RankedForwardPass, self).hidden_states(batch, model))
+            return states[0].hidden_SD
 
         sharded = causal_lm(self.model if model is None else model)
         run: Callable[[Callable[[], Tensor]], Tensor] = getattr(sharded, _WITHIN)
         hidden_SD = run(work)
-        return replace(found[0], hidden_SD=hidden_SD)
+        return replace(states[0], hidden_SD=hidden_SD)
 
     def _of_all(self, numbers: Tensor) -> Tensor:
         return self._group.sum(numbers)
 
 
 def token_cost(model: nn.Module) -> TokenCost:
-    """Return what a model's tokens cost, in floating-point operations."""
+    """Return the cost of a model's tokens, in floating-point operations."""
     config = causal_lm(model).config.get_text_config()
     heads = config.num_attention_heads
     width = heads * (getattr(config, "head_dim", None) or config.hidden_size // heads)
@@ -164,7 +164,6 @@ class RankedProcesses(OneProcess):
     """
 
     def __init__(self, group: RankGroup) -> None:
-        """Speak to the ranks of a group."""
         self._group = group
         self.is_first = group.is_first
 
@@ -192,7 +191,7 @@ class RankedProcesses(OneProcess):
         return (norm.full_tensor() if isinstance(norm, DTensor) else norm).item()
 
     def metrics_of_all(self, metrics: UpdateMetrics) -> UpdateMetrics:
-        """Return what all ranks have counted."""
+        """Return the sum of the metrics of all ranks."""
         total = UpdateMetrics()
         for of_rank in self._group.gather(metrics):
             total.extend(of_rank)

@@ -1,17 +1,20 @@
 """Guide-GRPO's rollouts: groups that fail are sampled again with a hint, and learned without it."""
 
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import ClassVar
 
 from envgym.agents.loop.hints import PLAIN
 from envgym.core.segments import Origin
 from envgym.core.trajectory import Group
 from envgym.core.tree import Source, Tree
-from envgym.settings import Settings
 from envgym.trainer.methods.allocators.base import is_success, task_hint
-from envgym.trainer.methods.protocols import TaskRequest
+from envgym.trainer.methods.protocols import GroupSource, TaskRequest
+from envgym.trainer.methods.requirements import Choices, Fault
+from envgym.trainer.methods.task_needs import TaskNeed
 
 
-class GuideGrpo(Settings):
+class GuideGrpo(GroupSource):
     """Sample a group without a success once more, with the task's hint; keep those episodes if they differ.
 
     Where the hinted episodes neither all fail nor all succeed, they are the whole group: compared with each other, and
@@ -22,15 +25,28 @@ class GuideGrpo(Settings):
     Source: 2506.13923, the authors' code; every failed group is sampled again, whatever the others do.
     """
 
+    fixed_prompts: ClassVar[tuple[str, ...]] = ("hinted",)
     key: str = "hint"
     """Key of the hint in a task's metadata."""
     threshold: float = 0.5
     """An episode succeeds when its reward is above this."""
 
+    def task_needs(self) -> Sequence[TaskNeed]:
+        do = "set allocator.key to a key that holds a hint, or add hints to the tasks"
+        return [TaskNeed(key=self.key, read=lambda task: task_hint(task, self.key), do=do)]
+
+    def requires(self, choices: Choices) -> Fault | None:
+        """Require a loss that weighs hinted episodes, which train in another context, and no correction."""
+        if not getattr(choices.loss, "weighs_hints", False):
+            return Fault("loss", "be guide with allocator guide", choices.names["loss"], "set loss.name=guide")
+        must = "be none with allocator guide, because the sampler's log-probs belong to another context"
+        is_none, got = choices.correction.is_identity, choices.names["correction"]
+        return Fault.unless(is_none, "correction", must, got, "set correction.name=none")
+
     def extend(self, request: TaskRequest, group: Group, *, round: int, step: int) -> TaskRequest | None:
         """Return the same group with the hint, once, where no episode succeeded."""
         del step
-        hint = task_hint(request, self.key) if round == 0 and request.hint is None else None
+        hint = task_hint(request.task, self.key) if round == 0 and request.hint is None else None
         return None if hint is None or self._num_successes(group) else replace(request, hint=hint)
 
     def finish(self, request: TaskRequest, group: Group) -> Group:

@@ -5,12 +5,11 @@ from typing import Literal
 from pydantic import Field
 
 from envgym.core.trajectory import Group, Trajectory
-from envgym.settings import Settings
 from envgym.trainer.methods.allocators.base import is_success, keep_episodes, with_draws
-from envgym.trainer.methods.protocols import TaskRequest
+from envgym.trainer.methods.protocols import GroupSource, TaskRequest
 
 
-class ReinforceAda(Settings):
+class ReinforceAda(GroupSource):
     """Sample rounds of `rollout.group_size` episodes until the group can train, and keep n of them.
 
     With P successes and F failures so far, sampling ends after a round in which
@@ -44,14 +43,14 @@ class ReinforceAda(Settings):
         del request
         successes, failures = self._split(group)
         total = len(successes) + len(failures)
-        wanted = self.keep // 2
+        target = self.keep // 2
         if self.exit == "positive_focused" and successes:
-            wanted = min(max(-(-self.keep * len(successes) // total), 1), self.keep - 1)
-        num_successes = min(wanted, len(successes))
+            target = min(max(-(-self.keep * len(successes) // total), 1), self.keep - 1)
+        num_successes = min(target, len(successes))
         num_failures = min(self.keep - num_successes, len(failures))
         num_successes = min(self.keep - num_failures, len(successes))
-        kept = keep_episodes(group, [*successes[:num_successes], *failures[:num_failures]])
-        return with_draws(kept, group, threshold=self.threshold)
+        remaining = keep_episodes(group, [*successes[:num_successes], *failures[:num_failures]])
+        return with_draws(remaining, group, threshold=self.threshold)
 
     def _is_done(self, group: Group) -> bool:
         successes, failures = self._split(group)

@@ -3,12 +3,14 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
+from envgym.config.plugins import PluginKind
 from envgym.core.messages import Message
 from envgym.core.tasks import Task
 from envgym.core.trajectory import Group, Trajectory
 from envgym.core.tree import Annotation, AnnotationLevel, Tree
+from envgym.trainer.tables import KINDS
 
 if TYPE_CHECKING:
     from envgym.agents.loop.agent import Agent
@@ -32,6 +34,9 @@ class Model(Protocol):
     async def close(self) -> None:
         """End what was opened; called in the event loop that the model was used in."""
         return
+
+
+MODEL: Final[PluginKind[Model]] = KINDS["model"]
 
 
 @runtime_checkable
@@ -91,12 +96,15 @@ class Annotator(Protocol):
         ...
 
 
+ANNOTATOR: Final[PluginKind[Annotator]] = KINDS["annotator"]
+
+
 @runtime_checkable
 class ProbingAnnotator(Annotator, Protocol):
     """Tries its models before the run begins."""
 
     async def probe(self, tasks: Sequence[Task], models: Mapping[str, object]) -> Mapping[str, float]:
-        """Return what was measured on some train tasks. Raises: InvalidInput: the models will not do."""
+        """Return the measurements on some train tasks. Raises: InvalidInput: the models will not do."""
         ...
 
 
@@ -124,8 +132,8 @@ def _with(tree: Tree, annotations: Iterable[Annotation]) -> Tree:
 
 def turn_annotations(episode: Trajectory, name: str) -> tuple[Annotation | None, ...]:
     """Return the annotation of every turn of an episode; None where it was not annotated."""
-    found = episode.tree.annotated(name, "turn")
-    return tuple(found.get(nodes[-1]) for nodes in episode.turn_nodes)
+    annotations = episode.tree.annotated(name, "turn")
+    return tuple(annotations.get(nodes[-1]) for nodes in episode.turn_nodes)
 
 
 def episode_annotation(episode: Trajectory, name: str) -> Annotation | None:
@@ -135,8 +143,8 @@ def episode_annotation(episode: Trajectory, name: str) -> Annotation | None:
 
 def episode_value(episode: Trajectory, name: str) -> float | None:
     """Return the annotated value of an episode; None: it was not annotated, or that failed."""
-    found = episode_annotation(episode, name)
-    return None if found is None else found.value
+    annotation = episode_annotation(episode, name)
+    return None if annotation is None else annotation.value
 
 
 def turn_values(episode: Trajectory, name: str) -> tuple[float, ...] | None:
@@ -149,6 +157,6 @@ def turn_values(episode: Trajectory, name: str) -> tuple[float, ...] | None:
 
 def why_missing(episode: Trajectory, name: str, level: AnnotationLevel) -> str:
     """Return why an episode lacks values of a name, in one clause."""
-    found = [episode_annotation(episode, name)] if level == "episode" else turn_annotations(episode, name)
-    errors = [item.error for item in found if item is not None and item.error is not None]
+    annotations = [episode_annotation(episode, name)] if level == "episode" else turn_annotations(episode, name)
+    errors = [item.error for item in annotations if item is not None and item.error is not None]
     return f"{name}: {errors[0] if errors else 'not annotated'}"

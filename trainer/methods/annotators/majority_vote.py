@@ -9,15 +9,15 @@ from typing import Literal, NamedTuple
 from pydantic import Field
 
 from envgym.agents.search.scorers import answer_in
+from envgym.config.settings import Settings
 from envgym.core.json_types import visible
 from envgym.core.messages import Message
 from envgym.core.tasks import Split, Task
 from envgym.core.trajectory import Group, Trajectory
 from envgym.core.tree import Annotation
 from envgym.errors import InvalidInput
-from envgym.settings import Settings
 from envgym.trainer.methods.annotators.base import AnnotateContext, annotate_trees
-from envgym.verifiers.extract import final, whole_answer
+from envgym.verifiers.extract import agreed_answer, final, whole_answer
 from envgym.verifiers.math import Math
 
 Equal = Callable[[str, str], bool]
@@ -54,12 +54,12 @@ class MajorityVote(Settings):
             verdict = f"{vote.num_votes} of {len(answers)} for {visible(vote.label)}"
             if vote.num_votes / len(answers) >= self.min_share:
                 agrees = vote.agrees
-        found: dict[str, list[Annotation]] = {tree.id: [] for tree in group.trees}
+        annotations: dict[str, list[Annotation]] = {tree.id: [] for tree in group.trees}
         for episode, value in zip(group.valid, agrees, strict=True):
-            found[episode.tree.id].append(
+            annotations[episode.tree.id].append(
                 Annotation(name=self.name, level="episode", node=episode.leaf, value=float(value), verdict=verdict)
             )
-        return annotate_trees(group, found)
+        return annotate_trees(group, annotations)
 
 
 # ---- pure parts ------------------------------------------------------------------------------------------------------
@@ -110,7 +110,7 @@ def same_expression(first: str, second: str) -> bool:
 
 
 def _expression_in(action: Message) -> str | None:
-    return final(action.content).answer
+    return final(action.content).answer or agreed_answer(action.content)
 
 
 def _last_action(episode: Trajectory) -> Message | None:

@@ -60,10 +60,10 @@ async def accepted_keys(
         except InfrastructureError:
             return None
 
-    asked = [(key, task) for key in keys for task in tasks]
-    found = await asyncio.gather(*[accepts(key, task) for key, task in asked])
+    pairs = [(key, task) for key in keys for task in tasks]
+    verdicts = await asyncio.gather(*[accepts(key, task) for key, task in pairs])
     by_key: dict[str, list[bool]] = {key: [] for key in keys}
-    for (key, _), accepted in zip(asked, found, strict=True):
+    for (key, _), accepted in zip(pairs, verdicts, strict=True):
         if accepted is not None:
             by_key[key].append(accepted)
     return by_key

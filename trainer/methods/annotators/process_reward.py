@@ -3,9 +3,9 @@
 from itertools import pairwise
 from typing import Literal, NamedTuple
 
+from envgym.config.settings import Settings
 from envgym.core.trajectory import Group, Row, Trajectory
 from envgym.core.tree import Annotation
-from envgym.settings import Settings
 from envgym.trainer.methods.annotators.base import AnnotateContext, ValueModel, annotate_trees
 
 
@@ -32,17 +32,17 @@ class ProcessReward(Settings):
         assert isinstance(scorer, ValueModel), "checked before the run began"
         paths = [(episode.tree.id, turn_prefixes(episode)) for episode in group.valid]
         prefixes = {(tree_id, item.node): item for tree_id, path in paths for item in path}
-        asked = list(prefixes.values())
-        values = await scorer.compute_values([item.token_ids for item in asked], [item.is_over for item in asked])
+        queries = list(prefixes.values())
+        values = await scorer.compute_values([item.token_ids for item in queries], [item.is_over for item in queries])
         by_place = dict(zip(prefixes, values, strict=True))
-        found: dict[str, dict[int, Annotation]] = {tree.id: {} for tree in group.trees}
+        annotations: dict[str, dict[int, Annotation]] = {tree.id: {} for tree in group.trees}
         for tree_id, path in paths:
             for before, item in pairwise(path):
                 value = by_place[tree_id, item.node]
                 if self.reward == "gain":
                     value -= by_place[tree_id, before.node]
-                found[tree_id][item.node] = Annotation(name=self.name, level="turn", node=item.node, value=value)
-        return annotate_trees(group, {tree_id: items.values() for tree_id, items in found.items()})
+                annotations[tree_id][item.node] = Annotation(name=self.name, level="turn", node=item.node, value=value)
+        return annotate_trees(group, {tree_id: items.values() for tree_id, items in annotations.items()})
 
 
 class TurnPrefix(NamedTuple):

@@ -8,12 +8,13 @@ from pydantic import Field
 
 from envgym.agents.loop.agent import Agent
 from envgym.agents.protocols import Renderer
+from envgym.config.settings import Settings
 from envgym.core.messages import Action
 from envgym.core.trajectory import Group, Trajectory
 from envgym.core.tree import Annotation
-from envgym.settings import Settings
 from envgym.trainer.methods.annotators.base import AnnotateContext, LogprobModel, annotate_trees
-from envgym.trainer.methods.annotators.judge import reference_answer
+from envgym.trainer.methods.annotators.judge import reference_answer, reference_need
+from envgym.trainer.methods.task_needs import TaskNeed
 
 
 class Rlpr(Settings):
@@ -41,11 +42,13 @@ class Rlpr(Settings):
     """Share of the format in the reward."""
 
     def required_models(self) -> dict[str, type]:
-        """Return what scores tokens: the policy, and the model as the run began."""
+        """Return the models that score tokens: the policy, and the model as the run began."""
         return {"policy": LogprobModel, self.initial: LogprobModel}
 
+    def task_needs(self) -> Sequence[TaskNeed]:
+        return [reference_need(self.reference)]
+
     async def __call__(self, group: Group, context: AnnotateContext) -> Group:
-        """Return the group with the rewards."""
         if not group.valid:
             return group
         answer = reference_answer(context.task, self.reference)
@@ -56,15 +59,15 @@ class Rlpr(Settings):
         (base,) = await _mean_probabilities(initial, [alone])
         spliced = [self.spliced(episode, answer, context.agent) for episode in group.valid]
         means = await _mean_probabilities(context.policy, spliced)
-        found: dict[str, list[Annotation]] = {tree.id: [] for tree in group.trees}
+        annotations: dict[str, list[Annotation]] = {tree.id: [] for tree in group.trees}
         for episode, mean in zip(group.valid, means, strict=True):
             well_formed = is_well_formed(last_action(episode), self.tags)
             value = rlpr_reward(mean, base, well_formed=well_formed, format_weight=self.format_weight)
             verdict = f"B={mean:.4g} A={base:.4g} format={int(well_formed)}"
-            found[episode.tree.id].append(
+            annotations[episode.tree.id].append(
                 Annotation(name=self.name, level="episode", node=episode.leaf, value=value, verdict=verdict)
             )
-        return annotate_trees(group, found)
+        return annotate_trees(group, annotations)
 
     def spliced(self, episode: Trajectory, answer: str, agent: Agent) -> "Spliced":
         """Return the tokens of an episode with the reference in place of its last answer."""
@@ -112,18 +115,18 @@ def splice(
     """
     strings = renderer.token_strings(sampled)
     text = "".join(strings)
-    found = text.rfind(opening)
-    if found < 0:
-        glue, kept = opening, len(sampled)
+    position = text.rfind(opening)
+    if position < 0:
+        glue, num_kept = opening, len(sampled)
     else:
-        start = found + len(opening)
+        start = position + len(opening)
         start += len(text[start:]) - len(text[start:].lstrip())
-        kept, length = 0, 0
-        while kept < len(strings) and length + len(strings[kept]) <= start:
-            length += len(strings[kept])
-            kept += 1
+        num_kept, length = 0, 0
+        while num_kept < len(strings) and length + len(strings[num_kept]) <= start:
+            length += len(strings[num_kept])
+            num_kept += 1
         glue = text[length:start]
-    return _behind((*context, *sampled[:kept]), glue, answer, renderer)
+    return _behind((*context, *sampled[:num_kept]), glue, answer, renderer)
 
 
 def spliced_prompt(episode: Trajectory, answer: str, renderer: Renderer) -> Spliced:

@@ -3,16 +3,22 @@
 import asyncio
 import json
 from collections.abc import Sequence
+from typing import ClassVar, Final
 
 from envgym.core.json_types import visible
 from envgym.core.trajectory import Group, Trajectory
 from envgym.core.tree import Annotation
 from envgym.errors import InfrastructureError
 from envgym.trainer.methods.annotators.base import AnnotateContext, annotate_trees
-from envgym.trainer.methods.annotators.judge import JudgeSettings, nonsense
+from envgym.trainer.methods.annotators.judge import DefaultTemplate, JudgeSettings, nonsense
 
 DEVIATION, PROBLEM, CORRECT = -1, 0, 1
-TEMPLATE = """\
+_SCORES = """
+Score each turn: -1 for the main deviation, of which there is at most one; 0 for a problem, or an error that follows
+from an earlier one; 1 for a correct turn. Reply with one JSON list of the scores in the last line, a number for each
+turn, in order.
+"""
+_WITH_REFERENCE = """\
 You judge every turn of an assistant that was given a task. Below are the task, its reference answer, and the dialogue.
 
 [Task]
@@ -23,11 +29,17 @@ You judge every turn of an assistant that was given a task. Below are the task, 
 
 [Dialogue]
 {transcript}
-
-Score each turn: -1 for the main deviation, of which there is at most one; 0 for a problem, or an error that follows
-from an earlier one; 1 for a correct turn. Reply with one JSON list of the scores in the last line, a number for each
-turn, in order.
 """
+_WITHOUT = """\
+You judge every turn of an assistant that was given a task. Below are the task and the dialogue.
+
+[Task]
+{task}
+
+[Dialogue]
+{transcript}
+"""
+TEMPLATE: Final = DefaultTemplate(_WITH_REFERENCE + _SCORES, _WITHOUT + _SCORES)
 
 
 class Tarl(JudgeSettings):
@@ -38,19 +50,17 @@ class Tarl(JudgeSettings):
     adds. A turn that several episodes of a tree share keeps the score of the first; S is of the episode's own reply.
     """
 
+    default_template: ClassVar[DefaultTemplate] = TEMPLATE
     name: str = "tarl"
     """Of the annotations, on turns and episodes."""
-    template: str = TEMPLATE
-    """The prompt; the fields are those of `judge`."""
 
     async def __call__(self, group: Group, context: AnnotateContext) -> Group:
-        """Return the group with the scores of its valid episodes."""
         of_episodes = await asyncio.gather(*[self._annotations(context, episode) for episode in group.valid])
-        found: dict[str, dict[tuple[str, int], Annotation]] = {tree.id: {} for tree in group.trees}
+        by_tree: dict[str, dict[tuple[str, int], Annotation]] = {tree.id: {} for tree in group.trees}
         for episode, annotations in zip(group.valid, of_episodes, strict=True):
             for item in annotations:
-                found[episode.tree.id].setdefault((item.level, item.node), item)
-        return annotate_trees(group, {tree_id: items.values() for tree_id, items in found.items()})
+                by_tree[episode.tree.id].setdefault((item.level, item.node), item)
+        return annotate_trees(group, {tree_id: items.values() for tree_id, items in by_tree.items()})
 
     async def _annotations(self, context: AnnotateContext, episode: Trajectory) -> list[Annotation]:
         prompt, words = self.prompt(episode, context.task), ""

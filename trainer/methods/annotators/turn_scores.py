@@ -5,9 +5,9 @@ from typing import Protocol, runtime_checkable
 
 from pydantic import Field
 
+from envgym.config.settings import Settings
 from envgym.core.trajectory import Group, Trajectory
 from envgym.core.tree import Annotation
-from envgym.settings import Settings
 from envgym.trainer.methods.annotators.base import AnnotateContext, annotate_trees
 
 
@@ -42,14 +42,13 @@ class TurnScores(Settings):
         return {self.model: TurnScorer}
 
     async def __call__(self, group: Group, context: AnnotateContext) -> Group:
-        """Return the group with the numbers."""
         scorer = context.models[self.model]
         assert isinstance(scorer, TurnScorer), "checked before the run began"
-        found: dict[str, dict[int, Annotation]] = {tree.id: {} for tree in group.trees}
+        annotations: dict[str, dict[int, Annotation]] = {tree.id: {} for tree in group.trees}
         scores = await scorer.score_turns(group.valid)
         for episode, of_turns in zip(group.valid, scores, strict=True):
             for turn, score in zip(episode.turns, of_turns, strict=True):
                 value = 0.0 if context.step < self.warmup else score
                 annotation = Annotation(name=self.name, level="turn", node=turn.nodes[-1], value=value)
-                found[episode.tree.id].setdefault(turn.nodes[-1], annotation)
-        return annotate_trees(group, {tree_id: items.values() for tree_id, items in found.items()})
+                annotations[episode.tree.id].setdefault(turn.nodes[-1], annotation)
+        return annotate_trees(group, {tree_id: items.values() for tree_id, items in annotations.items()})

@@ -3,13 +3,14 @@
 import math
 from collections.abc import Sequence
 
+from envgym.config.settings import Settings
 from envgym.core.trajectory import Group
 from envgym.core.tree import Annotation
-from envgym.settings import Settings
 from envgym.trainer.methods.annotators.base import AnnotateContext, LogprobModel, annotate_trees
-from envgym.trainer.methods.annotators.judge import reference_answer
+from envgym.trainer.methods.annotators.judge import reference_answer, reference_need
 from envgym.trainer.methods.annotators.rlpr import Spliced, sampled_action, splice
 from envgym.trainer.methods.scores import POLICY_MODEL
+from envgym.trainer.methods.task_needs import TaskNeed
 
 
 class VeriFree(Settings):
@@ -34,8 +35,10 @@ class VeriFree(Settings):
     that was sampled."""
 
     def required_models(self) -> dict[str, type]:
-        """Return what scores tokens."""
         return {self.model: LogprobModel}
+
+    def task_needs(self) -> Sequence[TaskNeed]:
+        return [reference_need(self.reference)]
 
     async def __call__(self, group: Group, context: AnnotateContext) -> Group:
         """Return the group with the probabilities. Raises: InfrastructureError: the model did not give them."""
@@ -53,14 +56,14 @@ class VeriFree(Settings):
             place: joint_probability(row[item.first :])
             for (place, item), row in zip(spliced.items(), rows, strict=True)
         }
-        found: dict[str, list[Annotation]] = {tree.id: [] for tree in group.trees}
+        annotations: dict[str, list[Annotation]] = {tree.id: [] for tree in group.trees}
         for episode in group.valid:
             place = (episode.tree.id, episode.leaf)
             value, verdict = values.get(place, 0.0), "" if place in values else f"no {opening} was written"
-            found[place[0]].append(
+            annotations[place[0]].append(
                 Annotation(name=self.name, level="episode", node=episode.leaf, value=value, verdict=verdict)
             )
-        return annotate_trees(group, found)
+        return annotate_trees(group, annotations)
 
 
 def joint_probability(logprobs: Sequence[float]) -> float:

@@ -2,6 +2,7 @@
 
 import asyncio
 from abc import ABC, abstractmethod
+from typing import ClassVar
 
 from envgym.core.json_types import JsonValue, visible
 from envgym.core.tasks import Task
@@ -10,7 +11,7 @@ from envgym.core.tree import Annotation
 from envgym.core.turns import Scored
 from envgym.errors import InfrastructureError, check_known
 from envgym.trainer.methods.annotators.base import AnnotateContext, annotate_trees
-from envgym.trainer.methods.annotators.judge import JudgeSettings, nonsense, transcript
+from envgym.trainer.methods.annotators.judge import DefaultTemplate, JudgeSettings, nonsense, transcript
 from envgym.verifiers.f1 import words
 
 SKILL_TEMPLATE = """\
@@ -43,17 +44,16 @@ class Writer(JudgeSettings, ABC):
     """Least reward of the episodes that are written about; null: all are."""
 
     async def __call__(self, group: Group, context: AnnotateContext) -> Group:
-        """Return the group with what was written."""
-        chosen = [episode for episode in group.valid if self.min_reward is None or _reward(episode) >= self.min_reward]
-        written = await asyncio.gather(*[self._annotation(context, episode) for episode in chosen])
+        episodes = [item for item in group.valid if self.min_reward is None or _reward(item) >= self.min_reward]
+        written = await asyncio.gather(*[self._annotation(context, episode) for episode in episodes])
         by_tree: dict[str, list[Annotation]] = {}
-        for episode, annotation in zip(chosen, written, strict=True):
+        for episode, annotation in zip(episodes, written, strict=True):
             by_tree.setdefault(episode.tree.id, []).append(annotation)
         return annotate_trees(group, by_tree)
 
     async def _annotation(self, context: AnnotateContext, episode: Trajectory) -> Annotation:
-        told = f"{transcript(episode)}\n\n[Earned]\n{_reward(episode):g}"
-        prompt = self.fill(context.task, "", told)
+        episode_text = f"{transcript(episode)}\n\n[Earned]\n{_reward(episode):g}"
+        prompt = self.fill(context.task, "", episode_text)
         value, text, error = None, "", None
         try:
             text = visible((await self.ask(context.models, prompt, episode.tree.id, episode.leaf)).strip())
@@ -75,15 +75,13 @@ class SkillWriter(Writer):
     Source: 2604.10674 (Skill-SD): what worked, what went wrong, the workflow. The prompt is ours.
     """
 
+    default_template: ClassVar[DefaultTemplate] = DefaultTemplate(SKILL_TEMPLATE, SKILL_TEMPLATE)
     name: str = "skill"
     """Of the annotations."""
     model: str = "writer"
     """Which of the run's `models` is asked."""
-    template: str = SKILL_TEMPLATE
-    """The prompt; `{task}`, `{transcript}` and `{reference}` are filled in."""
 
     def value(self, text: str, episode: Trajectory, task: Task) -> float:
-        """Return the episode's reward."""
         del text, task
         return _reward(episode)
 
@@ -95,27 +93,27 @@ class Rewriter(Writer):
     Source: 2505.17005 (R1-Searcher++). The prompt is ours.
     """
 
+    default_template: ClassVar[DefaultTemplate] = DefaultTemplate(REWRITE_TEMPLATE, REWRITE_TEMPLATE)
+    reads_reference: ClassVar[bool] = True
     name: str = "rewrite"
     """Of the annotations."""
     model: str = "writer"
     """Which of the run's `models` is asked."""
-    template: str = REWRITE_TEMPLATE
-    """The prompt; `{task}`, `{transcript}` and `{reference}` are filled in."""
     min_reward: float | None = 1.0
     """Least reward of the episodes that are rewritten; null: all are."""
 
     def value(self, text: str, episode: Trajectory, task: Task) -> float:
         """Return whether an accepted answer is in the text. Raises: InvalidInput: the task has none."""
         del episode
-        check_known("payload key", self.reference, list(task.payload), where=f"task {task.id}")
-        return float(covers(text, task.payload[self.reference]))
+        check_known("payload key", self.reference_key, list(task.payload), where=f"task {task.id}")
+        return float(covers(text, task.payload[self.reference_key]))
 
 
 def covers(text: str, accepted: JsonValue) -> bool:
     """Return whether the words of an accepted answer, or of one of several, stand in a row in a text."""
     answers = accepted if isinstance(accepted, list) else [accepted]
-    said = f" {' '.join(words(text))} "
-    return any(f" {' '.join(words(str(answer)))} " in said for answer in answers if words(str(answer)))
+    spaced_words = f" {' '.join(words(text))} "
+    return any(f" {' '.join(words(str(answer)))} " in spaced_words for answer in answers if words(str(answer)))
 
 
 def _reward(episode: Trajectory) -> float:

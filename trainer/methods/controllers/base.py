@@ -2,13 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, Final, NamedTuple, Protocol, runtime_checkable
 
 from torch import Tensor
 
+from envgym.config.plugins import PluginKind
+from envgym.config.settings import read_value
 from envgym.errors import SettingsError
-from envgym.settings import read_value
-from envgym.trainer.settings import TrainSettings
+from envgym.trainer.tables import KINDS
 
 
 class EvaluationSummary(NamedTuple):
@@ -28,8 +29,8 @@ class ControlContext:
 
     step: int
     """Train steps done, this one included."""
-    settings: TrainSettings
-    """As they stand, with what controllers have changed."""
+    settings: Mapping[str, Any]
+    """The sections of the run as plain data, with what controllers have changed."""
     metrics: Mapping[str, float]
     """Of this step, by the names of `metrics.jsonl`."""
     evaluations: Sequence[EvaluationSummary] = ()
@@ -47,7 +48,7 @@ class ControlContext:
 
     def number(self, path: str) -> float:
         """Return the setting at a dotted path. Raises: SettingsError: there is no number."""
-        value = read_value(self.settings.model_dump(mode="json"), path)
+        value = read_value(self.settings, path)
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise SettingsError.of(path, "be a number", repr(value), where="controllers", do="name another setting")
         return float(value)
@@ -80,7 +81,19 @@ class Controller(Protocol):
     """
 
     def after_step(self, context: ControlContext) -> Control | None:
-        """Return what is to change; None: nothing."""
+        """Return the changes to make; None: none."""
+        ...
+
+
+CONTROLLER: Final[PluginKind[Controller]] = KINDS["controller"]
+
+
+@runtime_checkable
+class ActsAtStop(Controller, Protocol):
+    """A controller that has something left to do when another one ends the run before its last step."""
+
+    def at_stop(self, context: ControlContext) -> Control | None:
+        """Return the changes to make as the run ends after this step; `after_step` was called before, by all."""
         ...
 
 
@@ -88,6 +101,6 @@ class Controller(Protocol):
 class Planned(Protocol):
     """A controller that knows beforehand which settings it may set; the run checks them before it starts."""
 
-    def planned(self, settings: TrainSettings) -> Sequence[Mapping[str, Any]]:
-        """Return the changes, in the order in which they come, given the settings that the run begins with."""
+    def planned(self, settings: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+        """Return the changes, in the order in which they come, given the sections that the run begins with."""
         ...

@@ -7,10 +7,9 @@ from typing import Any, Final
 
 from pydantic import Field, PrivateAttr
 
-from envgym.files import write_json
-from envgym.settings import Settings
+from envgym.config.settings import Settings
+from envgym.runs.files import write_json
 from envgym.trainer.methods.controllers.base import Control, ControlContext
-from envgym.trainer.settings import TrainSettings
 
 ENTROPY: Final = "loss/entropy"
 COEF: Final = "objective.entropy_coef"
@@ -34,13 +33,12 @@ class EntropyTarget(Settings):
     """Highest coefficient of the bonus."""
     _target: float | None = PrivateAttr(default=None)
 
-    def planned(self, settings: TrainSettings) -> Sequence[Mapping[str, Any]]:
+    def planned(self, settings: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
         """Return the bounds of the coefficient."""
         del settings
         return [{COEF: self.max_coef}, {COEF: 0.0}]
 
     def after_step(self, context: ControlContext) -> Control | None:
-        """Return the coefficient of the next step."""
         entropy = context.metric(ENTROPY)
         if entropy is None:
             return None
@@ -50,9 +48,7 @@ class EntropyTarget(Settings):
         return Control(settings={COEF: min(max(coef, 0.0), self.max_coef)}, metrics={"target": self._target})
 
     def save(self, folder: Path) -> None:
-        """Write the target."""
         write_json(folder / "target.json", {"target": self._target})
 
     def load(self, folder: Path) -> None:
-        """Take it over."""
         self._target = json.loads((folder / "target.json").read_text())["target"]

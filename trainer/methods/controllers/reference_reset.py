@@ -8,11 +8,10 @@ from typing import Any
 
 from pydantic import Field, PrivateAttr
 
+from envgym.config.settings import Settings
 from envgym.errors import SettingsError
-from envgym.files import write_json
-from envgym.settings import Settings
+from envgym.runs.files import write_json
 from envgym.trainer.methods.controllers.base import Control, ControlContext
-from envgym.trainer.settings import TrainSettings
 
 
 class ReferenceReset(Settings):
@@ -39,9 +38,9 @@ class ReferenceReset(Settings):
     _best: float | None = PrivateAttr(default=None)
     _since: int = PrivateAttr(default=0)
 
-    def planned(self, settings: TrainSettings) -> Sequence[Mapping[str, Any]]:
+    def planned(self, settings: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
         """Plan no settings. Raises: SettingsError: there is no KL term, so a reset would change nothing."""
-        if not settings.objective.kl_coef:
+        if not settings["objective"]["kl_coef"]:
             do = "set objective.kl_coef=0.001, or leave the controller out"
             must = "be used with a KL term to the reference"
             raise SettingsError.of("reference_reset", must, "objective.kl_coef=0", where="controllers", do=do)
@@ -66,11 +65,9 @@ class ReferenceReset(Settings):
         return Control(reset_reference=is_stalled, reset_optimizer=is_stalled and self.reset_optimizer, metrics=metrics)
 
     def save(self, folder: Path) -> None:
-        """Write what is known of the progress."""
         data = {"values": self._values, "best": self._best, "since": self._since}
         write_json(folder / "progress.json", data)
 
     def load(self, folder: Path) -> None:
-        """Take it over."""
         data = json.loads((folder / "progress.json").read_text())
         self._values, self._best, self._since = data["values"], data["best"], data["since"]

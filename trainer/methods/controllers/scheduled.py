@@ -4,12 +4,10 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
-from envgym.plugins import Choice
-from envgym.settings import Settings
-from envgym.trainer.catalog import SCHEDULE
+from envgym.config.plugins import Choice
+from envgym.config.settings import Settings
 from envgym.trainer.methods.controllers.base import Control, ControlContext
-from envgym.trainer.methods.schedules import Schedule
-from envgym.trainer.settings import TrainSettings
+from envgym.trainer.methods.schedules import SCHEDULE, Schedule
 
 
 class Scheduled(Settings):
@@ -25,12 +23,11 @@ class Scheduled(Settings):
 
     @cached_property
     def values(self) -> Schedule:
-        """The schedule."""
         return SCHEDULE.build(self.schedule, where="controllers")
 
-    def planned(self, settings: TrainSettings) -> Sequence[Mapping[str, Any]]:
+    def planned(self, settings: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
         """Return the values after the first step, after half of the steps, and after all but one."""
-        last = settings.run.steps
+        last = settings["run"]["steps"]
         return [{self.setting: self.values(step)} for step in sorted({1, max(last // 2, 1), max(last - 1, 1)})]
 
     def after_step(self, context: ControlContext) -> Control | None:

@@ -7,11 +7,10 @@ from typing import Any
 
 from pydantic import Field, PrivateAttr, model_validator
 
+from envgym.config.settings import Settings
 from envgym.errors import sentence
-from envgym.files import write_json
-from envgym.settings import Settings
+from envgym.runs.files import write_json
 from envgym.trainer.methods.controllers.base import Control, ControlContext
-from envgym.trainer.settings import TrainSettings
 
 
 class StageCondition(Settings):
@@ -70,13 +69,11 @@ class Stages(Settings):
     _begun: int = PrivateAttr(default=0)
     _met: int = PrivateAttr(default=0)
 
-    def planned(self, settings: TrainSettings) -> Sequence[Mapping[str, Any]]:
-        """Return the settings of each stage."""
+    def planned(self, settings: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
         del settings
         return [stage.settings for stage in self.stages]
 
     def after_step(self, context: ControlContext) -> Control:
-        """Begin the next stage where it is time."""
         if self._begun == len(self.stages) or not self._holds(self.stages[self._begun].after, context):
             return Control(metrics={"stage": float(self._begun)})
         stage = self.stages[self._begun]
@@ -97,10 +94,8 @@ class Stages(Settings):
         return is_late or self._met >= condition.times
 
     def save(self, folder: Path) -> None:
-        """Write which stage it is."""
         write_json(folder / "stages.json", {"begun": self._begun, "met": self._met})
 
     def load(self, folder: Path) -> None:
-        """Go on with the stage that was written."""
         data = json.loads((folder / "stages.json").read_text())
         self._begun, self._met = data["begun"], data["met"]

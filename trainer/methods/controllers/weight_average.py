@@ -7,8 +7,8 @@ from pydantic import Field, PrivateAttr, model_validator
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from envgym.config.settings import Settings
 from envgym.errors import sentence
-from envgym.settings import Settings
 from envgym.trainer.methods.controllers.base import Control, ControlContext
 
 _FILE = "average.safetensors"
@@ -17,7 +17,7 @@ Weights = Mapping[str, Tensor]
 
 
 class WeightAverage(Settings):
-    """Keep an average of the policy's weights w, and copy it to the policy at the last step, or periodically.
+    """Keep an average of the policy's weights w, and copy it to the policy as the run ends, or periodically.
 
     With `decay` d it is exponential: m_1 = w_1, m_t = d m_(t-1) + (1 - d) w_t. With `last` k it is the mean of the last
     k weights, m_t = (w_(t-k+1) + ... + w_t) / k, or of all where there are fewer. t counts the steps that are averaged,
@@ -36,8 +36,8 @@ class WeightAverage(Settings):
     start: int = Field(default=0, ge=0)
     """Steps of the run before the first weights that are averaged."""
     adopt_every: int = Field(default=0, ge=0)
-    """Steps between those after which the policy gets the average and goes on from it; 0: after the last alone."""
-    _kept: list[dict[str, Tensor]] = PrivateAttr(default_factory=list)
+    """Steps between those after which the policy gets the average and goes on from it; 0: as the run ends alone."""
+    _weights: list[dict[str, Tensor]] = PrivateAttr(default_factory=list)
 
     @model_validator(mode="after")
     def _check_kind(self) -> "WeightAverage":
@@ -52,36 +52,39 @@ class WeightAverage(Settings):
         step = context.step
         if step > self.start and (step - self.start - 1) % self.every == 0:
             self._add(context.weights)
-        is_last = step == context.settings.run.steps
+        is_last = step == context.number("run.steps")
         is_due = is_last or (self.adopt_every > 0 and step % self.adopt_every == 0)
-        return Control(weights=_mean(self._kept)) if self._kept and is_due else None
+        return Control(weights=_mean(self._weights)) if self._weights and is_due else None
+
+    def at_stop(self, context: ControlContext) -> Control | None:
+        """Return the average, as no later step will."""
+        del context
+        return Control(weights=_mean(self._weights)) if self._weights else None
 
     def _add(self, weights: Weights) -> None:
         wide = {name: weight.float() if weight.itemsize < 4 else weight.clone() for name, weight in weights.items()}
         if self.last is not None:
-            self._kept = [*self._kept, wide][-self.last :]
-        elif not self._kept:
-            self._kept = [wide]
+            self._weights = [*self._weights, wide][-self.last :]
+        elif not self._weights:
+            self._weights = [wide]
         else:
             assert self.decay is not None, "the settings have checked it"
-            (average,) = self._kept
-            self._kept = [{n: average[n].to(w.device).lerp(w, 1 - self.decay) for n, w in wide.items()}]
+            (average,) = self._weights
+            self._weights = [{n: average[n].to(w.device).lerp(w, 1 - self.decay) for n, w in wide.items()}]
 
     def save(self, folder: Path) -> None:
-        """Write what is averaged."""
-        named = {f"{place}/{name}": w.contiguous() for place, kept in enumerate(self._kept) for name, w in kept.items()}
-        save_file(named, folder / _FILE, metadata={"kept": str(len(self._kept))})
+        named = {f"{place}/{n}": w.contiguous() for place, state in enumerate(self._weights) for n, w in state.items()}
+        save_file(named, folder / _FILE, metadata={"kept": str(len(self._weights))})
 
     def load(self, folder: Path) -> None:
-        """Take it over."""
-        self._kept = []
+        self._weights = []
         for key, weight in sorted(load_file(folder / _FILE).items(), key=lambda item: int(item[0].partition("/")[0])):
             place, _, name = key.partition("/")
-            if int(place) == len(self._kept):
-                self._kept.append({})
-            self._kept[-1][name] = weight
+            if int(place) == len(self._weights):
+                self._weights.append({})
+            self._weights[-1][name] = weight
 
 
-def _mean(kept: Sequence[Weights]) -> dict[str, Tensor]:
+def _mean(weights: Sequence[Weights]) -> dict[str, Tensor]:
     """Return the mean of several weights, of one itself."""
-    return {name: sum((of[name] for of in kept[1:]), kept[0][name]) / len(kept) for name in kept[0]}
+    return {name: sum((of[name] for of in weights[1:]), weights[0][name]) / len(weights) for name in weights[0]}

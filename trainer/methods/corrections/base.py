@@ -3,15 +3,17 @@
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import ClassVar, NamedTuple, Protocol, runtime_checkable
+from typing import ClassVar, Final, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from envgym.settings import Settings
+from envgym.config.plugins import PluginKind
+from envgym.config.settings import Settings
 from envgym.trainer.methods.losses.kl import k3
 from envgym.trainer.methods.tensors import LOG_RATIO_BOUND, BatchStats, check_rows, masked_max, masked_sum
+from envgym.trainer.tables import KINDS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +89,9 @@ class Correction(Protocol):
             loss_mask_BT: [B, T] bool, True = trains. Values of the other tensors under it are never read.
         """
         ...
+
+
+CORRECTION: Final[PluginKind[Correction]] = KINDS["correction"]
 
 
 class Weighed(NamedTuple):

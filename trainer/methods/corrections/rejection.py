@@ -10,10 +10,10 @@ from jaxtyping import Bool, Float
 from pydantic import Field, model_validator
 from torch import Tensor
 
+from envgym.config.plugins import Choice
 from envgym.errors import sentence
-from envgym.plugins import Choice
-from envgym.trainer.catalog import KL_ESTIMATOR
 from envgym.trainer.methods.corrections.base import GapCorrection, Weighed, WeightLevel, importance_weights
+from envgym.trainer.methods.losses.kl import KL_ESTIMATOR
 
 if TYPE_CHECKING:
     from envgym.trainer.methods.losses.kl import KlEstimator
@@ -37,7 +37,7 @@ class Rejection(GapCorrection):
 
     @abstractmethod
     def outside(self, gap_BT: Float[Tensor, "B T"], loss_mask_BT: Bool[Tensor, "B T"]) -> Bool[Tensor, "B T"]:
-        """Return what is rejected, as [B, T] or as [B, 1] for whole rows.
+        """Return the mask of rejected tokens, as [B, T] or as [B, 1] for whole rows.
 
         Args:
             gap_BT: [B, T] log ρ, 0 where the mask is False.
@@ -45,7 +45,6 @@ class Rejection(GapCorrection):
         """
 
     def weigh(self, gap_BT: Float[Tensor, "B T"], loss_mask_BT: Bool[Tensor, "B T"]) -> Weighed:
-        """Return the weights and what is left of the mask."""
         kept_BT = loss_mask_BT & ~self.outside(gap_BT, loss_mask_BT)
         return Weighed(importance_weights(gap_BT, self.weights), kept_BT)
 

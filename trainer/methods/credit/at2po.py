@@ -9,13 +9,12 @@ from itertools import pairwise
 from typing import Literal
 
 from envgym.core.trajectory import Group
-from envgym.settings import Settings
 from envgym.trainer.methods.credit.outcome import EPSILON, episode_rewards
 from envgym.trainer.methods.credit.paths import ROOT, GroupTree, NodeKey
-from envgym.trainer.methods.protocols import TrajectoryCredit
+from envgym.trainer.methods.protocols import GroupCredit, TrajectoryCredit
 
 
-class At2po(Settings):
+class At2po(GroupCredit):
     """Back up values: A(n) = V(n), V(leaf) = (r - mean r) / (std r + 1e-6), std of the population of leaves.
 
     Inside, V(n) = Σ_c softmax_c(H(c)) V(c) over the children, H(c) the mean surprisal of what was sampled on the
@@ -64,7 +63,6 @@ class _Backup:
 
     @cached_property
     def parents(self) -> dict[NodeKey, NodeKey]:
-        """Node -> its parent."""
         return {below: above for path in self.group_tree.paths for above, below in pairwise(path)}
 
     @cached_property

@@ -7,16 +7,16 @@ from collections.abc import Sequence
 from pydantic import model_validator
 
 from envgym.core.trajectory import Group
+from envgym.core.turns import reaches
 from envgym.errors import InvalidInput, sentence
-from envgym.settings import Settings
 from envgym.trainer.methods.credit.outcome import centred, episode_credits, episode_rewards
-from envgym.trainer.methods.protocols import CreditContext, TrajectoryCredit
+from envgym.trainer.methods.protocols import CreditContext, GroupCredit, TrajectoryCredit
 
 LARGEST_SCALE = 1e6
 """Of 1 / f, as in the authors' code; where it binds, r - p is near 0."""
 
 
-class Bnpo(Settings):
+class Bnpo(GroupCredit):
     """Divide by a Beta density: A_i = (r_i - p) / f(p; α, β), p the mean of the group's rewards, scaled to [0, 1].
 
     Beta(a, b) is fitted to the p of all groups by their mean m and unbiased variance v: a = (m(1-m)/v - 1) m,
@@ -57,7 +57,7 @@ class Bnpo(Settings):
         """Return (r - low) / (high - low) of a group's valid episodes."""
         rewards = episode_rewards(group)
         for reward in rewards:
-            if not self.low <= reward <= self.high:
+            if not (reaches(reward, self.low) and reaches(self.high, reward)):
                 must, do = f"lie in [{self.low:g}, {self.high:g}]", "set credit.low and credit.high to the env's range"
                 raise InvalidInput(sentence("reward", must, reward, where=f"bnpo, group {group.key}", do=do))
         return [(reward - self.low) / (self.high - self.low) for reward in rewards]

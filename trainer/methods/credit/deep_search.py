@@ -8,16 +8,17 @@ from typing import Literal
 from pydantic import Field
 
 from envgym.core.trajectory import Group, Trajectory
-from envgym.settings import Settings
+from envgym.core.turns import reaches
 from envgym.trainer.methods.credit.outcome import episode_rewards
 from envgym.trainer.methods.credit.paths import GroupTree, NodeKey
-from envgym.trainer.methods.protocols import TrajectoryCredit
+from envgym.trainer.methods.protocols import GroupCredit, TrajectoryCredit
+from envgym.trainer.methods.requirements import Choices, Fault
 
 LEAST_WEIGHT = 0.1
 """Of a leaf on nodes far above it."""
 
 
-class DeepSearch(Settings):
+class DeepSearch(GroupCredit):
     """Back up and clip: A(n) = tanh(q(n)/T) q_max - mean of the leaves' q; a leaf's own q is not clipped.
 
     A correct leaf adds w to the nodes of its path, a wrong one subtracts it, w = max(depth / length, 0.1), so w is 1 at
@@ -37,10 +38,16 @@ class DeepSearch(Settings):
     """Which wrong leaves are backed up: all of them; or, in a tree without a correct one, only the leaf whose sampled
     tokens have the least mean surprisal, as in a round of the authors' search."""
 
+    def requires(self, choices: Choices) -> Fault | None:
+        """Require a search that backs up values to the nodes inside episodes."""
+        holds = all(getattr(choices.search, name, True) for name in ("is_forking", "backs_up_values"))
+        must = "be used with search mcts, which backs up the values that it uses"
+        got, do = f"search {choices.names['search']}", "set search.name=mcts"
+        return Fault.unless(holds, "credit deep_search", must, got, do)
+
     def __call__(self, group: Group) -> tuple[TrajectoryCredit, ...]:
-        """Return one credit per valid episode."""
         group_tree = GroupTree(group=group)
-        correct = [reward >= self.success_at for reward in episode_rewards(group)]
+        correct = [reaches(reward, self.success_at) for reward in episode_rewards(group)]
         backed: dict[NodeKey, dict[bool, float]] = {}
         counted = self._counted(group_tree, correct)
         for is_correct, path in ((correct[number], group_tree.paths[number]) for number in counted):

@@ -13,9 +13,9 @@ from typing import ClassVar, NamedTuple
 
 from pydantic import Field
 
+from envgym.config.settings import Settings
 from envgym.core.trajectory import Group, Trajectory
 from envgym.errors import InvalidInput, sentence
-from envgym.settings import Settings
 from envgym.trainer.methods.credit.baseline_scale import BaselineCredit, Beta, scale_baselines
 from envgym.trainer.methods.credit.kl_reward import KL_SCORES, TokenCosts, kl_costs
 from envgym.trainer.methods.credit.paths import turn_rewards
@@ -49,8 +49,6 @@ class TurnEstimate(NamedTuple):
 class GaeCredit(Settings, ABC):
     """The base of ours: each says only how it estimates the turns of one episode."""
 
-    works_alone: ClassVar[bool] = True
-    """Whether the only episode of a group has an advantage."""
     trains_at_turn_ends: ClassVar[bool] = True
     """Whether the critic learns before the last token of a turn, so that it can value an episode that is over."""
     discount: float = Field(default=1.0, ge=0, le=1)
@@ -68,7 +66,6 @@ class GaeCredit(Settings, ABC):
 
     @property
     def scores(self) -> tuple[ScoreRequest, ...]:
-        """The log-probs of policy and reference, where the KL term reads them."""
         return KL_SCORES if self.kl_coef else ()
 
     def assign(self, groups: Sequence[Group], context: CreditContext) -> list[TrajectoryCredit]:
@@ -160,7 +157,6 @@ class GaeTurn(GaeCredit):
     trains_at_turn_ends: ClassVar[bool] = False
 
     def estimate(self, turns: Sequence[CriticTurn]) -> list[TurnEstimate]:
-        """Estimate over turns."""
         rewards = [turn.paid for turn in turns]
         firsts = [turn.values[0] for turn in turns]
         advantages = gae(rewards, firsts, discount=self.discount, decay=self.decay)
@@ -184,7 +180,7 @@ class GaeToken(GaeCredit):
 
 
 def _token_rewards(turn: CriticTurn) -> list[float]:
-    """Return what each sampled token of a turn is paid: the turn's reward on the last, less what each costs."""
+    """Return the reward of each sampled token of a turn: the turn's reward on the last, less each one's cost."""
     rewards = [*[0.0] * (len(turn.values) - 1), turn.reward]
     return [reward - cost for reward, cost in zip(rewards, turn.costs, strict=True)] if turn.costs else rewards
 

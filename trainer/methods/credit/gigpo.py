@@ -6,16 +6,15 @@ from typing import Literal
 from pydantic import Field
 
 from envgym.core.trajectory import Group, Trajectory
-from envgym.settings import Settings
 from envgym.trainer.methods.credit.outcome import centred, episode_credits, episode_rewards, standardised
 from envgym.trainer.methods.credit.paths import discounted_returns, turn_credit, turn_rewards
-from envgym.trainer.methods.protocols import TrajectoryCredit
+from envgym.trainer.methods.protocols import GroupCredit, TrajectoryCredit
 
 State = tuple[int, ...] | str
 """What a turn began with: the prompt's tokens, or the last observation."""
 
 
-class Gigpo(Settings):
+class Gigpo(GroupCredit):
     """Compare at anchor states: A_{i,t} = z(r_i | group) + ω z(R_{i,t} | turns of the group in the same state).
 
     R_{i,t} = Σ_{k >= t} γ^{k-t} r_k. A turn's state is the observation that it answers (the prompt, at first); a state
@@ -51,8 +50,8 @@ class Gigpo(Settings):
             returns = discounted_returns(turn_rewards(episode), self.discount)
             for turn, (state, value) in enumerate(zip(turn_states(episode), returns, strict=True)):
                 visits.setdefault(state, []).append((number, turn, value))
-        for found in visits.values():
-            for (number, turn, _), advantage in zip(found, norm([value for _, _, value in found]), strict=True):
+        for members in visits.values():
+            for (number, turn, _), advantage in zip(members, norm([value for _, _, value in members]), strict=True):
                 advantages[number][turn] += self.step_weight * advantage
         return tuple(turn_credit(episode, of_turns) for episode, of_turns in zip(episodes, advantages, strict=True))
 
@@ -60,6 +59,6 @@ class Gigpo(Settings):
 def turn_states(episode: Trajectory) -> list[State]:
     """Return the state that each turn began with; an env whose observation hides its state merges states."""
     prompt = tuple(token for segment in episode.tree.nodes[0].edge.segments for token in segment.token_ids)
-    shown = [outcome.observation for outcome in episode.outcomes[:-1] if outcome is not None]
-    states: list[State] = [prompt, *map(str, shown)]
+    observations = [outcome.observation for outcome in episode.outcomes[:-1] if outcome is not None]
+    states: list[State] = [prompt, *map(str, observations)]
     return states[: len(episode.outcomes)]

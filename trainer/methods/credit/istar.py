@@ -2,20 +2,19 @@
 
 import statistics
 from collections.abc import Sequence
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
 from envgym.core.trajectory import Group, Trajectory
 from envgym.core.turns import Scored
-from envgym.settings import Settings
 from envgym.trainer.methods.annotators.base import turn_values
 from envgym.trainer.methods.credit.outcome import leave_one_out
 from envgym.trainer.methods.credit.paths import discounted_returns, turn_credit
-from envgym.trainer.methods.protocols import CreditContext, TrajectoryCredit
+from envgym.trainer.methods.protocols import CreditContext, GroupCredit, TrajectoryCredit
 
 
-class Istar(Settings):
+class Istar(GroupCredit):
     """Add two leave-one-out advantages: A_{i,t} = n/(n-1) (o_i - mean o) + w m/(m-1) (r_{i,t} - mean r).
 
     o are the n episode rewards of a group, r its process rewards, annotated per turn. The mean of r, and its count m,
@@ -26,6 +25,7 @@ class Istar(Settings):
     Source: 2509.19199 (iStar, OPRL) and its authors' code.
     """
 
+    trains_equal_rewards: ClassVar[bool] = True
     annotation: str = "prm"
     """Name of the annotations that hold the process rewards."""
     step_weight: float = Field(default=1.0, ge=0)

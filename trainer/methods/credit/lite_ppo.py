@@ -5,12 +5,11 @@ from collections.abc import Sequence
 from typing import Literal
 
 from envgym.core.trajectory import Group
-from envgym.settings import Settings
 from envgym.trainer.methods.credit.outcome import EPSILON, centred, episode_credits, episode_rewards
-from envgym.trainer.methods.protocols import CreditContext, TrajectoryCredit
+from envgym.trainer.methods.protocols import CreditContext, GroupCredit, TrajectoryCredit
 
 
-class LitePpo(Settings):
+class LitePpo(GroupCredit):
     """Divide by the spread of the batch: A_i = (r_i - mean of its group) / (std + 1e-6), one std for all groups.
 
     A group of equal rewards gets 0; small differences are not amplified, as by a division by the group's own std.
@@ -23,7 +22,6 @@ class LitePpo(Settings):
     population."""
 
     def assign(self, groups: Sequence[Group], context: CreditContext) -> list[TrajectoryCredit]:
-        """Return one credit per valid episode."""
         del context
         rewards = [episode_rewards(group) for group in groups]
         differences = [centred(of_group) for of_group in rewards]

@@ -3,12 +3,11 @@
 import statistics
 
 from envgym.core.trajectory import Group
-from envgym.settings import Settings
 from envgym.trainer.methods.credit.outcome import EPSILON, centred, episode_credits, episode_rewards
-from envgym.trainer.methods.protocols import TrajectoryCredit
+from envgym.trainer.methods.protocols import GroupCredit, TrajectoryCredit
 
 
-class MaxRl(Settings):
+class MaxRl(GroupCredit):
     """Divide by the mean: A_i = (r_i - mean r) / (mean r + 1e-6), and 0 where the mean is not above 0.
 
     For rewards of 0 and 1 the mean is the rate of success p, and the expected gradient of a group of n is that of
@@ -17,7 +16,6 @@ class MaxRl(Settings):
     """
 
     def __call__(self, group: Group) -> tuple[TrajectoryCredit, ...]:
-        """Return one credit per valid episode."""
         rewards = episode_rewards(group)
         mean = statistics.fmean(rewards) if rewards else 0.0
         scale = 1.0 / (mean + EPSILON) if mean > 0 else 0.0

@@ -6,13 +6,12 @@ from collections.abc import Sequence
 from pydantic import Field
 
 from envgym.core.trajectory import Group
-from envgym.settings import Settings
 from envgym.trainer.methods.credit.outcome import leave_one_out
 from envgym.trainer.methods.credit.paths import discounted_returns, turn_credit, turn_rewards
-from envgym.trainer.methods.protocols import TrajectoryCredit
+from envgym.trainer.methods.protocols import GroupCredit, TrajectoryCredit
 
 
-class MinForm(Settings):
+class MinForm(GroupCredit):
     """Credit the worst turn: A_{i,t} = Σ_{k >= t} r*_{i,k} - mean_{j != i} Σ_k r*_{j,k}, r*_k = softmax(-r/T)_k r_k.
 
     The r* of an episode sum to a soft minimum of its turn rewards, so that many good turns do not outweigh a bad one,
@@ -26,7 +25,6 @@ class MinForm(Settings):
     """T: the lower, the nearer to the minimum."""
 
     def __call__(self, group: Group) -> tuple[TrajectoryCredit, ...]:
-        """Return one credit per valid episode."""
         returns = [discounted_returns(soft_minimum(turn_rewards(episode), self.temperature)) for episode in group.valid]
         wholes = [of_turns[0] if of_turns else 0.0 for of_turns in returns]
         advantages = leave_one_out(wholes)

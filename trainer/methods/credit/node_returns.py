@@ -17,11 +17,11 @@ class NodeReturns:
     @cached_property
     def branches(self) -> dict[NodeKey, NodeKey]:
         """Node -> the nearest node, itself or above, that has siblings; the root where there is none."""
-        found = {ROOT: ROOT}
+        nearest = {ROOT: ROOT}
         for node, children in self.group_tree.children.items():  # parents come before their children
             for child in children:
-                found[child] = child if len(children) > 1 else found[node]
-        return found
+                nearest[child] = child if len(children) > 1 else nearest[node]
+        return nearest
 
     @cached_property
     def parents(self) -> dict[NodeKey, NodeKey]:
@@ -31,11 +31,11 @@ class NodeReturns:
     @cached_property
     def stretch_ends(self) -> dict[NodeKey, NodeKey]:
         """Node -> the first node, itself or below, that has several children or none."""
-        found: dict[NodeKey, NodeKey] = {}
+        ends: dict[NodeKey, NodeKey] = {}
         for node in reversed(self.branches):  # children come before their parents
             below = self.group_tree.children.get(node, ())
-            found[node] = found[below[0]] if len(below) == 1 else node
-        return found
+            ends[node] = ends[below[0]] if len(below) == 1 else node
+        return ends
 
     @cached_property
     def turns(self) -> dict[NodeKey, int]:
@@ -62,18 +62,18 @@ class NodeReturns:
         The nodes of an unbranched stretch share one entry, as what is paid from a later turn on is paid below.
         """
         children, turns, paid = self.group_tree.children, self.turns, self.paid
-        found: dict[NodeKey, dict[int, float]] = {}
+        by_node: dict[NodeKey, dict[int, float]] = {}
         for node in reversed(self.branches):  # children come before their parents
             turn = turns[node]
             if turn < 0:  # the root, or an ending without tokens, which is no turn
-                found[node] = {}
+                by_node[node] = {}
                 continue
             below = children.get(node, ())
-            later = found[below[0]] if len(below) == 1 else _means([found[child] for child in below])
+            later = by_node[below[0]] if len(below) == 1 else _means([by_node[child] for child in below])
             next_turn = turn if turn in later else turn + 1  # a turn goes on below a fork inside it
             later[turn] = paid.get(node, 0.0) + later.get(next_turn, 0.0)
-            found[node] = later
-        return found
+            by_node[node] = later
+        return by_node
 
     @cached_property
     def squares(self) -> dict[NodeKey, dict[int, float]]:
@@ -81,25 +81,25 @@ class NodeReturns:
 
         The mean over children is taken at every branch, as in `returns`.
         """
-        found: dict[NodeKey, dict[int, float]] = {}
+        by_node: dict[NodeKey, dict[int, float]] = {}
         for node in reversed(self.branches):  # children come before their parents
             turn, below = self.turns[node], self.group_tree.children.get(node, ())
-            squares = found[below[0]] if len(below) == 1 else _means([found[child] for child in below])
+            squares = by_node[below[0]] if len(below) == 1 else _means([by_node[child] for child in below])
             if turn >= 0:
                 means = self.returns[below[0]] if len(below) == 1 else _means([self.returns[child] for child in below])
                 later = turn if any(self.turns[child] == turn for child in below) else turn + 1
                 reward = self.paid.get(node, 0.0)
                 squares[turn] = reward**2 + 2 * reward * means.get(later, 0.0) + squares.get(later, 0.0)
-            found[node] = squares
-        return found
+            by_node[node] = squares
+        return by_node
 
     @cached_property
     def weights(self) -> dict[NodeKey, float]:
         """Node -> Π 1 / #children along the path to it; 1 at the root. The leaves' sum to 1."""
-        found = {ROOT: 1.0}
+        weights = {ROOT: 1.0}
         for node, children in self.group_tree.children.items():  # parents come before their children
-            found |= dict.fromkeys(children, found[node] / len(children))
-        return found
+            weights |= dict.fromkeys(children, weights[node] / len(children))
+        return weights
 
 
 def by_turn(returns: Sequence[dict[int, float]]) -> dict[int, list[float]]:

@@ -5,9 +5,8 @@ from collections.abc import Sequence
 
 from envgym.core.trajectory import Group, Trajectory
 from envgym.core.turns import Scored
-from envgym.settings import Settings
 from envgym.trainer.methods.credit.baseline_scale import BaselineCredit, Beta, scale_baselines
-from envgym.trainer.methods.protocols import CreditContext, TrajectoryCredit
+from envgym.trainer.methods.protocols import CreditContext, GroupCredit, TrajectoryCredit
 
 EPSILON = 1e-6
 """Keeps equal rewards at advantage 0; small beside any spread of rewards worth training on."""
@@ -49,7 +48,7 @@ def leave_one_out(rewards: Sequence[float]) -> list[float]:
     return [reward - (total - reward) / others for reward in rewards]
 
 
-class Grpo(Settings):
+class Grpo(GroupCredit):
     """Standardise rewards: A_i = (r_i - mean r) / (std r + 1e-6), std unbiased. Source: 2402.03300.
 
     Each group's advantages sum to 0; a group of one episode gets 0. The division makes the gradient biased
@@ -57,11 +56,10 @@ class Grpo(Settings):
     """
 
     def __call__(self, group: Group) -> tuple[TrajectoryCredit, ...]:
-        """Return one credit per valid episode."""
         return episode_credits(group.valid, standardised(episode_rewards(group)))
 
 
-class DrGrpo(Settings):
+class DrGrpo(GroupCredit):
     """Centre rewards: A_i = r_i - mean r, no division by the spread. Source: 2503.20783.
 
     The paper's other half, a constant instead of the row's length under the sum of token losses, is the
@@ -69,11 +67,10 @@ class DrGrpo(Settings):
     """
 
     def __call__(self, group: Group) -> tuple[TrajectoryCredit, ...]:
-        """Return one credit per valid episode."""
         return episode_credits(group.valid, centred(episode_rewards(group)))
 
 
-class Rloo(Settings):
+class Rloo(GroupCredit):
     """Leave one out: A_i = r_i - beta mean_{j != i} r_j, with beta = 1 G/(G-1) (r_i - mean r). Source: 2402.14740.
 
     The baseline does not depend on the episode's own actions, so the gradient is unbiased. A group of one gets 0.
@@ -88,7 +85,6 @@ class Rloo(Settings):
         return tuple(self.assign([group], CreditContext()))
 
     def assign(self, groups: Sequence[Group], context: CreditContext) -> list[TrajectoryCredit]:
-        """Return one credit per valid episode."""
         del context
         return scale_baselines([self._pairs(group) for group in groups], self.beta)
 
@@ -100,14 +96,13 @@ class Rloo(Settings):
         return [BaselineCredit(*pair) for pair in zip(compared, returns, strict=True)]
 
 
-class Opo(Settings):
+class Opo(GroupCredit):
     """Subtract the length-weighted mean: A_i = r_i - Σ l_j r_j / Σ l_j, l the sampled tokens. Source: 2505.23585.
 
     The length-weighted advantages sum to 0; with episodes of equal length it is Dr. GRPO. A group of one gets 0.
     """
 
     def __call__(self, group: Group) -> tuple[TrajectoryCredit, ...]:
-        """Return one credit per valid episode."""
         rewards = episode_rewards(group)
         lengths = [episode.num_sampled for episode in group.valid]
         weighted = sum(length * reward for length, reward in zip(lengths, rewards, strict=True))

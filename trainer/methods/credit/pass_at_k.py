@@ -5,12 +5,12 @@ import math
 from pydantic import Field
 
 from envgym.core.trajectory import Group
-from envgym.settings import Settings
+from envgym.core.turns import reaches
 from envgym.trainer.methods.credit.outcome import EPSILON, episode_credits, episode_rewards
-from envgym.trainer.methods.protocols import TrajectoryCredit
+from envgym.trainer.methods.protocols import GroupCredit, TrajectoryCredit
 
 
-class PassAtK(Settings):
+class PassAtK(GroupCredit):
     """Standardise the best of k: the mean, over all sets of k episodes that hold this one, of z(best of the set).
 
     With c of n episodes correct, ρ = 1 - C(n-c, k)/C(n, k) is the share of sets with a correct one, σ² = ρ(1 - ρ):
@@ -28,7 +28,7 @@ class PassAtK(Settings):
 
     def __call__(self, group: Group) -> tuple[TrajectoryCredit, ...]:
         """Return one credit per valid episode; a group of one gets 0."""
-        is_correct = [reward >= self.success_at for reward in episode_rewards(group)]
+        is_correct = [reaches(reward, self.success_at) for reward in episode_rewards(group)]
         correct, wrong = pass_at_k_advantages(len(is_correct), sum(is_correct), min(self.k, len(is_correct)))
         return episode_credits(group.valid, [correct if is_right else wrong for is_right in is_correct])
 

@@ -10,7 +10,8 @@ from itertools import pairwise
 
 from envgym.core.trajectory import Group, Trajectory
 from envgym.core.turns import Scored
-from envgym.trainer.methods.protocols import TrajectoryCredit
+from envgym.trainer.methods.protocols import GroupCredit, TrajectoryCredit
+from envgym.trainer.methods.requirements import Choices, Fault
 
 NodeKey = tuple[int, int]
 """(number of the tree in its group, index of the node in the tree)."""
@@ -20,7 +21,7 @@ ROOT: NodeKey = (-1, 0)
 
 
 def turn_rewards(episode: Trajectory) -> list[float]:
-    """Return what each turn of a valid episode paid; 0 for a last turn that was cut before the env replied."""
+    """Return the reward of each turn of a valid episode; 0 for a last turn that was cut before the env replied."""
     return [
         outcome.reward.value if outcome is not None and isinstance(outcome.reward, Scored) else 0.0
         for outcome in episode.outcomes
@@ -47,6 +48,17 @@ def turn_credit(episode: Trajectory, advantages: Sequence[float]) -> TrajectoryC
     """Put one advantage per turn on every sampled token of that turn."""
     by_node = [0.0 if turn < 0 else advantages[turn] for turn in turn_of_nodes(episode)]
     return TrajectoryCredit(trajectory=episode, advantages=tuple(by_node))
+
+
+class TreeCredit(GroupCredit):
+    """Settings of a credit that compares branches."""
+
+    def requires(self, choices: Choices) -> Fault | None:
+        """Require a search that grows trees: all advantages of chains would be 0."""
+        must = "be used with a search that grows trees, as a chain has no branches to compare"
+        do, got = "set search.name=random_expand, or credit=grpo", f"search {choices.names['search']}"
+        grows_trees = getattr(choices.search, "grows_trees", True)
+        return Fault.unless(grows_trees, f"credit {choices.names['credit']}", must, got, do)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,17 +92,17 @@ class GroupTree:
     @cached_property
     def episodes_through(self) -> dict[NodeKey, tuple[int, ...]]:
         """Node -> the episodes whose paths hold it."""
-        found: dict[NodeKey, list[int]] = {}
+        episodes: dict[NodeKey, list[int]] = {}
         for number, path in enumerate(self.paths):
             for node in path:
-                found.setdefault(node, []).append(number)
-        return {node: tuple(numbers) for node, numbers in found.items()}
+                episodes.setdefault(node, []).append(number)
+        return {node: tuple(numbers) for node, numbers in episodes.items()}
 
     @cached_property
     def children(self) -> dict[NodeKey, tuple[NodeKey, ...]]:
         """Node -> the nodes right below it."""
-        found: dict[NodeKey, dict[NodeKey, None]] = {}
+        children: dict[NodeKey, dict[NodeKey, None]] = {}
         for path in self.paths:
             for above, below in pairwise(path):
-                found.setdefault(above, {})[below] = None
-        return {node: tuple(below) for node, below in found.items()}
+                children.setdefault(above, {})[below] = None
+        return {node: tuple(below) for node, below in children.items()}

@@ -5,16 +5,28 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from envgym.config.settings import Settings
 from envgym.core.trajectory import Group
-from envgym.settings import Settings
 from envgym.trainer.methods.credit.baseline_scale import BaselineCredit, Beta, scale_baselines
 from envgym.trainer.methods.credit.node_returns import NodeReturns
 from envgym.trainer.methods.credit.paths import ROOT, GroupTree, NodeKey
 from envgym.trainer.methods.credit.return_variances import ReturnVariance, variances_of_others
-from envgym.trainer.methods.protocols import CreditContext, TrajectoryCredit
+from envgym.trainer.methods.protocols import CreditContext, GroupCredit, TrajectoryCredit
+from envgym.trainer.methods.requirements import Choices, Fault
 
 
-class PlannedCredit(Settings):
+class NodeWeights(Settings):
+    """Settings of a credit whose weights are those of nodes."""
+
+    def requires(self, choices: Choices) -> Fault | None:
+        """Require that tokens of trees train once: per path a node would train as often as it has leaves."""
+        shared, is_tree = choices.objective.shared_tokens, getattr(choices.search, "is_forking", True)
+        must = f"be once with credit {choices.names['credit']}, whose weights are those of nodes"
+        do = "set objective.shared_tokens=once"
+        return Fault.unless(shared == "once" or not is_tree, "objective.shared_tokens", must, shared, do)
+
+
+class PlannedCredit(NodeWeights, GroupCredit):
     """Every node once: A(n) = w(n) (Q(n) - beta_t b(n)), w = Π 1 / #children along the path, the trees' 1/M included.
 
     Q is what is paid from the node's turn t on, averaged over the branches below; episodes that have ended count 0. b
@@ -34,7 +46,6 @@ class PlannedCredit(Settings):
     """Scale of the baseline: a number, or `fitted` per turn to the other groups of the step."""
 
     def assign(self, groups: Sequence[Group], context: CreditContext) -> list[TrajectoryCredit]:
-        """Return one credit per valid episode."""
         del context
         returns = [NodeReturns(group_tree=GroupTree(group=group)) for group in groups]
         scale = episodes_per_group(groups)
@@ -110,7 +121,7 @@ class KalmanBaselines:
 
     returns: NodeReturns
     variance: ReturnVariance
-    _known: dict[tuple[NodeKey, int], FilteredMean | None] = field(default_factory=dict)
+    _estimates: dict[tuple[NodeKey, int], FilteredMean | None] = field(default_factory=dict)
     _spreads: dict[tuple[NodeKey, int], float] = field(default_factory=dict)
 
     def baseline(self, node: NodeKey) -> float | None:
@@ -122,7 +133,7 @@ class KalmanBaselines:
         """Return the estimate of what is paid from `turn` on below a node with siblings."""
         if branch == ROOT:
             return None
-        if (branch, turn) not in self._known:
+        if (branch, turn) not in self._estimates:
             parent = self.returns.parents[branch]
             above = self.returns.branches[parent]
             siblings = [child for child in self.returns.group_tree.children[parent] if child != branch]
@@ -130,8 +141,8 @@ class KalmanBaselines:
             noise = sum(self._spread(sibling, turn) for sibling in siblings) / len(siblings) ** 2
             drift = 0.0 if above == ROOT else self._drift(turn, self._place(above), self._place(branch))
             prior = self._filtered(above, turn)
-            self._known[branch, turn] = combine(prior, drift, FilteredMean(mean, noise))
-        return self._known[branch, turn]
+            self._estimates[branch, turn] = combine(prior, drift, FilteredMean(mean, noise))
+        return self._estimates[branch, turn]
 
     def _place(self, branch: NodeKey) -> int:
         """Return the turn at which a node and its siblings branch."""
@@ -142,9 +153,9 @@ class KalmanBaselines:
         """Return S(first) - S(second), at least 0."""
         return max(self._variance(turn, first) - self._variance(turn, second), 0.0)
 
-    def _variance(self, turn: int, given: int) -> float:
+    def _variance(self, turn: int, branch_turn: int) -> float:
         """Return S_t(u); what was paid before turn u is no variance."""
-        return self.variance(max(turn, given), given)
+        return self.variance(max(turn, branch_turn), branch_turn)
 
     def _spread(self, node: NodeKey, turn: int) -> float:
         """Return D: the variance of the mean over the branches below a node with siblings, given what is before it."""

@@ -6,11 +6,11 @@ from envgym.core.trajectory import Group
 from envgym.trainer.methods.credit.gae import GaeTurn
 from envgym.trainer.methods.credit.node_returns import NodeReturns
 from envgym.trainer.methods.credit.paths import GroupTree, NodeKey
-from envgym.trainer.methods.credit.planned import episodes_per_group
+from envgym.trainer.methods.credit.planned import NodeWeights, episodes_per_group
 from envgym.trainer.methods.protocols import CreditContext, TrajectoryCredit
 
 
-class PlannedGae(GaeTurn):
+class PlannedGae(NodeWeights, GaeTurn):
     """Every node once: A(n) = w(n) times the mean of `gae_turn`'s advantages over the episodes below it.
 
     w and the scale of all advantages are those of `planned`; an episode counts in the mean as it weighs. With λ = 1 the
@@ -25,11 +25,11 @@ class PlannedGae(GaeTurn):
         """
         credits = iter(super().assign(groups, context))
         scale = episodes_per_group(groups)
-        found: list[TrajectoryCredit] = []
+        node_credits: list[TrajectoryCredit] = []
         for group in groups:
             of_group = [next(credits) for _ in group.valid]
-            found += _credit_nodes(group, of_group, scale=scale)
-        return found
+            node_credits += _credit_nodes(group, of_group, scale=scale)
+        return node_credits
 
 
 def _credit_nodes(group: Group, credits: Sequence[TrajectoryCredit], *, scale: float) -> list[TrajectoryCredit]:

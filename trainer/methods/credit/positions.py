@@ -3,13 +3,12 @@
 from pydantic import Field
 
 from envgym.core.trajectory import Group
-from envgym.settings import Settings
 from envgym.trainer.methods.credit.outcome import standardised
 from envgym.trainer.methods.credit.paths import turn_credit, turn_rewards
-from envgym.trainer.methods.protocols import TrajectoryCredit
+from envgym.trainer.methods.protocols import GroupCredit, TrajectoryCredit
 
 
-class MtGrpo(Settings):
+class MtGrpo(GroupCredit):
     """Add turn and outcome: A_{i,k} = z(r_{i,k}) + λ z(o_i) before the last turn, z(o_i) there; z as in GRPO.
 
     The outcome o_i is what the last turn paid; z(r_{i,k}) compares with the k-th turns of the group that are not last.
@@ -21,7 +20,6 @@ class MtGrpo(Settings):
     """Weight of the outcome in the turns before the last."""
 
     def __call__(self, group: Group) -> tuple[TrajectoryCredit, ...]:
-        """Return one credit per valid episode."""
         rewards = [turn_rewards(episode) for episode in group.valid]
         outcomes = standardised([of_turns[-1] if of_turns else 0.0 for of_turns in rewards])
         inner = by_position([of_turns[:-1] for of_turns in rewards])
@@ -33,10 +31,10 @@ class MtGrpo(Settings):
 
 def by_position(rewards: list[list[float]]) -> list[list[float]]:
     """Standardise the k-th numbers of all lists that have one, for every k."""
-    found: list[list[float]] = [[] for _ in rewards]
+    by_episode: list[list[float]] = [[] for _ in rewards]
     for position in range(max(map(len, rewards), default=0)):
         members = [number for number, of_turns in enumerate(rewards) if len(of_turns) > position]
         advantages = standardised([rewards[number][position] for number in members])
         for number, advantage in zip(members, advantages, strict=True):
-            found[number].append(advantage)
-    return found
+            by_episode[number].append(advantage)
+    return by_episode

@@ -5,8 +5,9 @@ from typing import ClassVar
 
 from pydantic import Field
 
+from envgym.config.settings import Settings
 from envgym.core.trajectory import Group
-from envgym.settings import Settings
+from envgym.core.turns import reaches
 from envgym.trainer.methods.credit.outcome import episode_credits, episode_rewards
 from envgym.trainer.methods.protocols import CreditContext, TrajectoryCredit
 
@@ -18,8 +19,7 @@ class PsrNsr(Settings):
     of the batch, so that no mean counts them; a batch without any other trains nothing. Source: 2506.01347.
     """
 
-    works_alone: ClassVar[bool] = True
-    """Whether the only episode of a group has an advantage."""
+    trains_equal_rewards: ClassVar[bool] = True
     positive: float = Field(default=0.1, ge=0)
     """Advantage of a correct episode."""
     negative: float = Field(default=1.0, ge=0)
@@ -31,7 +31,7 @@ class PsrNsr(Settings):
         """Return one credit per valid episode of a sign that weighs."""
         del context
         pairs = [
-            (episode, self.positive if reward >= self.success_at else -self.negative)
+            (episode, self.positive if reaches(reward, self.success_at) else -self.negative)
             for group in groups
             for episode, reward in zip(group.valid, episode_rewards(group), strict=True)
         ]

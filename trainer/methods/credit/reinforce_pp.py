@@ -7,8 +7,8 @@ from typing import Literal
 
 from pydantic import Field
 
+from envgym.config.settings import Settings
 from envgym.core.trajectory import Group, Trajectory
-from envgym.settings import Settings
 from envgym.trainer.methods.credit.kl_reward import KL_SCORES, TokenCosts, kl_costs
 from envgym.trainer.methods.credit.outcome import centred, episode_credits, episode_rewards
 from envgym.trainer.methods.credit.paths import discounted_returns, turn_credit, turn_rewards
@@ -42,7 +42,6 @@ class ReinforcePlusPlus(Settings):
 
     @property
     def scores(self) -> tuple[ScoreRequest, ...]:
-        """The log-probs of policy and reference, where the KL term reads them."""
         return KL_SCORES if self.kl_coef else ()
 
     @property
@@ -51,7 +50,6 @@ class ReinforcePlusPlus(Settings):
         return self.baseline == "none"
 
     def assign(self, groups: Sequence[Group], context: CreditContext) -> list[TrajectoryCredit]:
-        """Return one credit per valid episode."""
         if self.baseline == "group":
             credits = [c for group in groups for c in episode_credits(group.valid, centred(episode_rewards(group)))]
         else:

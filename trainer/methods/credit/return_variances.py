@@ -27,23 +27,23 @@ class MeasuredVariance:
     """[t, u, 2] sum of the estimates, and their number."""
     _fits: dict[int, tuple[Sums, Sums] | None] = field(default_factory=dict)
 
-    def __call__(self, turn: int, given: int) -> float:
+    def __call__(self, turn: int, branch_turn: int) -> float:
         """Return S_t(u); the constant 1 where nothing, or no variance at all, was measured for t."""
         if turn not in self._fits:
             self._fits[turn] = self.fit(turn)
         fit = self._fits[turn]
-        return 1.0 if fit is None else float(np.interp(given, *fit))
+        return 1.0 if fit is None else float(np.interp(branch_turn, *fit))
 
     def fit(self, turn: int) -> tuple[Sums, Sums] | None:
         """Return the turns u with measurements, and S_t(u) there; None where all is unknown or 0."""
         if turn >= len(self.sums):
             return None
         totals, counts = self.sums[turn].T
-        (given,) = np.nonzero(counts)
-        if not len(given) or not totals[given].max() > 0:
+        (turns,) = np.nonzero(counts)
+        if not len(turns) or not totals[turns].max() > 0:
             return None
-        fit = isotonic_regression(totals[given] / counts[given], weights=counts[given], increasing=False)
-        return given.astype(np.float64), np.maximum(fit.x, 0.0)
+        fit = isotonic_regression(totals[turns] / counts[turns], weights=counts[turns], increasing=False)
+        return turns.astype(np.float64), np.maximum(fit.x, 0.0)
 
 
 def variance_sums(returns: NodeReturns) -> Sums:
@@ -55,14 +55,14 @@ def variance_sums(returns: NodeReturns) -> Sums:
     size = 1 + max(returns.turns.values(), default=-1)
     sums = np.zeros((size, size, 2))
     for parent, children in returns.group_tree.children.items():
-        count, given = len(children), max(returns.turns[child] for child in children)
-        if count < 2 or given < 0 or (parent != ROOT and returns.turns[parent] == given):
+        count, branch_turn = len(children), max(returns.turns[child] for child in children)
+        if count < 2 or branch_turn < 0 or (parent != ROOT and returns.turns[parent] == branch_turn):
             continue  # not a branch, or one inside a turn
-        for turn in range(given, size):
+        for turn in range(branch_turn, size):
             means = [returns.returns[child].get(turn, 0.0) for child in children]
             squares = [returns.squares[child].get(turn, 0.0) for child in children]
             products = sum(means) ** 2 - sum(mean**2 for mean in means)
-            sums[turn, given] += sum(squares) / count - products / (count * (count - 1)), 1.0
+            sums[turn, branch_turn] += sum(squares) / count - products / (count * (count - 1)), 1.0
     return sums
 
 

@@ -6,13 +6,12 @@ from envgym.core.trajectory import Group, Trajectory
 from envgym.core.tree import Edge
 from envgym.core.turns import Scored
 from envgym.errors import InvalidInput
-from envgym.settings import Settings
 from envgym.trainer.methods.credit.paths import turn_credit, turn_rewards
 from envgym.trainer.methods.credit.positions import by_position
-from envgym.trainer.methods.protocols import TrajectoryCredit
+from envgym.trainer.methods.protocols import GroupCredit, TrajectoryCredit
 
 
-class Scrl(Settings):
+class Scrl(GroupCredit):
     """Standardise the rewards of every position by themselves: A_{i,k} = z(r_{i,k} | the group), z as in GRPO.
 
     Positions are the blocks of one message where the env pays them (components `p1` to `pK`, by the wrapper

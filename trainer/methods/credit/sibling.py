@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from envgym.core.trajectory import Group
-from envgym.settings import Settings
 from envgym.trainer.methods.credit.node_returns import NodeReturns, by_turn
 from envgym.trainer.methods.credit.paths import ROOT, GroupTree, NodeKey
-from envgym.trainer.methods.protocols import TrajectoryCredit
+from envgym.trainer.methods.protocols import GroupCredit, TrajectoryCredit
+from envgym.trainer.methods.requirements import Choices, Fault
 
 
-class Sibling(Settings):
+class Sibling(GroupCredit):
     """Compare siblings: A(n) = L w(leaf) (Q(n) - mean over siblings s of Q(s)), Q(n) = r(n) + mean over children of Q.
 
     The first turns of a group's trees are siblings: all trees share the prompt. A node without siblings is compared
@@ -25,8 +25,13 @@ class Sibling(Settings):
     the gradient is unbiased. Groups of chains get `turn_grpo`'s advantages. Source: own.
     """
 
+    def requires(self, choices: Choices) -> Fault | None:
+        """Require that a row trains for each path: the weights share a node out among its rows already."""
+        shared, do = choices.objective.shared_tokens, "set objective.shared_tokens=per_path"
+        must = "be per_path with credit sibling, whose weights already account for shared tokens"
+        return Fault.unless(shared == "per_path", "objective.shared_tokens", must, shared, do)
+
     def __call__(self, group: Group) -> tuple[TrajectoryCredit, ...]:
-        """Return one credit per valid episode."""
         values = _Values(group_tree=GroupTree(group=group))
         paths = values.group_tree.paths
         credits: list[TrajectoryCredit] = []
@@ -44,12 +49,12 @@ class _Values(NodeReturns):
     @cached_property
     def advantages(self) -> dict[NodeKey, dict[int, float]]:
         """Node with siblings -> turn -> what is paid from the turn on, minus the mean of the siblings."""
-        found: dict[NodeKey, dict[int, float]] = {ROOT: {}}
+        by_node: dict[NodeKey, dict[int, float]] = {ROOT: {}}
         for siblings in self.group_tree.children.values():
             if len(siblings) > 1:
                 compared = _against_others([self.returns[sibling] for sibling in siblings])
-                found |= zip(siblings, compared, strict=True)
-        return found
+                by_node |= zip(siblings, compared, strict=True)
+        return by_node
 
     def advantage(self, node: NodeKey) -> float:
         """Return Q of a node less its baseline; 0 where there is nothing to compare it with."""
@@ -58,9 +63,9 @@ class _Values(NodeReturns):
 
 def _against_others(returns: Sequence[dict[int, float]]) -> list[dict[int, float]]:
     """Return for every node and turn the value minus the mean of the others' values; of two nodes or more."""
-    found: list[dict[int, float]] = [{} for _ in returns]
+    differences: list[dict[int, float]] = [{} for _ in returns]
     for turn, values in by_turn(returns).items():
-        for of_node, value in zip(found, values, strict=True):
+        for of_node, value in zip(differences, values, strict=True):
             others = math.fsum([*values, -value])  # exact: the others' own sum
             of_node[turn] = value - others / (len(values) - 1)
-    return found
+    return differences

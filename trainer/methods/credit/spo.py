@@ -3,13 +3,12 @@
 import statistics
 
 from envgym.core.trajectory import Group
-from envgym.settings import Settings
 from envgym.trainer.methods.credit.outcome import EPSILON, episode_rewards
-from envgym.trainer.methods.credit.paths import ROOT, GroupTree, NodeKey
+from envgym.trainer.methods.credit.paths import ROOT, GroupTree, NodeKey, TreeCredit
 from envgym.trainer.methods.protocols import TrajectoryCredit
 
 
-class Spo(Settings):
+class Spo(TreeCredit):
     """Difference values: A(n) = V(n) - V(parent), V the mean over children, at a leaf the episode's reward.
 
     Unbranched nodes are one segment with one advantage. Every edge is one sample, so train shared tokens `once`
@@ -20,7 +19,6 @@ class Spo(Settings):
     """Divide by the spread of the parent's children."""
 
     def __call__(self, group: Group) -> tuple[TrajectoryCredit, ...]:
-        """Return one credit per valid episode."""
         group_tree = GroupTree(group=group)
         values = self._values(group_tree, episode_rewards(group))
         gains: dict[NodeKey, float] = {}

@@ -14,16 +14,15 @@ from pydantic import Field
 
 from envgym.core.trajectory import Group, Trajectory
 from envgym.core.tree import Tree
-from envgym.core.turns import Scored
-from envgym.settings import Settings
+from envgym.core.turns import is_success
 from envgym.trainer.methods.credit.paths import discounted_returns
-from envgym.trainer.methods.protocols import CreditContext, TrajectoryCredit
+from envgym.trainer.methods.protocols import CreditContext, GroupCredit, TrajectoryCredit
 
 TurnKey = tuple[int, object]
 """What a turn is: the number of its history, and its action."""
 
 
-class StepTargets(Settings):
+class StepTargets(GroupCredit):
     """The base of both: each says only what the values of an episode's turns are."""
 
     trains_at_turn_ends: ClassVar[bool] = True
@@ -44,8 +43,7 @@ class RestMcts(StepTargets):
     """
 
     def assign(self, groups: Sequence[Group], context: CreditContext) -> list[TrajectoryCredit]:
-        """Return the targets of every valid episode."""
-        found: list[TrajectoryCredit] = []
+        credits: list[TrajectoryCredit] = []
         for group in groups:
             values = {
                 tree.id: quality_values(tree, [item.leaf for item in _correct(group, tree, self.success_at)])
@@ -54,8 +52,8 @@ class RestMcts(StepTargets):
             for episode in group.valid:
                 of_tree = values[episode.tree.id]
                 of_turns = [of_tree.get(nodes[-1]) for nodes in episode.turn_nodes]
-                found.append(target_credit(episode, of_tree.get(0), of_turns))
-        return found
+                credits.append(target_credit(episode, of_tree.get(0), of_turns))
+        return credits
 
 
 class AgentPrm(StepTargets):
@@ -73,14 +71,13 @@ class AgentPrm(StepTargets):
     """Discount per turn."""
 
     def assign(self, groups: Sequence[Group], context: CreditContext) -> list[TrajectoryCredit]:
-        """Return the targets of every valid episode."""
         return [entry for group in groups for entry in self._of_group(group)]
 
     def _of_group(self, group: Group) -> list[TrajectoryCredit]:
         visits: dict[TurnKey, list[float]] = defaultdict(list)
         keys = _turn_keys(group.valid)
         for episode, of_turns in zip(group.valid, keys, strict=True):
-            outcome = 1.0 if _is_correct(episode, self.success_at) else -1.0
+            outcome = 1.0 if is_success(episode.reward, self.success_at) else -1.0
             for key, value in zip(of_turns, returns_to_go(len(of_turns), outcome, self.discount), strict=True):
                 visits[key].append(value)
         means = {key: math.fsum(values) / len(values) for key, values in visits.items()}
@@ -131,7 +128,7 @@ def _steps(tree: Tree, leaf: int) -> list[int]:
 def _turn_keys(episodes: Sequence[Trajectory]) -> list[list[TurnKey]]:
     """Return for every turn all that was done and seen up to its action."""
     histories: dict[tuple[TurnKey, str | None], int] = {}
-    found: list[list[TurnKey]] = []
+    turn_keys: list[list[TurnKey]] = []
     for episode in episodes:
         keys: list[TurnKey] = []
         history = 0
@@ -142,16 +139,12 @@ def _turn_keys(episodes: Sequence[Trajectory]) -> list[list[TurnKey]]:
             keys.append(key)
             observation = None if outcome is None else str(outcome.observation)
             history = histories.setdefault((key, observation), len(histories) + 1)
-        found.append(keys)
-    return found
+        turn_keys.append(keys)
+    return turn_keys
 
 
 def _correct(group: Group, tree: Tree, success_at: float) -> list[Trajectory]:
-    return [item for item in group.valid if item.tree is tree and _is_correct(item, success_at)]
-
-
-def _is_correct(episode: Trajectory, success_at: float) -> bool:
-    return isinstance(episode.reward, Scored) and episode.reward.value >= success_at
+    return [item for item in group.valid if item.tree is tree and is_success(item.reward, success_at)]
 
 
 # ---- where targets stand ---------------------------------------------------------------------------------------------

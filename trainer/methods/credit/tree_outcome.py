@@ -3,13 +3,12 @@
 import statistics
 
 from envgym.core.trajectory import Group
-from envgym.settings import Settings
 from envgym.trainer.methods.credit.outcome import episode_credits, episode_rewards, standardised
-from envgym.trainer.methods.credit.paths import GroupTree
+from envgym.trainer.methods.credit.paths import GroupTree, TreeCredit
 from envgym.trainer.methods.protocols import TrajectoryCredit
 
 
-class TreeGrpo(Settings):
+class TreeGrpo(TreeCredit):
     """Add two standardised rewards: A_i = z(r_i | its tree) + z(r_i | the group), z as in GRPO. Source: 2509.21240.
 
     Deviation: in a tree of one episode the first term is 0 (the authors' code lets the raw reward through). Rows
@@ -18,7 +17,6 @@ class TreeGrpo(Settings):
     """
 
     def __call__(self, group: Group) -> tuple[TrajectoryCredit, ...]:
-        """Return one credit per valid episode."""
         rewards = episode_rewards(group)
         advantages = standardised(rewards)
         members: dict[int, list[int]] = {}
@@ -31,7 +29,7 @@ class TreeGrpo(Settings):
         return episode_credits(group.valid, advantages)
 
 
-class TreePo(Settings):
+class TreePo(TreeCredit):
     """Average over ancestors: A_i = Σ_a |a| (r_i - mean over a of r) / Σ_a |a|, a the episodes below an ancestor.
 
     Every set of at least two episodes on the way from the prompt to the leaf counts once, so unbranched turns add
@@ -40,7 +38,6 @@ class TreePo(Settings):
     """
 
     def __call__(self, group: Group) -> tuple[TrajectoryCredit, ...]:
-        """Return one credit per valid episode."""
         rewards = episode_rewards(group)
         group_tree = GroupTree(group=group)
         advantages: list[float] = []

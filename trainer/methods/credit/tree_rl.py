@@ -6,13 +6,12 @@ from itertools import pairwise
 from pydantic import Field
 
 from envgym.core.trajectory import Group
-from envgym.settings import Settings
 from envgym.trainer.methods.credit.outcome import episode_rewards, leave_one_out
-from envgym.trainer.methods.credit.paths import ROOT, GroupTree, NodeKey
+from envgym.trainer.methods.credit.paths import ROOT, GroupTree, NodeKey, TreeCredit
 from envgym.trainer.methods.protocols import TrajectoryCredit
 
 
-class TreeRl(Settings):
+class TreeRl(TreeCredit):
     """Add global and local advantage: A(n) = (G(n) + L(n)) / |leaves(n)|^e, G = V(n) - V(root), L = V(n) - V(parent).
 
     V(n) is the mean of r_i - mean_{j != i} r_j over the leaves below n; V(root) = 0. Nodes without a branch between
@@ -27,7 +26,6 @@ class TreeRl(Settings):
     """The exponent e: how much less a node counts the more leaves hold it."""
 
     def __call__(self, group: Group) -> tuple[TrajectoryCredit, ...]:
-        """Return one credit per valid episode."""
         group_tree = GroupTree(group=group)
         of_leaf = leave_one_out(episode_rewards(group))
         values = {

@@ -3,12 +3,11 @@
 from pydantic import Field
 
 from envgym.core.trajectory import Group
-from envgym.settings import Settings
 from envgym.trainer.methods.credit.paths import GroupTree, discounted_returns, turn_of_nodes, turn_rewards
-from envgym.trainer.methods.protocols import TrajectoryCredit
+from envgym.trainer.methods.protocols import GroupCredit, TrajectoryCredit
 
 
-class TurnGrpo(Settings):
+class TurnGrpo(GroupCredit):
     """Leave one out, turn by turn: A_{i,t} = R_{i,t} - mean_{j != i} R_{j,t}, R_{j,t} = Σ_{k >= t} γ^{k-t} r_{j,k}.
 
     An episode that ended before turn t counts with R_{j,t} = 0: only so is the gradient unbiased when episodes
@@ -23,7 +22,6 @@ class TurnGrpo(Settings):
     """Of rewards to come, per turn. Below 1 the gradient is biased towards what pays soon."""
 
     def __call__(self, group: Group) -> tuple[TrajectoryCredit, ...]:
-        """Return one credit per valid episode."""
         group_tree = GroupTree(group=group)
         returns = [discounted_returns(turn_rewards(episode), self.discount) for episode in group.valid]
 

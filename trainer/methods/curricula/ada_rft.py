@@ -6,15 +6,19 @@ from typing import Any, ClassVar
 
 from pydantic import Field, PrivateAttr
 
-from envgym.trainer.methods.curricula.base import LearningCurriculum, finite_size, mean_rewards, metadata_number
+from envgym.trainer.methods.credit.outcome import episode_rewards
+from envgym.trainer.methods.curricula.base import LearningCurriculum, finite_size, metadata_number, number_need
 from envgym.trainer.methods.protocols import CurriculumContext, StepOutcome, TaskRequest
+from envgym.trainer.methods.task_needs import TaskNeed
 
 
 class AdaRft(LearningCurriculum):
     """Choose the B tasks of all envs whose difficulty is nearest to T; T ← clip(T + η tanh(a (R - b)), 0, 100).
 
-    R is the mean reward of the step's episodes. Nothing is used up: while T stays, the same tasks come again. Of tasks
-    at equal distance the first come first. Source: 2504.05520, the authors' code; T reaches the next step at once.
+    R is the mean reward of the step's valid episodes. Nothing is used up: while T stays, the same tasks come again. Of
+    tasks at equal distance the first come first. T reaches the next step at once.
+
+    Source: 2504.05520, the authors' code.
     """
 
     name: ClassVar[str] = "ada_rft"
@@ -30,6 +34,9 @@ class AdaRft(LearningCurriculum):
     """b: the mean reward at which T stays."""
     _target: float | None = PrivateAttr(default=None)
     _difficulties: dict[str, list[float]] = PrivateAttr(default_factory=dict)
+
+    def task_needs(self) -> Sequence[TaskNeed]:
+        return [number_need(self.key, setting="curriculum.key")]
 
     @property
     def target(self) -> float:
@@ -53,8 +60,7 @@ class AdaRft(LearningCurriculum):
         return [TaskRequest(env, index, context.group_size) for _, env, index in nearest]
 
     def observe(self, outcome: StepOutcome) -> Mapping[str, float]:
-        """Move T."""
-        rewards = [reward for _, reward in mean_rewards(outcome)]
+        rewards = [reward for group in outcome.groups for reward in episode_rewards(group)]
         if rewards:
             mean = math.fsum(rewards) / len(rewards)
             moved = self.target + self.rate * math.tanh(self.sensitivity * (mean - self.reward))
@@ -62,9 +68,7 @@ class AdaRft(LearningCurriculum):
         return {"target": self.target}
 
     def state(self) -> dict[str, Any]:
-        """Return T."""
         return {"target": self.target}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Take over a state."""
         self._target = float(state["target"])

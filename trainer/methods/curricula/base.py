@@ -7,18 +7,18 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from envgym.core.tree import Tree
-from envgym.episodes import episode_rows, trees_of
 from envgym.errors import InvalidInput, SettingsError
-from envgym.files import write_json
-from envgym.runs import read_episode_table, read_object, write_episode_table
-from envgym.settings import Settings
+from envgym.runs.directory import read_episode_table, read_object, write_episode_table
+from envgym.runs.episodes import episode_rows, trees_of
+from envgym.runs.files import write_json
 from envgym.trainer.methods.credit.outcome import episode_rewards
-from envgym.trainer.methods.protocols import EnvSupply, StepOutcome, TaskRequest
+from envgym.trainer.methods.protocols import EnvSupply, GroupSource, StepOutcome, TaskRequest
+from envgym.trainer.methods.task_needs import TaskNeed
 
 _STATE, _TREES = "state.json", "trees.parquet"
 
 
-class LearningCurriculum(Settings, ABC):
+class LearningCurriculum(GroupSource, ABC):
     """Settings of a curriculum with a state of its own, which a checkpoint keeps as JSON."""
 
     name: ClassVar[str]
@@ -32,11 +32,9 @@ class LearningCurriculum(Settings, ABC):
         """Take over a state. Raises: LookupError, TypeError, ValueError: it is none of this curriculum."""
 
     def save(self, folder: Path) -> None:
-        """Write the state."""
         write_json(folder / _STATE, self.state())
 
     def load(self, folder: Path) -> None:
-        """Take over the state that `save` wrote."""
         self.restore(read_object(folder / _STATE))
 
 
@@ -46,6 +44,17 @@ def finite_size(supply: EnvSupply, *, where: str) -> int:
         do = "choose an env whose tasks end, or another curriculum"
         raise SettingsError.of(f"tasks of {supply.name}", "end", "endless ones", where=f"curriculum {where}", do=do)
     return supply.size
+
+
+def number_need(key: str, *, setting: str) -> TaskNeed:
+    """Return that every task must have a number in its metadata, whose key a setting names."""
+    do = f"set {setting} to a key that holds a number, or add it to the tasks"
+    return TaskNeed(key=key, every=True, read=lambda task: is_number(task.metadata.get(key)), do=do)
+
+
+def is_number(value: object) -> bool:
+    """Return whether a value of metadata is a number, and no truth value."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def metadata_number(supply: EnvSupply, index: int, key: str, *, where: str) -> float:

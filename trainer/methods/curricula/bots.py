@@ -14,9 +14,11 @@ from envgym.trainer.methods.curricula.base import (
     finite_size,
     mean_rewards,
     metadata_number,
+    number_need,
 )
 from envgym.trainer.methods.curricula.uniform import turns_of_step
 from envgym.trainer.methods.protocols import CurriculumContext, EnvSupply, StepOutcome, TaskRequest
+from envgym.trainer.methods.task_needs import TaskNeed
 
 Floats = npt.NDArray[np.float64]
 
@@ -74,6 +76,13 @@ class Bots(LearningCurriculum):
     _posteriors: dict[str, Posterior] = PrivateAttr(default_factory=dict)
     _rho: dict[str, float] = PrivateAttr(default_factory=dict)
 
+    def task_needs(self) -> Sequence[TaskNeed]:
+        """Return the success rates of both references on every task."""
+        return [
+            number_need(self.weak, setting="curriculum.weak"),
+            number_need(self.strong, setting="curriculum.strong"),
+        ]
+
     def choose(self, context: CurriculumContext) -> Sequence[TaskRequest]:
         """Return the groups of a train step; different tasks of an env, at most as many as it has."""
         requests: list[TaskRequest] = []
@@ -86,16 +95,15 @@ class Bots(LearningCurriculum):
 
     def _read(self, supply: EnvSupply) -> None:
         """Read the references' rates, once."""
-        if supply.name in self._references:
-            return
         size = finite_size(supply, where=self.name)
-        weak, strong = (
-            np.array([metadata_number(supply, index, key, where=self.name) for index in range(size)])
-            for key in (self.weak, self.strong)
-        )
-        self._references[supply.name] = References(weak, strong)
-        known = self._posteriors.setdefault(supply.name, Posterior(np.ones(size), np.ones(size)))
-        check_restored(len(known.alpha) == size, f"number of tasks of {supply.name}", where=self.name)
+        if supply.name not in self._references:
+            weak, strong = (
+                np.array([metadata_number(supply, index, key, where=self.name) for index in range(size)])
+                for key in (self.weak, self.strong)
+            )
+            self._references[supply.name] = References(weak, strong)
+        posterior = self._posteriors.setdefault(supply.name, Posterior(np.ones(size), np.ones(size)))
+        check_restored(len(posterior.alpha) == size, f"number of tasks of {supply.name}", where=self.name)
 
     def _ranked(self, posterior: Posterior, draws: np.random.Generator) -> npt.NDArray[np.intp]:
         """Return the tasks, the best first."""
@@ -113,13 +121,13 @@ class Bots(LearningCurriculum):
         observed = list(mean_rewards(outcome))
         for env in dict.fromkeys(request.env for request, _ in observed):
             own = [(request, rate) for request, rate in observed if request.env == env]
-            chosen = np.array([request.index for request, _ in own])
+            indices = np.array([request.index for request, _ in own])
             rates = np.clip([rate for _, rate in own], 0.0, 1.0)
             counts = np.array([sizes[id(request)] for request, _ in own], dtype=float)
             rho = self._rho.get(env, self.rho)
             references = self._references[env]
             posterior, error = updated(
-                self._posteriors[env], references, chosen, rates, counts, decay=self.decay, rho=rho
+                self._posteriors[env], references, indices, rates, counts, decay=self.decay, rho=rho
             )
             self._posteriors[env] = posterior
             self._rho[env] = rho / 2 if self.adaptive_rho and error >= _LARGE_ERROR else rho
@@ -127,9 +135,11 @@ class Bots(LearningCurriculum):
         return metrics
 
     def state(self) -> dict[str, Any]:
-        """Return the posteriors."""
+        """Return the posteriors, and the references' rates, which are read again only for further draws."""
         return {
             env: {
+                "weak": self._references[env].weak.tolist(),
+                "strong": self._references[env].strong.tolist(),
                 "alpha": posterior.alpha.tolist(),
                 "beta": posterior.beta.tolist(),
                 "strength": posterior.strength,
@@ -139,10 +149,14 @@ class Bots(LearningCurriculum):
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Take over a state."""
         self._posteriors = {
             env: Posterior(np.array(seen["alpha"]), np.array(seen["beta"]), seen["strength"])
             for env, seen in state.items()
+        }
+        self._references = {
+            env: References(np.array(seen["weak"]), np.array(seen["strong"]))
+            for env, seen in state.items()
+            if "weak" in seen  # else the next draw reads them
         }
         self._rho = {env: seen["rho"] for env, seen in state.items()}
 
@@ -155,7 +169,7 @@ _KEPT = 0.9
 def updated(
     posterior: Posterior,
     references: References,
-    chosen: npt.NDArray[np.int_],
+    indices: npt.NDArray[np.int_],
     rates: Floats,
     counts: Floats,
     *,
@@ -167,22 +181,22 @@ def updated(
     Args:
         posterior: of all tasks.
         references: of all tasks.
-        chosen: [C] indices of different tasks.
+        indices: [C] indices of different tasks.
         rates: [C] their observed success rates.
         counts: [C] episodes of each; their mean is m on all tasks.
         decay: λ.
         rho: ρ.
     """
     weak, strong = references
-    gap = strong[chosen].mean() - weak[chosen].mean()
-    strength = float((rates.mean() - weak[chosen].mean()) / (gap + 1e-6))
+    gap = strong[indices].mean() - weak[indices].mean()
+    strength = float((rates.mean() - weak[indices].mean()) / (gap + 1e-6))
     if posterior.strength is not None:
         strength = _KEPT * posterior.strength + (1 - _KEPT) * strength
     inferred = np.clip(weak + strength * (strong - weak), 0.0, 1.0)
-    error = float(np.abs(inferred[chosen] - rates).mean())
-    inferred[chosen] = rates
+    error = float(np.abs(inferred[indices] - rates).mean())
+    inferred[indices] = rates
     successes, failures = np.zeros_like(weak), np.zeros_like(weak)
-    successes[chosen], failures[chosen] = counts * rates, counts * (1 - rates)
+    successes[indices], failures[indices] = counts * rates, counts * (1 - rates)
     size = counts.mean()
     alpha = (1 - decay) * posterior.alpha + decay + (1 - rho) * successes + rho * size * inferred
     beta = (1 - decay) * posterior.beta + decay + (1 - rho) * failures + rho * size * (1 - inferred)

@@ -27,6 +27,7 @@ class Dump(LearningCurriculum):
     """
 
     name: ClassVar[str] = "dump"
+    chooses_envs: ClassVar[bool] = True
     window: int = Field(default=300, ge=1)
     """Newest episodes of an env over which the size of advantages is averaged."""
     temperature: float = Field(default=0.1, gt=0)
@@ -37,7 +38,6 @@ class Dump(LearningCurriculum):
     """Env -> episodes so far."""
 
     def scores(self, envs: Sequence[str]) -> list[float]:
-        """Return the score of every env."""
         total = sum(self._counts.values())
         return [
             (statistics.fmean(self._sizes[env]) if self._sizes.get(env) else 0.0)
@@ -46,36 +46,33 @@ class Dump(LearningCurriculum):
         ]
 
     def probabilities(self, envs: Sequence[str]) -> list[float]:
-        """Return the probability of every env."""
         scores = np.array(self.scores(envs)) / self.temperature
         weights = np.exp(scores - scores.max())
         return [float(share) for share in weights / weights.sum()]
 
     def choose(self, context: CurriculumContext) -> Sequence[TaskRequest]:
-        """Return the groups of a train step."""
         draws = generator(context.seed, self.name, context.step)
         shares = self.probabilities([supply.name for supply in context.supplies])
-        chosen = [context.supplies[owner] for owner in draws.choice(len(shares), size=context.num_groups, p=shares)]
-        indices = [int(draws.integers(supply.size or ENDLESS)) for supply in chosen]
-        pairs = zip(chosen, indices, strict=True)
+        supplies = [context.supplies[owner] for owner in draws.choice(len(shares), size=context.num_groups, p=shares)]
+        indices = [int(draws.integers(supply.size or ENDLESS)) for supply in supplies]
+        pairs = zip(supplies, indices, strict=True)
         return [TaskRequest(supply.name, index, context.group_size) for supply, index in pairs]
 
     def observe(self, outcome: StepOutcome) -> Mapping[str, float]:
         """Take in the size of every valid episode's advantage."""
         sizes = {(item.trajectory.tree.id, item.trajectory.leaf): advantage_size(item) for item in outcome.credits}
         for request, group in outcome.pairs:
-            found = [sizes.get((episode.tree.id, episode.leaf), 0.0) for episode in group.valid]
-            self._sizes.setdefault(request.env, deque(maxlen=self.window)).extend(found)
-            self._counts[request.env] = self._counts.get(request.env, 0) + len(found)
+            new_sizes = [sizes.get((episode.tree.id, episode.leaf), 0.0) for episode in group.valid]
+            self._sizes.setdefault(request.env, deque(maxlen=self.window)).extend(new_sizes)
+            self._counts[request.env] = self._counts.get(request.env, 0) + len(new_sizes)
         envs = list(self._counts)
         return {f"probability/{env}": share for env, share in zip(envs, self.probabilities(envs), strict=True)}
 
     def state(self) -> dict[str, Any]:
-        """Return what was seen of every env."""
+        """Return the sizes of advantages and the number of episodes of every env."""
         return {env: {"sizes": list(self._sizes[env]), "episodes": count} for env, count in self._counts.items()}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Take over a state."""
         self._sizes = {env: deque(seen["sizes"], maxlen=self.window) for env, seen in state.items()}
         self._counts = {env: seen["episodes"] for env, seen in state.items()}
 

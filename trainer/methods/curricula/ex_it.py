@@ -10,16 +10,15 @@ import numpy as np
 from pydantic import Field, PrivateAttr
 
 from envgym.core.trajectory import StartState, Trajectory
-from envgym.core.turns import Scored
-from envgym.files import write_json
-from envgym.runs import read_object
+from envgym.core.turns import is_success
+from envgym.runs.directory import read_object
+from envgym.runs.files import write_json
 from envgym.seeds import generator
-from envgym.settings import Settings
 from envgym.trainer.methods.credit.outcome import episode_rewards
 from envgym.trainer.methods.curricula.base import load_trees, save_trees
 from envgym.trainer.methods.curricula.r3 import states_of
 from envgym.trainer.methods.curricula.uniform import Uniform
-from envgym.trainer.methods.protocols import CurriculumContext, StepOutcome, TaskRequest
+from envgym.trainer.methods.protocols import CurriculumContext, GroupSource, StepOutcome, TaskRequest
 
 _STATES = "states.json"
 
@@ -35,7 +34,7 @@ class MetState(NamedTuple):
     """Variance of the results from it, or from where its episode began."""
 
 
-class ExIt(Settings):
+class ExIt(GroupSource):
     """With probability p ask for a group from a state of the buffer, drawn by exp(κ S); else draw as `uniform` does.
 
     After a group, S of the state that it began at becomes the variance of its rewards (over n, and clipped to [0, 1]).
@@ -68,12 +67,11 @@ class ExIt(Settings):
         return [float(share) for share in weights / weights.sum()]
 
     def choose(self, context: CurriculumContext) -> Sequence[TaskRequest]:
-        """Return the groups of a train step."""
-        drawn = Uniform().choose(context)
+        requests = Uniform().choose(context)
         if len(self._states) < self.least:
-            return drawn
+            return requests
         draws, shares = generator(context.seed, "ex_it", context.step), self.probabilities()
-        return [self._from_state(request, shares, draws) for request in drawn]
+        return [self._from_state(request, shares, draws) for request in requests]
 
     def _from_state(self, request: TaskRequest, shares: list[float], draws: np.random.Generator) -> TaskRequest:
         """Return a request for a state of the buffer, or `request` itself."""
@@ -96,9 +94,9 @@ class ExIt(Settings):
             key = (start.tree.id, start.node)
             same = [(state.start.tree.id, state.start.node) == key for state in self._states]
             self._states = [
-                state._replace(score=score) if found else state for state, found in zip(self._states, same, strict=True)
+                state._replace(score=score) if match else state for state, match in zip(self._states, same, strict=True)
             ]
-        unsolved = [episode for episode in episodes if not self._is_solved(episode)]
+        unsolved = [episode for episode in episodes if not is_success(episode.reward, self.solved_at)]
         episode = (unsolved or list(episodes))[0]
         new = states_of(episode)[len(start.turns) if start is not None else 0 :]
         kept_score = score if unsolved else 0.0
@@ -107,17 +105,12 @@ class ExIt(Settings):
         leaving = set(order[: max(len(order) - self.capacity, 0)])
         self._states = [state for place, state in enumerate(self._states) if place not in leaving]
 
-    def _is_solved(self, episode: Trajectory) -> bool:
-        return isinstance(episode.reward, Scored) and episode.reward.value >= self.solved_at
-
     def save(self, folder: Path) -> None:
-        """Write the buffer."""
         save_trees(folder, [state.start.tree for state in self._states])
         rows = [[item.env, item.task, item.start.tree.id, item.start.node, item.score] for item in self._states]
         write_json(folder / _STATES, {"states": rows})
 
     def load(self, folder: Path) -> None:
-        """Take over the buffer that `save` wrote."""
         trees = load_trees(folder)
         self._states = [
             MetState(env, index, StartState(tree=trees[tree], node=node), score)

@@ -2,15 +2,15 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import ClassVar
 
 from pydantic import Field
 
-from envgym.settings import Settings
 from envgym.trainer.methods.curricula.uniform import Uniform
-from envgym.trainer.methods.protocols import CurriculumContext, TaskRequest, TaskStats
+from envgym.trainer.methods.protocols import CurriculumContext, GroupSource, TaskRequest, TaskStats
 
 
-class HardPrompts(Settings):
+class HardPrompts(GroupSource):
     """Draw as `uniform` does, and prefer tasks whose mean reward is at most `at_most`, or that have too few attempts.
 
     `spare` times as many tasks are drawn as are wanted. Hard ones come first, in the order of their draws, then the
@@ -20,6 +20,7 @@ class HardPrompts(Settings):
     samples; here the statistics of all attempts so far judge them, before every step.
     """
 
+    reads_stats: ClassVar[bool] = True
     at_most: float = 0.25
     """Largest mean reward of a hard task."""
     attempts: int = Field(default=4, ge=1)
@@ -28,9 +29,9 @@ class HardPrompts(Settings):
     """Tasks that are drawn for each that is wanted; 1 is `uniform`."""
 
     def choose(self, context: CurriculumContext) -> Sequence[TaskRequest]:
-        """Return the groups of a train step."""
-        drawn = Uniform().choose(replace(context, num_groups=context.num_groups * self.spare))
-        by_ease = sorted(drawn, key=lambda request: self._ease(context.stats.get((request.env, request.index))))
+        wider = replace(context, num_groups=context.num_groups * self.spare, num_drawn=context.first * self.spare)
+        requests = Uniform().choose(wider)
+        by_ease = sorted(requests, key=lambda request: self._ease(context.stats.get((request.env, request.index))))
         return by_ease[: context.num_groups]
 
     def _ease(self, stats: TaskStats | None) -> float:

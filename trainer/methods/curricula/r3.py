@@ -10,21 +10,20 @@ from pydantic import Field, PrivateAttr
 
 from envgym.core.tasks import Split
 from envgym.core.trajectory import Group, StartState, Trajectory
-from envgym.core.turns import Scored
-from envgym.episodes import trees_of
+from envgym.core.turns import is_success
 from envgym.errors import SettingsError
-from envgym.files import write_json
-from envgym.runs import RunDirectory, read_object
+from envgym.runs.directory import RunDirectory, read_object
+from envgym.runs.episodes import trees_of
+from envgym.runs.files import write_json
 from envgym.seeds import generator
-from envgym.settings import Settings
 from envgym.trainer.methods.curricula.base import finite_size, load_trees, save_trees
 from envgym.trainer.methods.curricula.uniform import Uniform
-from envgym.trainer.methods.protocols import CurriculumContext, EnvSupply, StepOutcome, TaskRequest
+from envgym.trainer.methods.protocols import CurriculumContext, EnvSupply, GroupSource, StepOutcome, TaskRequest
 
 _SOLUTIONS = "solutions.json"
 
 
-class R3(Settings):
+class R3(GroupSource):
     """Ask for a share of the groups from a state inside a successful episode of their task: a demonstration.
 
     A demonstration of T turns has T states, from its beginning (0 turns done) to the one before its last turn. `mixed`:
@@ -56,14 +55,13 @@ class R3(Settings):
     _is_read: bool = PrivateAttr(default=False)
 
     def choose(self, context: CurriculumContext) -> Sequence[TaskRequest]:
-        """Return the groups of a train step."""
         if self.run is not None and not self._is_read:
             self._read(self.run, context.supplies)
-        drawn = Uniform().choose(context)
+        requests = Uniform().choose(context)
         draws, tasks = generator(context.seed, "r3", context.step), sorted(self._solutions)
         if not tasks:
-            return drawn
-        return [self._from_demonstration(request, tasks, context.step, draws) for request in drawn]
+            return requests
+        return [self._from_demonstration(request, tasks, context.step, draws) for request in requests]
 
     def _from_demonstration(
         self, request: TaskRequest, tasks: Sequence[tuple[str, int]], step: int, draws: np.random.Generator
@@ -104,7 +102,7 @@ class R3(Settings):
         self._is_read = True
 
     def _add(self, task: tuple[str, int], group: Group) -> None:
-        successes = (e for e in group.valid if isinstance(e.reward, Scored) and e.reward.value >= self.success_at)
+        successes = (episode for episode in group.valid if is_success(episode.reward, self.success_at))
         first = next(successes, None)
         if first is not None:
             self._solutions.setdefault(task, first)
@@ -116,13 +114,11 @@ class R3(Settings):
         return {"demonstrated_tasks": float(len(self._solutions))}
 
     def save(self, folder: Path) -> None:
-        """Write the demonstrations."""
         save_trees(folder, [episode.tree for episode in self._solutions.values()])
         entries = [[*task, episode.tree.id, episode.leaf] for task, episode in self._solutions.items()]
         write_json(folder / _SOLUTIONS, {"solutions": entries, "is_read": self._is_read})
 
     def load(self, folder: Path) -> None:
-        """Take over the demonstrations that `save` wrote."""
         saved, trees = read_object(folder / _SOLUTIONS), load_trees(folder)
         self._solutions = {
             (env, index): Trajectory(tree=trees[tree], leaf=leaf) for env, index, tree, leaf in saved["solutions"]

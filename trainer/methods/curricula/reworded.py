@@ -5,14 +5,13 @@ from dataclasses import replace
 
 from pydantic import Field, field_validator
 
-from envgym.core.wording import TASK
+from envgym.core.messages import TASK
 from envgym.errors import sentence
-from envgym.settings import Settings
 from envgym.trainer.methods.curricula.uniform import Uniform
-from envgym.trainer.methods.protocols import CurriculumContext, TaskRequest
+from envgym.trainer.methods.protocols import CurriculumContext, GroupSource, TaskRequest
 
 
-class Reworded(Settings):
+class Reworded(GroupSource):
     """Draw as `uniform` does, and keep each first context in other words as `Tree.prompts`: for `contrastive`."""
 
     prompts: Mapping[str, str] = Field(min_length=1)
@@ -28,6 +27,9 @@ class Reworded(Settings):
                 raise ValueError(sentence(f"prompt {name}", must, repr(words), where="curriculum reworded", do=do))
         return prompts
 
+    @property
+    def tree_prompts(self) -> tuple[str, ...]:
+        return tuple(self.prompts)
+
     def choose(self, context: CurriculumContext) -> Sequence[TaskRequest]:
-        """Return the groups of a train step."""
         return [replace(request, prompts=self.prompts) for request in Uniform().choose(context)]

@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 
 from pydantic import Field, PrivateAttr
 
+from envgym.core.turns import reaches
 from envgym.errors import SettingsError
 from envgym.seeds import generator
 from envgym.trainer.methods.credit.outcome import episode_rewards
@@ -41,6 +42,8 @@ class Sgpo(LearningCurriculum):
     _rates: dict[TaskName, float] = PrivateAttr(default_factory=dict)
     _first_step: int | None = PrivateAttr(default=None)
     """The first step, from 0, after the profile; None: it is not complete."""
+    _first_group: int | None = PrivateAttr(default=None)
+    """Number of the first group after the profile, among all that are drawn; None: it is not drawn."""
     _num_tasks: int | None = PrivateAttr(default=None)
 
     def choose(self, context: CurriculumContext) -> Sequence[TaskRequest]:
@@ -51,7 +54,9 @@ class Sgpo(LearningCurriculum):
         if self._first_step is None or context.step < self._first_step:
             unknown = [task for task in tasks if task not in self._rates] or tasks
             return [TaskRequest(env, index, self.samples) for env, index in unknown[: context.num_groups]]
-        place = (context.step - self._first_step) * context.num_groups
+        if self._first_group is None:
+            self._first_group = context.first
+        place = context.first - self._first_group
         return [self._request(tasks, place + offset, context.seed) for offset in range(context.num_groups)]
 
     def _request(self, tasks: Sequence[TaskName], place: int, seed: int) -> TaskRequest:
@@ -73,8 +78,8 @@ class Sgpo(LearningCurriculum):
         hopeless = [task for task, size in sizes.items() if size == 0]
         draws = generator(seed, self.name, "unsolved").permutation(len(hopeless))
         mixed_in = [hopeless[place] for place in sorted(draws[: round(self.unsolved * len(hopeless))])]
-        found = [(size, [task for task, own in sizes.items() if own == size]) for size in PHASES]
-        phases = [(size, [*members, *mixed_in]) for size, members in found if members]
+        by_size = [(size, [task for task, own in sizes.items() if own == size]) for size in PHASES]
+        phases = [(size, [*members, *mixed_in]) for size, members in by_size if members]
         phases = phases or [(size, mixed_in) for size in PHASES if mixed_in]
         if not phases:
             do = "choose other tasks, or a larger share of unsolved ones"
@@ -87,7 +92,7 @@ class Sgpo(LearningCurriculum):
         if self._first_step is None:
             for request, group in outcome.pairs:
                 if rewards := episode_rewards(group):
-                    successes = [float(reward >= self.success_at) for reward in rewards]
+                    successes = [float(reaches(reward, self.success_at)) for reward in rewards]
                     self._rates.setdefault((request.env, request.index), statistics.fmean(successes))
             if len(self._rates) == self._num_tasks:
                 self._first_step = outcome.step
@@ -95,13 +100,17 @@ class Sgpo(LearningCurriculum):
         return {"profiled": float(len(self._rates)), "phase": statistics.fmean(phases) if phases else 0.0}
 
     def state(self) -> dict[str, Any]:
-        """Return the profile."""
-        return {"rates": [[*task, rate] for task, rate in self._rates.items()], "first_step": self._first_step}
+        return {
+            "rates": [[*task, rate] for task, rate in self._rates.items()],
+            "first_step": self._first_step,
+            "first_group": self._first_group,
+            "num_tasks": self._num_tasks,
+        }
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Take over a state."""
         self._rates = {(env, index): rate for env, index, rate in state["rates"]}
-        self._first_step = state["first_step"]
+        self._first_step, self._first_group = state["first_step"], state["first_group"]
+        self._num_tasks = state["num_tasks"]
 
 
 def group_size_for(rate: float) -> int | None:

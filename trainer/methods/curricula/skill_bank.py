@@ -9,13 +9,13 @@ from typing import Literal, NamedTuple
 
 from pydantic import Field, PrivateAttr, model_validator
 
+from envgym.config.settings import Settings
 from envgym.core.trajectory import Group
 from envgym.errors import sentence
-from envgym.files import write_json
-from envgym.settings import Settings
+from envgym.runs.files import write_json
 from envgym.trainer.methods.credit.outcome import episode_rewards
 from envgym.trainer.methods.curricula.uniform import Uniform
-from envgym.trainer.methods.protocols import CurriculumContext, StepOutcome, TaskRequest
+from envgym.trainer.methods.protocols import CurriculumContext, GroupSource, StepOutcome, TaskRequest
 
 _FILE = "skills.json"
 
@@ -49,11 +49,10 @@ class Tally(NamedTuple):
         return self.total / self.num if self.num else None
 
     def plus(self, rewards: Sequence[float]) -> "Tally":
-        """Return the tally with more rewards."""
         return Tally(self.num + len(rewards), self.total + sum(rewards))
 
 
-class SkillBank(Settings):
+class SkillBank(GroupSource):
     """Draw tasks as `uniform` does, with a skill for the teacher: the greatest mean r + c sqrt(ln N / n) for the env.
 
     n counts the episodes of groups that had the skill, mean r their rewards, N all episodes of the env's skills; a
@@ -88,11 +87,15 @@ class SkillBank(Settings):
             raise ValueError(sentence("skills", "be given or written", "none", where=where, do=do))
         return self
 
+    @property
+    def tree_prompts(self) -> tuple[str, ...]:
+        """The rendering with the skill."""
+        return (self.prompt,)
+
     def choose(self, context: CurriculumContext) -> Sequence[TaskRequest]:
-        """Return the groups of a train step."""
-        drawn = Uniform().choose(context)
+        uniform_requests = Uniform().choose(context)
         tallies, requests = dict(self._tallies), list[TaskRequest]()
-        for request in drawn:
+        for request in uniform_requests:
             skill = self._best(request, tallies)
             if skill is not None:
                 tally = tallies.get(skill.name, Tally())
@@ -115,16 +118,16 @@ class SkillBank(Settings):
     def _take_up(self, request: TaskRequest, group: Group, step: int) -> None:
         """Keep the skills that were written from a group, and drop the oldest of its scope beyond the capacity."""
         task = request.index if self.scope == "task" else None
-        found = [
+        skills = [
             Skill(name=f"{tree.id}/{item.node} of step {step}", text=item.verdict, envs=(request.env,), task=task)
             for tree in group.trees
             for item in tree.annotations
             if item.name == self.annotation and item.level == "episode" and item.error is None
         ]
-        if found:
+        if skills:
             of_scope = [skill for skill in self._written if skill.envs == (request.env,) and skill.task == task]
-            dropped = [*of_scope, *found][: -self.capacity]
-            self._written = [skill for skill in [*self._written, *found] if skill not in dropped]
+            dropped = [*of_scope, *skills][: -self.capacity]
+            self._written = [skill for skill in [*self._written, *skills] if skill not in dropped]
             for skill in dropped:
                 self._tallies.pop(skill.name, None)
 
@@ -147,7 +150,6 @@ class SkillBank(Settings):
         write_json(folder / _FILE, {"tallies": self._tallies, "written": written})
 
     def load(self, folder: Path) -> None:
-        """Take over what `save` wrote."""
-        found = json.loads((folder / _FILE).read_text(encoding="utf-8"))
-        self._tallies = {name: Tally(*tally) for name, tally in found["tallies"].items()}
-        self._written = [Skill.model_validate(skill) for skill in found["written"]]
+        data = json.loads((folder / _FILE).read_text(encoding="utf-8"))
+        self._tallies = {name: Tally(*tally) for name, tally in data["tallies"].items()}
+        self._written = [Skill.model_validate(skill) for skill in data["written"]]

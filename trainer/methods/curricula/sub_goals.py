@@ -8,11 +8,14 @@ from typing import Any, ClassVar
 
 from pydantic import Field, PrivateAttr
 
+from envgym.agents.loop.hints import PLAIN
+from envgym.core.tasks import Task
 from envgym.errors import SettingsError
 from envgym.seeds import generator
 from envgym.trainer.methods.curricula.base import LearningCurriculum, mean_rewards
 from envgym.trainer.methods.curricula.uniform import Uniform
-from envgym.trainer.methods.protocols import CurriculumContext, EnvSupply, StepOutcome, TaskRequest
+from envgym.trainer.methods.protocols import CurriculumContext, StepOutcome, TaskRequest
+from envgym.trainer.methods.task_needs import TaskNeed
 
 
 class SubGoals(LearningCurriculum):
@@ -26,6 +29,7 @@ class SubGoals(LearningCurriculum):
     """
 
     name: ClassVar[str] = "sub_goals"
+    fixed_prompts: ClassVar[tuple[str, ...]] = (PLAIN,)
     key: str = "sub_goals"
     """Key of the parts in a task's metadata: a list of texts, each the solution of one part."""
     first: int = Field(default=1, ge=0)
@@ -38,29 +42,32 @@ class SubGoals(LearningCurriculum):
     """Env -> n."""
     _recent: dict[str, deque[float]] = PrivateAttr(default_factory=dict)
 
+    def task_needs(self) -> Sequence[TaskNeed]:
+        """Return the sub-goals: more than are left to be solved at first, so that some can be told."""
+        do = "set curriculum.key to a key that holds a list of texts, lower curriculum.first, or add them to the tasks"
+        return [TaskNeed(key=self.key, read=lambda task: len(self._parts(task)) > self.first, do=do)]
+
     def choose(self, context: CurriculumContext) -> Sequence[TaskRequest]:
-        """Return the groups of a train step."""
-        drawn = Uniform().choose(context)
+        requests = Uniform().choose(context)
         by_name = {supply.name: supply for supply in context.supplies}
-        draws = [generator(context.seed, self.name, context.step, place) for place in range(len(drawn))]
+        draws = [generator(context.seed, self.name, context.step, place) for place in range(len(requests))]
         return [
-            self._asked(request, self._parts(request, by_name[request.env]), of_place)
-            for request, of_place in zip(drawn, draws, strict=True)
+            self._asked(request, self._parts(by_name[request.env].task(request.index)), of_place)
+            for request, of_place in zip(requests, draws, strict=True)
         ]
 
     def _asked(self, request: TaskRequest, parts: list[str], draws: Any) -> TaskRequest:  # numpy's Generator
         level = self._levels.get(request.env, self.first)
-        told = sorted(draws.permutation(len(parts))[level:])
-        if not told:
+        places = sorted(draws.permutation(len(parts))[level:])
+        if not places:
             return request
-        hint = "\n".join(parts[place] for place in told)
+        hint = "\n".join(parts[place] for place in places)
         return replace(request, hint=hint, metadata={"asked": level, "parts": len(parts)})
 
-    def _parts(self, request: TaskRequest, supply: EnvSupply) -> list[str]:
-        task = supply.task(request.index)
+    def _parts(self, task: Task) -> list[str]:
         parts = task.metadata.get(self.key, [])
         if not isinstance(parts, list) or not all(isinstance(part, str) and part for part in parts):
-            where, do = f"task {task.id} of {supply.name}", "write a list of texts"
+            where, do = f"curriculum sub_goals, task {task.id}", "write a list of texts"
             raise SettingsError.of(f"metadata {self.key}", "be a list of texts", parts, where=where, do=do)
         return [str(part) for part in parts]
 
@@ -82,6 +89,5 @@ class SubGoals(LearningCurriculum):
         return {env: {"asked": n, "recent": list(self._recent.get(env, ()))} for env, n in self._levels.items()}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Take over a state."""
         self._levels = {env: seen["asked"] for env, seen in state.items()}
         self._recent = {env: deque(seen["recent"], maxlen=self.window) for env, seen in state.items()}

@@ -7,14 +7,13 @@ import numpy as np
 import numpy.typing as npt
 
 from envgym.seeds import generator
-from envgym.settings import Settings
-from envgym.trainer.methods.protocols import CurriculumContext, EnvSupply, TaskRequest
+from envgym.trainer.methods.protocols import CurriculumContext, EnvSupply, GroupSource, TaskRequest
 
 ENDLESS = 2**31
 """Indices drawn from where the supply of tasks does not end."""
 
 
-class Uniform(Settings):
+class Uniform(GroupSource):
     """Draw tasks uniformly, independent of their results.
 
     An env whose tasks end is drawn from in shuffled epochs, each task once an epoch; an endless one at random. (A step
@@ -23,9 +22,8 @@ class Uniform(Settings):
     """
 
     def choose(self, context: CurriculumContext) -> Sequence[TaskRequest]:
-        """Return the groups of a train step."""
         weights = [supply.weight for supply in context.supplies]
-        dealt = turns_dealt(context.step * context.num_groups, weights)
+        dealt = turns_dealt(context.first, weights)
         requests: list[TaskRequest] = []
         for _ in range(context.num_groups):
             owner = _next(dealt, weights)
@@ -56,7 +54,7 @@ def turns_dealt(length: int, weights: Sequence[float]) -> list[int]:
 def turns_of_step(context: CurriculumContext) -> list[int]:
     """Return how many of a step's groups each env has."""
     weights = [supply.weight for supply in context.supplies]
-    before, after = (turns_dealt(count * context.num_groups, weights) for count in (context.step, context.step + 1))
+    before, after = (turns_dealt(context.first + count, weights) for count in (0, context.num_groups))
     return [last - first for first, last in zip(before, after, strict=True)]
 
 

@@ -5,20 +5,21 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import ClassVar
 
 from pydantic import Field, PrivateAttr
 
-from envgym.settings import Settings
+from envgym.agents.loop.hints import PLAIN
 from envgym.trainer.methods.credit.outcome import episode_rewards
 from envgym.trainer.methods.curricula.skill_bank import Skill, Tally
 from envgym.trainer.methods.curricula.uniform import Uniform
-from envgym.trainer.methods.protocols import CurriculumContext, StepOutcome, TaskRequest
+from envgym.trainer.methods.protocols import CurriculumContext, GroupSource, StepOutcome, TaskRequest
 
 _FILE = "skills.json"
 _WITHOUT = "without skills, "
 
 
-class WithdrawnSkills(Settings):
+class WithdrawnSkills(GroupSource):
     """Draw tasks as `uniform` does, with the kept skills as a hint (`INJECTED`) in all groups but a share of them.
 
     In phase k, of `phase_steps` steps each, at most `budgets[k]` skills are kept, none where that is 0; the last
@@ -31,6 +32,7 @@ class WithdrawnSkills(Settings):
     no skills, instead of two validations; no reward for short contexts, and skills are words, not an image.
     """
 
+    fixed_prompts: ClassVar[tuple[str, ...]] = (PLAIN,)
     skills: tuple[Skill, ...] = Field(min_length=1)
     """The skills to begin with."""
     budgets: tuple[int, ...] = Field(default=(6, 3, 0), min_length=1)
@@ -47,12 +49,11 @@ class WithdrawnSkills(Settings):
     """As of the last review; absent: not measured."""
 
     def choose(self, context: CurriculumContext) -> Sequence[TaskRequest]:
-        """Return the groups of a train step."""
-        drawn = Uniform().choose(context)
-        kept, first = self.kept(context.step), context.step * context.num_groups
+        requests = Uniform().choose(context)
+        skills, first = self.kept(context.step), context.first
         return [
-            request if self._has_none(first + number) else self._with_skills(request, kept)
-            for number, request in enumerate(drawn)
+            request if self._has_none(first + number) else self._with_skills(request, skills)
+            for number, request in enumerate(requests)
         ]
 
     def kept(self, step: int) -> list[Skill]:
@@ -69,8 +70,8 @@ class WithdrawnSkills(Settings):
         return math.floor((number + 1) * share) > math.floor(number * share)
 
     @staticmethod
-    def _with_skills(request: TaskRequest, kept: Sequence[Skill]) -> TaskRequest:
-        skills = [skill for skill in kept if skill.is_for(request.env)]
+    def _with_skills(request: TaskRequest, candidates: Sequence[Skill]) -> TaskRequest:
+        skills = [skill for skill in candidates if skill.is_for(request.env)]
         if not skills:
             return request
         hint = "\n\n".join(skill.text for skill in skills)
@@ -100,12 +101,10 @@ class WithdrawnSkills(Settings):
         self._tallies = {}
 
     def save(self, folder: Path) -> None:
-        """Write what was counted and measured."""
         state = {"tallies": self._tallies, "helpfulness": self._helpfulness}
         (folder / _FILE).write_text(json.dumps(state), encoding="utf-8")
 
     def load(self, folder: Path) -> None:
-        """Take over what `save` wrote."""
         state = json.loads((folder / _FILE).read_text(encoding="utf-8"))
         self._tallies = {name: Tally(*tally) for name, tally in state["tallies"].items()}
         self._helpfulness = state["helpfulness"]

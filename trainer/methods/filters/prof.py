@@ -3,16 +3,17 @@
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from pydantic import Field
 
-from envgym.core.trajectory import Group, Trajectory
-from envgym.core.turns import Scored
+from envgym.config.settings import Settings
+from envgym.core.trajectory import Group
+from envgym.core.turns import is_success
 from envgym.errors import InvalidInput
-from envgym.settings import Settings
 from envgym.trainer.methods.annotators.base import turn_values
 from envgym.trainer.methods.protocols import FilterResult
+from envgym.trainer.methods.requirements import Choices, Fault
 
 DISAGREES = "process_disagrees"
 NOT_ANNOTATED = "not_annotated"
@@ -42,13 +43,22 @@ class Prof(Settings):
     """Most turns without a penalty."""
     penalty: float = Field(default=10.0, ge=0)
     """What too few or too many turns cost."""
+    rewards: Literal["shaped", "env"] = "env"
+    """Which rewards decide what is correct: those of the env, or those that train, after `shaping`."""
+
+    def requires(self, choices: Choices) -> Fault | None:
+        """Require groups of which two episodes remain, or an allocator that extends them."""
+        size, remove, do = choices.rollout.group_size, self.remove, "raise it, or lower filter.remove"
+        holds = not remove or size - remove >= 2 or choices.allocator is not None
+        must = f"be at least filter.remove + 2 = {remove + 2} with filter prof, which removes {remove} of each group"
+        return Fault.unless(holds, "rollout.group_size", must, size, do)
 
     def __call__(self, groups: Sequence[Group]) -> FilterResult:
         """Keep each group's survivors; what was removed of it is a dropped group of the same key."""
         values = [[turn_values(episode, self.annotation) for episode in group.valid] for group in groups]
         steps = [value for of_group in values for of_episode in of_group for value in of_episode or ()]
         mean = math.fsum(steps) / len(steps) if steps else 0.0
-        kept: list[Group] = []
+        remaining: list[Group] = []
         dropped: list[tuple[Group, str]] = []
         for group, of_group in zip(groups, values, strict=True):
             removed = self._removed(group, of_group, mean)
@@ -59,11 +69,11 @@ class Prof(Settings):
             elif num_valid < 2:
                 dropped.append((group, NOT_ANNOTATED if NOT_ANNOTATED in removed.values() else DISAGREES))
             else:
-                kept.append(group if not removed else replace(group, trees=tuple(survivors)))
+                remaining.append(group if not removed else replace(group, trees=tuple(survivors)))
                 for reason in sorted(set(removed.values())):
                     trees = tuple(tree for tree in group.trees if removed.get(tree.id) == reason)
                     dropped.append((replace(group, trees=trees), reason))
-        return FilterResult(tuple(kept), tuple(dropped))
+        return FilterResult(tuple(remaining), tuple(dropped))
 
     def _removed(self, group: Group, values: Sequence[tuple[float, ...] | None], mean: float) -> dict[str, str]:
         """Return tree id -> reason of the episodes to remove."""
@@ -76,7 +86,7 @@ class Prof(Settings):
             if of_episode is None:
                 removed[episode.tree.id] = NOT_ANNOTATED
             else:
-                is_correct = _is_correct(episode, self.success_at)
+                is_correct = is_success(episode.reward, self.success_at)
                 ranked[is_correct].append((self.agreement(of_episode, mean, is_correct=is_correct), episode.tree.id))
         counts = split_removals(len(ranked[True]), len(ranked[False]), self.remove)
         for is_correct, count in ((True, counts.correct), (False, counts.wrong)):
@@ -106,10 +116,6 @@ def split_removals(num_correct: int, num_wrong: int, remove: int) -> Removals:
     What one side cannot give, the other does.
     """
     total = min(remove, num_correct + num_wrong)
-    wanted = min(remove, round((num_correct - num_wrong + remove) / 2))
-    correct = min(max(wanted, total - num_wrong, 0), num_correct, total)
+    target = min(remove, round((num_correct - num_wrong + remove) / 2))
+    correct = min(max(target, total - num_wrong, 0), num_correct, total)
     return Removals(correct, total - correct)
-
-
-def _is_correct(episode: Trajectory, success_at: float) -> bool:
-    return isinstance(episode.reward, Scored) and episode.reward.value >= success_at

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from pydantic import Field, PrivateAttr
 
+from envgym.config.settings import Settings
 from envgym.core.trajectory import Group
-from envgym.files import write_json
-from envgym.settings import Settings
+from envgym.runs.files import write_json
 from envgym.trainer.methods.annotators.base import episode_value
 from envgym.trainer.methods.protocols import FilterResult
 
@@ -36,7 +36,6 @@ class RlprStd(Settings):
     _mean: float | None = PrivateAttr(default=None)
 
     def __call__(self, groups: Sequence[Group]) -> FilterResult:
-        """Split the groups."""
         return FilterResult.split(groups, [self._reason(group) for group in groups])
 
     @property
@@ -58,11 +57,9 @@ class RlprStd(Settings):
             self._mean = statistics.fmean(self._early)
 
     def save(self, folder: Path) -> None:
-        """Write the running mean."""
         write_json(folder / "state.json", {"early": self._early, "mean": self._mean})
 
     def load(self, folder: Path) -> None:
-        """Read the running mean."""
         data = json.loads((folder / "state.json").read_text())
         self._early, self._mean = list(data["early"]), data["mean"]
 

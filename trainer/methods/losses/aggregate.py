@@ -9,17 +9,19 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, Protocol, runtime_checkable
+from typing import ClassVar, Final, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float
 from pydantic import Field
 from torch import Tensor
 
+from envgym.config.plugins import PluginKind
+from envgym.config.settings import Settings
 from envgym.errors import InvalidInput
-from envgym.settings import Settings
 from envgym.trainer.methods.row_ids import RowIds
 from envgym.trainer.methods.tensors import check_rows
+from envgym.trainer.tables import KINDS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +36,6 @@ class Denominator:
     """Group -> its part of `tokens`."""
 
     def __add__(self, other: "Denominator") -> "Denominator":
-        """Return the denominator of both parts together."""
         groups = Counter(self.groups)
         groups.update(other.groups)
         return Denominator(tokens=self.tokens + other.tokens, sequences=self.sequences + other.sequences, groups=groups)
@@ -72,6 +73,9 @@ class Aggregation(Protocol):
             A scalar. Rows without a trained token add 0; a batch without one gives 0, with gradient 0.
         """
         ...
+
+
+AGGREGATION: Final[PluginKind[Aggregation]] = KINDS["aggregation"]
 
 
 class SumOverDivisor(Settings, ABC):
@@ -112,7 +116,7 @@ class SumOverDivisor(Settings, ABC):
         shares_B: Float[Tensor, " B"],
         group_tokens_B: Float[Tensor, " B"],
     ) -> Float[Tensor, " B"]:
-        """Return what each row adds; its weighted sum Σ_t w m l."""
+        """Return the contribution of each row: its weighted sum Σ_t w m l."""
         del weights_BT, shares_B, group_tokens_B
         return row_sums_B
 
@@ -128,7 +132,6 @@ class TokenMean(SumOverDivisor):
     """
 
     def divisor(self, denominator: Denominator) -> float:
-        """Return the number of trained tokens."""
         return denominator.tokens
 
 
@@ -136,7 +139,6 @@ class TokenSum(SumOverDivisor):
     """Sum over tokens: Σ_bt w m l."""
 
     def divisor(self, denominator: Denominator) -> float:
-        """Return 1."""
         return 1.0
 
 
@@ -144,7 +146,6 @@ class SeqMeanTokenSum(SumOverDivisor):
     """Mean over sequences of the sum over tokens: Σ_bt w m l / #sequences."""
 
     def divisor(self, denominator: Denominator) -> float:
-        """Return the number of sequences."""
         return denominator.sequences
 
 
@@ -161,7 +162,7 @@ class SeqMeanTokenMean(SeqMeanTokenSum):
         shares_B: Float[Tensor, " B"],
         group_tokens_B: Float[Tensor, " B"],
     ) -> Float[Tensor, " B"]:
-        """Return what each row adds to the mean over its sequence's tokens."""
+        """Return the contribution of each row to the mean over its sequence's tokens."""
         del group_tokens_B
         tokens_B = weights_BT.sum(dim=-1)
         return row_sums_B * shares_B / torch.where(tokens_B > 0, tokens_B, 1.0)
@@ -186,7 +187,7 @@ class PromptMean(SumOverDivisor):
         shares_B: Float[Tensor, " B"],
         group_tokens_B: Float[Tensor, " B"],
     ) -> Float[Tensor, " B"]:
-        """Return what each row adds to the mean over its group's tokens."""
+        """Return the contribution of each row to the mean over its group's tokens."""
         del weights_BT, shares_B
         return row_sums_B / group_tokens_B
 
@@ -201,7 +202,6 @@ class SeqMeanTokenSumNorm(SumOverDivisor):
     """The constant; set it to the most tokens that an episode may sample."""
 
     def divisor(self, denominator: Denominator) -> float:
-        """Return the number of sequences times the constant."""
         return denominator.sequences * self.max_tokens
 
 

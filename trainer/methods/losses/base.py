@@ -2,16 +2,18 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal, Protocol, runtime_checkable
+from typing import Final, Literal, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from envgym.config.plugins import PluginKind
 from envgym.errors import InvalidInput, check_known
 from envgym.trainer.methods.losses.kl import k3
 from envgym.trainer.methods.row_ids import RowIds
 from envgym.trainer.methods.tensors import LOG_RATIO_BOUND, BatchStats, check_rows, masked_max, masked_min, masked_sum
+from envgym.trainer.tables import KINDS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,8 +83,8 @@ class LossBatch:
             "weights": self.weights_BT,
             **{f"score {name}": values_BT for name, values_BT in self.scores.items()},
         }
-        given = {name: tensor for name, tensor in tensors.items() if tensor is not None}
-        check_rows(self.loss_mask_BT, given, where="a policy loss")
+        present = {name: tensor for name, tensor in tensors.items() if tensor is not None}
+        check_rows(self.loss_mask_BT, present, where="a policy loss")
         states_BD, count = self.states_BD, len(self.loss_mask_BT)
         if states_BD is not None and (states_BD.ndim != 2 or len(states_BD) != count):
             got, do = list(states_BD.shape), "give one hidden state per row"
@@ -135,12 +137,18 @@ class PolicyLoss(Protocol):
     """A loss per token from log-probabilities, advantages and whatever else a batch holds.
 
     A loss whose class says `scope = "update"` couples rows: it is given all rows of an update at once, whole groups
-    among them. Any other is given some of them at a time, and may couple the tokens of a row alone.
+    among them. Any other is given some of them at a time, and may couple the tokens of a row alone. To one whose class
+    says `is_corrected = False` no correction for the sampler applies. `aggregations` names the aggregations of ours
+    that suit it; any suits a loss without it. `weighs_hints = True` says that it has a ratio for episodes that were
+    sampled with a hint and train without it.
     """
 
     def __call__(self, batch: LossBatch) -> TokenLoss:
         """Return the loss to be minimised."""
         ...
+
+
+LOSS: Final[PluginKind[PolicyLoss]] = KINDS["loss"]
 
 
 @runtime_checkable
@@ -156,6 +164,11 @@ class ReadsStates(Protocol):
 def scope_of(loss: PolicyLoss) -> Literal["row", "update"]:
     """Return how many rows a loss must be given at once."""
     return "update" if getattr(loss, "scope", "row") == "update" else "row"
+
+
+def is_corrected(loss: PolicyLoss) -> bool:
+    """Return whether a correction for the sampler weighs and rejects the tokens of a loss."""
+    return bool(getattr(loss, "is_corrected", True))
 
 
 def log_ratio(

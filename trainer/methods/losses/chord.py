@@ -6,7 +6,7 @@ from typing import Literal
 import torch
 from pydantic import Field
 
-from envgym.settings import Settings
+from envgym.config.settings import Settings
 from envgym.trainer.methods.losses.base import LossBatch, TokenLoss
 
 
@@ -26,7 +26,6 @@ class Chord(Settings):
     """Tokens more probable than this have no gradient."""
 
     def __call__(self, batch: LossBatch) -> TokenLoss:
-        """Return the loss of every token."""
         logprobs_BT = torch.where(batch.loss_mask_BT, batch.logprobs_BT, 0.0)
         chance_BT = logprobs_BT.detach().exp()
         weights_BT = torch.ones_like(chance_BT)

@@ -2,7 +2,7 @@
 
 from pydantic import Field
 
-from envgym.settings import Settings
+from envgym.config.settings import Settings
 from envgym.trainer.methods.losses.base import (
     LossBatch,
     TokenLoss,
@@ -27,7 +27,6 @@ class Cispo(Settings):
     """How far above 1 the weight may rise."""
 
     def __call__(self, batch: LossBatch) -> TokenLoss:
-        """Return the loss of every token."""
         mask_BT = batch.loss_mask_BT
         ratio_BT = log_ratio(batch.logprobs_BT, batch.old_logprobs_BT, mask_BT).detach().exp()
         weights_BT = ratio_BT.clamp(1 - self.clip_low, 1 + self.clip_high)

@@ -9,8 +9,9 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import normalize, relu
 
-from envgym.settings import Settings
+from envgym.config.settings import Settings
 from envgym.trainer.methods.losses.base import LossBatch, TokenLoss
+from envgym.trainer.methods.requirements import Choices, Fault
 from envgym.trainer.methods.row_ids import RowIds
 
 
@@ -41,8 +42,14 @@ class Contrastive(Settings):
 
     @property
     def state_prompts(self) -> tuple[str, ...]:
-        """The prompts."""
         return self.prompts
+
+    def requires(self, choices: Choices) -> Fault | None:
+        """Require two tasks per update, as it pushes the states of different tasks apart."""
+        groups, minibatches = choices.rollout.groups, choices.optim.minibatches
+        must = "be at least 2 for each minibatch with loss contrastive, which compares tasks"
+        got, do = f"{groups} for {minibatches}", "raise it, or lower optim.minibatches"
+        return Fault.unless(groups >= 2 * minibatches, "rollout.groups", must, got, do)
 
     def __call__(self, batch: LossBatch) -> TokenLoss:
         """Return the loss of every token. Raises: InvalidInput: no states, or it is not known what the rows are of."""
@@ -68,10 +75,10 @@ class Contrastive(Settings):
         self, z_BD: Float[Tensor, "B D"], ids: RowIds, begins_B: Bool[Tensor, " B"], prompt: str
     ) -> "_Comparison":
         """Compare the first states of rows with those under a prompt."""
-        shown = [place for place, row_id in enumerate(ids.ids) if row_id.prompt == prompt]
-        squares_BK = 2.0 - 2.0 * z_BD @ z_BD[shown].T
-        is_same_BK = ids.trees_B[:, None] == ids.trees_B[shown]
-        is_other_BK = ids.tasks_B[:, None] != ids.tasks_B[shown]
+        places = [place for place, row_id in enumerate(ids.ids) if row_id.prompt == prompt]
+        squares_BK = 2.0 - 2.0 * z_BD @ z_BD[places].T
+        is_same_BK = ids.trees_B[:, None] == ids.trees_B[places]
+        is_other_BK = ids.tasks_B[:, None] != ids.tasks_B[places]
         compares_B = begins_B & is_same_BK.any(dim=-1) & is_other_BK.any(dim=-1)
         is_other_BK = is_other_BK & compares_B[:, None]
         num_others_B = is_other_BK.sum(dim=-1).clamp(min=1)

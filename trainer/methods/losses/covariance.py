@@ -11,8 +11,8 @@ from jaxtyping import Bool, Float
 from pydantic import Field
 from torch import Tensor
 
+from envgym.config.settings import Settings
 from envgym.seeds import derive_seed
-from envgym.settings import Settings
 from envgym.trainer.methods.losses.base import LossBatch, TokenLoss, log_ratio, loss_stats, masked_advantages
 from envgym.trainer.methods.losses.ppo_clip import clipped_objective
 from envgym.trainer.methods.tensors import masked_sum
@@ -57,7 +57,6 @@ class ClipCov(Settings):
     """Of the draws, together with the train step."""
 
     def __call__(self, batch: LossBatch) -> TokenLoss:
-        """Return the loss of every token."""
         log_ratio_BT = log_ratio(batch.logprobs_BT, batch.old_logprobs_BT, batch.loss_mask_BT)
         advantages_BT = masked_advantages(batch.advantages_BT, batch.loss_mask_BT)
         clipped = clipped_objective(log_ratio_BT.exp(), advantages_BT, clip_low=self.clip_low, clip_high=self.clip_high)
@@ -95,7 +94,6 @@ class KlCov(Settings):
     """Weight of the penalty. The authors' script has 1, verl's settings have 0.1."""
 
     def __call__(self, batch: LossBatch) -> TokenLoss:
-        """Return the loss of every token."""
         mask_BT = batch.loss_mask_BT
         log_ratio_BT = log_ratio(batch.logprobs_BT, batch.old_logprobs_BT, mask_BT)
         losses_BT = -masked_advantages(batch.advantages_BT, mask_BT) * log_ratio_BT.exp()

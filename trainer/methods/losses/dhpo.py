@@ -3,7 +3,7 @@
 import torch
 from pydantic import Field
 
-from envgym.settings import Settings
+from envgym.config.settings import Settings
 from envgym.trainer.methods.losses.base import LossBatch, TokenLoss, log_ratio, masked_advantages
 from envgym.trainer.methods.losses.levels import level_means
 
@@ -28,7 +28,6 @@ class Dhpo(Settings):
     """How far above 1 the row's ratio may rise."""
 
     def __call__(self, batch: LossBatch) -> TokenLoss:
-        """Return the loss of every token."""
         mask_BT = batch.loss_mask_BT
         log_ratio_BT = log_ratio(batch.logprobs_BT, batch.old_logprobs_BT, mask_BT)
         own_BT = log_ratio_BT - log_ratio_BT.detach()

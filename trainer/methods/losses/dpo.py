@@ -11,8 +11,9 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
+from envgym.config.settings import Settings
 from envgym.errors import InvalidInput, sentence
-from envgym.settings import Settings
+from envgym.trainer.methods.losses.aggregate import Aggregation, TokenSum
 from envgym.trainer.methods.losses.base import LossBatch, TokenLoss
 from envgym.trainer.methods.losses.kl_reference import REFERENCE
 from envgym.trainer.methods.pairs import Pair, Which, child_pairs, preference_pairs, sibling_pairs
@@ -36,11 +37,14 @@ class PairLoss(Settings, ABC):
     """-log sigmoid(m) over pairs of siblings, m = beta ((l_c - ref_c) - (l_r - ref_r)), meaned over the pairs.
 
     l is the log-prob of a sibling's tokens under the policy, ref the same under the reference. Each pair's share of the
-    mean is laid on the tokens of its preferred sibling, so that with the aggregation `token-sum` the objective is the
-    mean over the pairs of the update; without a pair it is 0, and so is the gradient.
+    mean is laid on the tokens of its preferred sibling, by their row weights, so that with the aggregation `token-sum`
+    the objective is the mean over the pairs of the update; without a pair it is 0, and so is the gradient. A pair
+    compares whole siblings, whoever sampled them: a correction for the sampler does not apply.
     """
 
     scope: ClassVar[str] = "update"
+    is_corrected: ClassVar[bool] = False
+    aggregations: ClassVar[tuple[type[Aggregation], ...]] = (TokenSum,)
 
     beta: float = Field(default=0.1, gt=0)
     """How far the policy may leave the reference: the larger, the less."""
@@ -59,23 +63,25 @@ class PairLoss(Settings, ABC):
         return (ScoreRequest(name=REFERENCE, model=REFERENCE),) if self.reference == "reference" else ()
 
     def __call__(self, batch: LossBatch) -> TokenLoss:
-        """Return the loss to be minimised."""
         mask_BT = batch.loss_mask_BT
         siblings = self.siblings(batch) if mask_BT.any() else None
         if siblings is None or not siblings.pairs:
             return TokenLoss(losses_BT=torch.where(mask_BT, batch.logprobs_BT, 0.0) * 0.0)
         is_owned_BT = mask_BT & (siblings.owners_BT >= 0)
         owners = siblings.owners_BT[is_owned_BT]
-        tokens = torch.bincount(owners)
+        row_weights_BT = torch.ones_like(batch.logprobs_BT) if batch.weights_BT is None else batch.weights_BT
+        weights = batch.logprobs_BT.new_zeros(int(owners.max()) + 1)
+        weights = weights.index_add(0, owners, row_weights_BT[is_owned_BT].to(weights.dtype))
         ratios_BT = (batch.logprobs_BT - self._reference(batch)) * siblings.weights_BT
-        ratios = ratios_BT.new_zeros(len(tokens)).index_add(0, owners, ratios_BT[is_owned_BT])
+        ratios = ratios_BT.new_zeros(len(weights)).index_add(0, owners, ratios_BT[is_owned_BT])
         chosen, rejected = (
             torch.tensor([getattr(pair, name) for pair in siblings.pairs], device=owners.device)
             for name in ("chosen", "rejected")
         )
         margins = self.beta * (ratios[chosen] - ratios[rejected])
-        shares = ratios.new_zeros(len(tokens)).index_add(0, chosen, -logsigmoid(margins) / len(siblings.pairs))
-        losses_BT = torch.zeros_like(ratios_BT).masked_scatter(is_owned_BT, (shares / tokens.clamp(min=1))[owners])
+        shares = ratios.new_zeros(len(weights)).index_add(0, chosen, -logsigmoid(margins) / len(siblings.pairs))
+        of_tokens = shares / torch.where(weights > 0, weights, 1.0)
+        losses_BT = torch.zeros_like(ratios_BT).masked_scatter(is_owned_BT, of_tokens[owners])
         measured = {"margin": margins.detach(), "accuracy": (margins.detach() > 0).to(margins.dtype)}
         sums = {name: values.mean() * mask_BT.sum() for name, values in measured.items()}
         return TokenLoss(losses_BT=losses_BT, sums=sums)
@@ -117,8 +123,8 @@ class Dpo(PairLoss):
         if self.per != "episode":
             counts = self._counts(owners_BT, ids.turns_BT)
             weights_BT = weights_BT / counts[owners_BT.clamp(min=0)].clamp(min=1)
-        found = [preference_pairs(group, which=self.pairs, min_margin=self.min_margin) for group in rewards.values()]
-        return Siblings(owners_BT=owners_BT, weights_BT=weights_BT, pairs=[pair for pairs in found for pair in pairs])
+        by_group = [preference_pairs(group, which=self.pairs, min_margin=self.min_margin) for group in rewards.values()]
+        return Siblings(owners_BT=owners_BT, weights_BT=weights_BT, pairs=[p for pairs in by_group for p in pairs])
 
     def _counts(self, owners_BT: Int[Tensor, "B T"], turns_BT: Int[Tensor, "B T"]) -> Int[Tensor, " K"]:
         """Return the trained tokens, or the turns that have some, of every episode."""
@@ -148,19 +154,19 @@ class StepDpo(PairLoss):
         names, owners = nodes_BT[mask_BT].unique(return_inverse=True)
         owners_BT = torch.full_like(nodes_BT, -1).masked_scatter(mask_BT, owners)
         rows_BT = torch.arange(len(nodes_BT), device=nodes_BT.device)[:, None].expand_as(nodes_BT)
-        held = torch.bincount(torch.stack([owners, rows_BT[mask_BT]]).unique(dim=1)[0], minlength=len(names))
-        weights_BT = 1.0 / held[owners_BT.clamp(min=0)].to(batch.logprobs_BT.dtype)
+        num_rows = torch.bincount(torch.stack([owners, rows_BT[mask_BT]]).unique(dim=1)[0], minlength=len(names))
+        weights_BT = 1.0 / num_rows[owners_BT.clamp(min=0)].to(batch.logprobs_BT.dtype)
         place = {name: number for number, name in enumerate(names.tolist())}
         paths, rewards = _paths(batch.ids.ids, nodes_BT)
         if self.by == "reward":
-            found = sibling_pairs(paths, rewards, which=self.pairs, min_margin=self.min_margin)
+            preferences = sibling_pairs(paths, rewards, which=self.pairs, min_margin=self.min_margin)
         else:
             advantages = batch.advantages_BT.new_zeros(len(names)).index_add(0, owners, batch.advantages_BT[mask_BT])
             values = dict(zip(names.tolist(), (advantages / torch.bincount(owners)).tolist(), strict=True))
-            found = child_pairs(paths, values, which=self.pairs, min_margin=self.min_margin)
+            preferences = child_pairs(paths, values, which=self.pairs, min_margin=self.min_margin)
         pairs = [
             Pair(place[chosen], place[rejected], margin)
-            for chosen, rejected, margin in found
+            for chosen, rejected, margin in preferences
             if chosen in place and rejected in place
         ]
         return Siblings(owners_BT=owners_BT, weights_BT=weights_BT, pairs=pairs)

@@ -7,7 +7,7 @@ from jaxtyping import Bool, Float
 from pydantic import Field
 from torch import Tensor
 
-from envgym.settings import Settings
+from envgym.config.settings import Settings
 from envgym.trainer.methods.losses.base import (
     LossBatch,
     TokenLoss,
@@ -33,7 +33,6 @@ class _Dppo(Settings, ABC):
     """Largest weight. Truncation biases: the authors advise a large one."""
 
     def __call__(self, batch: LossBatch) -> TokenLoss:
-        """Return the loss of every token."""
         mask_BT = batch.loss_mask_BT
         log_ratio_BT = log_ratio(batch.logprobs_BT, batch.old_logprobs_BT, mask_BT).detach()
         old_logprobs_BT = torch.where(mask_BT, batch.old_logprobs_BT, 0.0)
@@ -75,7 +74,6 @@ class DppoTv(_Dppo):
     def too_far(
         self, old_logprobs_BT: Float[Tensor, "B T"], logprobs_BT: Float[Tensor, "B T"]
     ) -> tuple[Bool[Tensor, "B T"], Bool[Tensor, "B T"]]:
-        """Return which tokens have fallen too far, and which have risen too far."""
         moved_BT = logprobs_BT.exp() - old_logprobs_BT.exp()
         return moved_BT < -self.threshold_low, moved_BT > self.threshold_high
 
@@ -94,7 +92,6 @@ class DppoKl(_Dppo):
     def too_far(
         self, old_logprobs_BT: Float[Tensor, "B T"], logprobs_BT: Float[Tensor, "B T"]
     ) -> tuple[Bool[Tensor, "B T"], Bool[Tensor, "B T"]]:
-        """Return which tokens have fallen too far, and which have risen too far."""
         old_BT, new_BT = old_logprobs_BT.exp(), logprobs_BT.exp()
         rest_BT = ((1 - old_BT + _TINY) / (1 - new_BT + _TINY)).log()
         divergence_BT = old_BT * (old_logprobs_BT - logprobs_BT) + (1 - old_BT) * rest_BT

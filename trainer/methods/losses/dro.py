@@ -3,7 +3,7 @@
 import torch
 from pydantic import Field
 
-from envgym.settings import Settings
+from envgym.config.settings import Settings
 from envgym.trainer.methods.losses.base import LossBatch, TokenLoss, log_ratio, masked_advantages
 
 
@@ -17,7 +17,6 @@ class Dro(Settings):
     """How strongly the policy is pulled back."""
 
     def __call__(self, batch: LossBatch) -> TokenLoss:
-        """Return the loss of every token."""
         mask_BT = batch.loss_mask_BT
         log_ratio_BT = log_ratio(batch.logprobs_BT, batch.old_logprobs_BT, mask_BT)
         likelihood_BT = masked_advantages(batch.advantages_BT, mask_BT) * torch.where(mask_BT, batch.logprobs_BT, 0.0)

@@ -2,7 +2,7 @@
 
 import torch
 
-from envgym.settings import Settings
+from envgym.config.settings import Settings
 from envgym.trainer.methods.losses.base import LossBatch, TokenLoss
 
 

@@ -3,7 +3,7 @@
 import torch
 from pydantic import Field
 
-from envgym.settings import Settings
+from envgym.config.settings import Settings
 from envgym.trainer.methods.losses.base import LossBatch, TokenLoss, log_ratio, loss_stats, masked_advantages
 from envgym.trainer.methods.losses.levels import level_means
 
@@ -22,7 +22,6 @@ class Gmpo(Settings):
     """How far the log-ratio of a token with A > 0 may rise before it stops training."""
 
     def __call__(self, batch: LossBatch) -> TokenLoss:
-        """Return the loss of every token."""
         mask_BT = batch.loss_mask_BT
         log_ratio_BT = log_ratio(batch.logprobs_BT, batch.old_logprobs_BT, mask_BT)
         advantages_BT = masked_advantages(batch.advantages_BT, mask_BT)

@@ -3,7 +3,7 @@
 import torch
 from pydantic import Field
 
-from envgym.settings import Settings
+from envgym.config.settings import Settings
 from envgym.trainer.methods.losses.base import LossBatch, TokenLoss, log_ratio, loss_stats, masked_advantages
 from envgym.trainer.methods.losses.levels import Level, level_means
 from envgym.trainer.methods.losses.ppo_clip import clipped_objective

@@ -5,11 +5,12 @@ from typing import ClassVar
 import torch
 from pydantic import Field
 
+from envgym.config.settings import Settings
 from envgym.core.tree import Source
 from envgym.errors import InvalidInput
-from envgym.settings import Settings
 from envgym.trainer.methods.losses.base import LossBatch, TokenLoss, log_ratio, masked_advantages
 from envgym.trainer.methods.losses.ppo_clip import PpoClip
+from envgym.trainer.methods.requirements import Choices, Fault
 from envgym.trainer.methods.row_ids import SOURCES
 
 
@@ -23,10 +24,17 @@ class GuideLoss(Settings):
     """
 
     scope: ClassVar[str] = "update"
+    weighs_hints: ClassVar[bool] = True
     clip: float = Field(default=0.2, ge=0, le=1)
     """How far the ratio of plain rows may move from 1 before a token stops training."""
     quantile: float = Field(default=0.9, ge=0, le=1)
     """Quantile of the ratios of hinted tokens that scales them."""
+
+    def requires(self, choices: Choices) -> Fault | None:
+        """Require of the policy's loss an allocator, which gives the hints."""
+        holds = choices.loss is not self or choices.allocator is not None
+        must, do = "be used with allocator guide, whose hints it weighs", "set allocator=guide"
+        return Fault.unless(holds, "loss guide", must, "none", do)
 
     def __call__(self, batch: LossBatch) -> TokenLoss:
         """Return the loss of every token. Raises: InvalidInput: hinted rows without the sampler's log-probs."""

@@ -9,13 +9,15 @@ As a *loss term* on the policy (p = π, q = reference, on-policy samples) what c
 - k3: E[(1 - q/p) ∇ log π] = ∇ KL(reference || π): the other divergence's gradient, equal to first order near d = 0.
 """
 
-from typing import Protocol
+from typing import Final, Protocol
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from envgym.config.plugins import PluginKind
 from envgym.trainer.methods.tensors import LOG_RATIO_BOUND, check_rows
+from envgym.trainer.tables import KINDS
 
 
 class KlEstimator(Protocol):
@@ -24,6 +26,9 @@ class KlEstimator(Protocol):
     def __call__(self, log_ratio: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
         """Return an estimate of KL(p || q) for each d = log(p/q) of a token sampled from p."""
         ...
+
+
+KL_ESTIMATOR: Final[PluginKind[KlEstimator]] = KINDS["kl_estimator"]
 
 
 def k1(log_ratio: Float[Tensor, "..."]) -> Float[Tensor, "..."]:

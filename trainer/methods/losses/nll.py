@@ -2,7 +2,7 @@
 
 import torch
 
-from envgym.settings import Settings
+from envgym.config.settings import Settings
 from envgym.trainer.methods.losses.base import LossBatch, TokenLoss
 
 
@@ -17,7 +17,6 @@ class NegativeLogLikelihood(Settings):
     """Least reward of the episodes that are imitated; null: all are."""
 
     def __call__(self, batch: LossBatch) -> TokenLoss:
-        """Return the loss of every token."""
         mask_BT = batch.loss_mask_BT
         if self.min_reward is not None:
             mask_BT = mask_BT & (batch.ids.rewards_B >= self.min_reward)[:, None]

@@ -7,8 +7,9 @@ from jaxtyping import Bool, Float
 from pydantic import Field
 from torch import Tensor
 
-from envgym.settings import Settings
+from envgym.config.settings import Settings
 from envgym.trainer.methods.losses.base import LossBatch, TokenLoss, log_ratio, loss_stats, masked_advantages
+from envgym.trainer.methods.requirements import Choices, Fault
 
 
 class ClippedObjective(NamedTuple):
@@ -49,8 +50,15 @@ class PpoClip(Settings):
     dual_clip: float | None = Field(default=None, gt=1)
     """Bound c on the ratio of tokens with A < 0; null: none."""
 
+    def requires(self, choices: Choices) -> Fault | None:
+        """Require a dual clip of the policy's loss above its clip, which else allows what the dual clip stops."""
+        most, dual = 1 + self.clip_high, self.dual_clip
+        if choices.loss is not self or dual is None or dual > most:
+            return None
+        must = f"be above 1 + clip_high ({most:g}), the largest ratio that the clip allows"
+        return Fault("loss.dual_clip", must, f"{dual:g}", "raise it: 3 and 10 are usual")
+
     def __call__(self, batch: LossBatch) -> TokenLoss:
-        """Return the clipped loss of every token."""
         log_ratio_BT = log_ratio(batch.logprobs_BT, batch.old_logprobs_BT, batch.loss_mask_BT)
         advantages_BT = masked_advantages(batch.advantages_BT, batch.loss_mask_BT)
         ratio_BT = log_ratio_BT.exp()

@@ -5,8 +5,10 @@ from typing import ClassVar
 import torch
 from pydantic import Field
 
-from envgym.settings import Settings
+from envgym.config.settings import Settings
+from envgym.core.segments import Origin
 from envgym.trainer.methods.losses.base import LossBatch, TokenLoss, log_ratio
+from envgym.trainer.methods.requirements import Choices, Fault
 
 
 class PrefixRft(Settings):
@@ -22,6 +24,14 @@ class PrefixRft(Settings):
     scope: ClassVar[str] = "update"
     share: float = Field(default=0.2, gt=0, le=1)
     """Of the prefix tokens, those of the highest entropy, that train."""
+
+    def requires(self, choices: Choices) -> Fault | None:
+        """Require a term on the tokens of demonstrations alone."""
+        for term in choices.terms:
+            if term.loss is self and term.origins != {Origin.DEMONSTRATION}:
+                got, do = f"[{', '.join(sorted(term.origins))}]", "add a term to objective.terms with these origins"
+                return Fault(f"loss prefix_rft of {term.title}", "be used with origins [DEMONSTRATION]", got, do)
+        return None
 
     def __call__(self, batch: LossBatch) -> TokenLoss:
         """Return the loss of every token. Raises: InvalidInput: the batch holds no entropies."""

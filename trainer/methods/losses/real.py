@@ -8,7 +8,8 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from envgym.settings import Settings
+from envgym.config.settings import Settings
+from envgym.core.turns import REWARD_ROUNDING
 from envgym.trainer.methods.losses.base import LossBatch, TokenLoss, log_ratio
 from envgym.trainer.methods.tensors import masked_sum
 
@@ -45,7 +46,8 @@ class Real(Settings):
         sums_E = zeros_E.index_add(0, episodes_B, log_ratio_BT.sum(-1))
         scores_E = sums_E / tokens_E.clamp(min=1.0) / self.tau
         groups_E = ids.groups_B.new_zeros(len(names_E)).index_copy(0, episodes_B, ids.groups_B)
-        right_E = (tokens_E > 0).index_copy(0, episodes_B, ids.rewards_B >= self.success_at) & (tokens_E > 0)
+        is_right_B = ids.rewards_B >= self.success_at - REWARD_ROUNDING
+        right_E = (tokens_E > 0).index_copy(0, episodes_B, is_right_B) & (tokens_E > 0)
         wrong_E = ~right_E & (tokens_E > 0)
         if self.form == "bce":
             losses_E = softplus(torch.where(right_E, -scores_E, scores_E))

@@ -3,7 +3,7 @@
 import torch
 from pydantic import Field
 
-from envgym.settings import Settings
+from envgym.config.settings import Settings
 from envgym.trainer.methods.losses.base import LossBatch, TokenLoss, log_ratio, masked_advantages
 
 
@@ -20,7 +20,6 @@ class Sapo(Settings):
     """How fast the others do."""
 
     def __call__(self, batch: LossBatch) -> TokenLoss:
-        """Return the loss of every token."""
         ratio_BT = log_ratio(batch.logprobs_BT, batch.old_logprobs_BT, batch.loss_mask_BT).exp()
         advantages_BT = masked_advantages(batch.advantages_BT, batch.loss_mask_BT)
         tau_BT = torch.full_like(advantages_BT, self.tau_negative).masked_fill(advantages_BT > 0, self.tau_positive)

@@ -2,7 +2,7 @@
 
 import torch
 
-from envgym.settings import Settings
+from envgym.config.settings import Settings
 from envgym.trainer.methods.losses.base import LossBatch, TokenLoss, log_ratio
 from envgym.trainer.methods.losses.kl import k3
 from envgym.trainer.methods.scores import POLICY_MODEL, ScoreRequest
@@ -26,12 +26,10 @@ class SelfDistillation(Settings):
 
     @property
     def scores(self) -> tuple[ScoreRequest, ...]:
-        """The teacher's log-probs."""
         name = f"{self.model} with {self.prompt}"
         return (ScoreRequest(name=name, model=self.model, prompt=self.prompt, without_prompt="own"),)
 
     def __call__(self, batch: LossBatch) -> TokenLoss:
-        """Return the loss of every token."""
         (teacher,), mask_BT = self.scores, batch.loss_mask_BT
         d_BT = torch.where(mask_BT, batch.logprobs_BT - batch.score(teacher.name), 0.0)
         ratio_BT = log_ratio(batch.logprobs_BT, batch.old_logprobs_BT, mask_BT).exp()

@@ -8,8 +8,8 @@ import torch
 from pydantic import Field, PrivateAttr
 from torch import Tensor
 
-from envgym.files import write_json
-from envgym.settings import Settings
+from envgym.config.settings import Settings
+from envgym.runs.files import write_json
 from envgym.trainer.methods.losses.base import LossBatch, TokenLoss
 
 _FILE: Final = "target.json"
@@ -58,5 +58,4 @@ class Siren(Settings):
         write_json(folder / _FILE, {"first": self._first})
 
     def load(self, folder: Path) -> None:
-        """Take it over."""
         self._first = json.loads((folder / _FILE).read_text())["first"]

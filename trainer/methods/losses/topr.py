@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from envgym.settings import Settings
+from envgym.config.settings import Settings
 from envgym.trainer.methods.losses.base import (
     LossBatch,
     TokenLoss,
@@ -29,7 +29,6 @@ class Topr(Settings):
     """Whose ratio tapers."""
 
     def __call__(self, batch: LossBatch) -> TokenLoss:
-        """Return the loss of every token."""
         advantages_BT = masked_advantages(batch.advantages_BT, batch.loss_mask_BT)
         tapered_BT = self._log_ratio(batch).clamp(max=0.0).exp()
         weights_BT = torch.where(advantages_BT > 0, 1.0, tapered_BT)

@@ -4,22 +4,23 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Final, Protocol, runtime_checkable
 
 from pydantic import Field, PrivateAttr
 
 from envgym.agents.loop.agent import Agent
+from envgym.config.plugins import PluginKind
 from envgym.core.trajectory import Group
 from envgym.core.tree import Source, Tree
-from envgym.settings import Settings
-from envgym.trainer.methods.protocols import Checkpointed, TaskRequest
+from envgym.trainer.methods.protocols import Checkpointed, GroupSource, TaskRequest
 from envgym.trainer.methods.replay.buffer import ReplayBuffer, ReplayEntry
 from envgym.trainer.methods.replay.recorded import check_vocabulary
+from envgym.trainer.tables import KINDS
 
 
 @runtime_checkable
 class Replay(Checkpointed, Protocol):
-    """Keeps what was sampled, and lets some of it train again beside what a step samples."""
+    """Keeps what was sampled, and trains some of it again; by the env's rewards, if `reads_env_rewards` is True."""
 
     def check_agent(self, agent: Agent) -> None:
         """Refuse an agent that cannot learn from what is kept. Raises: SettingsError. Default: any can."""
@@ -59,7 +60,10 @@ class Replay(Checkpointed, Protocol):
         ...
 
 
-class BufferedReplay(Settings, ABC):
+REPLAY: Final[PluginKind[Replay]] = KINDS["replay"]
+
+
+class BufferedReplay(GroupSource, ABC):
     """Settings and state of a replay with one buffer."""
 
     capacity: int = Field(default=4096, ge=1)
@@ -74,9 +78,9 @@ class BufferedReplay(Settings, ABC):
 
     def add(self, step: int, groups: Sequence[Group]) -> None:
         """Keep what `entries` chooses, and drop what has grown too old."""
-        chosen = [entry for group in groups for entry in self.entries(step, group)]
+        entries = [entry for group in groups for entry in self.entries(step, group)]
         young = self._buffer.younger(step=step, max_age=self.max_age)
-        self._buffer = young.add(chosen, capacity=self.capacity)
+        self._buffer = young.add(entries, capacity=self.capacity)
 
     def plan(self, step: int, requests: Sequence[TaskRequest], task_keys: Sequence[str]) -> Sequence[TaskRequest]:
         """Sample what the curriculum asks for."""
@@ -84,18 +88,16 @@ class BufferedReplay(Settings, ABC):
 
     @abstractmethod
     def entries(self, step: int, group: Group) -> Iterable[ReplayEntry]:
-        """Return what of a sampled group is kept."""
+        """Return the entries of a sampled group that are kept."""
 
     def candidates(self, step: int, task_key: str) -> ReplayBuffer:
-        """Return what may be replayed for a task in a step."""
+        """Return the entries that may be replayed for a task in a step."""
         return self._buffer.younger(step=step, max_age=self.max_age).of_task(task_key)
 
     def save(self, folder: Path) -> None:
-        """Write the buffer."""
         self._buffer.save(folder)
 
     def load(self, folder: Path) -> None:
-        """Take over the buffer that `save` wrote."""
         self._buffer = ReplayBuffer.load(folder)
 
 

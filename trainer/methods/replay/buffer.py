@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 
 from envgym.core.tree import Node, Tree
-from envgym.episodes import episode_rows, trees_of
 from envgym.errors import InvalidInput, sentence
-from envgym.files import write_json
-from envgym.runs import read_episode_table, read_object, write_episode_table
+from envgym.runs.directory import read_episode_table, read_object, write_episode_table
+from envgym.runs.episodes import episode_rows, trees_of
+from envgym.runs.files import write_json
 
 _TREES, _ENTRIES = "trees.parquet", "entries.json"
 
@@ -46,7 +46,6 @@ class ReplayBuffer:
     entries: tuple[ReplayEntry, ...] = ()
 
     def __len__(self) -> int:
-        """Return the number of entries."""
         return len(self.entries)
 
     def add(self, entries: Sequence[ReplayEntry], *, capacity: int) -> "ReplayBuffer":
@@ -77,8 +76,8 @@ class ReplayBuffer:
         if not count:
             return []
         weights = np.array([entry.priority for entry in drawable])
-        drawn = rng.choice(len(drawable), size=count, replace=False, p=weights / weights.sum())
-        return [drawable[number] for number in drawn]
+        numbers = rng.choice(len(drawable), size=count, replace=False, p=weights / weights.sum())
+        return [drawable[number] for number in numbers]
 
     def save(self, folder: Path) -> None:
         """Write the trees as episodes, and each entry's step and priority beside them."""
@@ -112,10 +111,10 @@ def keep_leaves(tree: Tree, leaves: Collection[int], *, id: str) -> Tree:
     if not leaves or not set(leaves) <= set(tree.leaves):
         must, do = f"be some of {tree.leaves}", "name ended leaves"
         raise InvalidInput(sentence("leaves", must, tuple(leaves), where=f"tree {tree.id}", do=do))
-    kept = sorted({node for leaf in leaves for node in tree.path(leaf)})
-    number_of = {node: number for number, node in enumerate(kept)}
+    indices = sorted({node for leaf in leaves for node in tree.path(leaf)})
+    number_of = {node: number for number, node in enumerate(indices)}
     nodes: list[Node] = []
-    for index in kept:
+    for index in indices:
         node = tree.nodes[index]
         nodes.append(node if node.parent is None else replace(node, parent=number_of[node.parent]))
     return replace(tree, id=id, nodes=tuple(nodes))

@@ -6,9 +6,9 @@ from pathlib import Path
 from envgym.agents.loop.agent import Agent
 from envgym.core.tasks import Split
 from envgym.core.tree import Source, Tree
-from envgym.episodes import trees_of
 from envgym.errors import SettingsError, sentence
-from envgym.runs import RunDirectory
+from envgym.runs.directory import RunDirectory
+from envgym.runs.episodes import trees_of
 
 
 def open_recorded(directory: str, *, where: str) -> RunDirectory:

@@ -1,17 +1,18 @@
 """RLEP: verified successes of a trained run beside what the policy samples."""
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from pydantic import Field
 
 from envgym.core.trajectory import Group, Trajectory, trajectories
-from envgym.core.turns import Scored
+from envgym.core.turns import is_success
 from envgym.seeds import generator
 from envgym.trainer.methods.protocols import TaskRequest
 from envgym.trainer.methods.replay.base import BufferedReplay, with_replayed
 from envgym.trainer.methods.replay.buffer import ReplayBuffer, ReplayEntry, keep_leaves
 from envgym.trainer.methods.replay.recorded import open_recorded, train_trees
+from envgym.trainer.methods.requirements import Choices, Fault
 
 
 class Rlep(BufferedReplay):
@@ -28,6 +29,7 @@ class Rlep(BufferedReplay):
     that count in the group's statistics.
     """
 
+    reads_env_rewards: ClassVar[bool] = True
     draws: int = Field(default=2, ge=1)
     """Most replayed episodes of a group."""
     directory: str | None = None
@@ -43,8 +45,15 @@ class Rlep(BufferedReplay):
         if self.directory is not None:
             run = open_recorded(self.directory, where="replay rlep")
             episodes = (episode for tree in train_trees(run) for episode in trajectories(tree))
-            pool = [self._entry(0, episode) for episode in episodes if self._is_success(episode)]
+            pool = [self._entry(0, episode) for episode in episodes if is_success(episode.reward, self.success_at)]
             self._buffer = ReplayBuffer().add(pool, capacity=self.capacity)
+
+    def requires(self, choices: Choices) -> Fault | None:
+        """Require something to replay: the successes of another run, or those of this one."""
+        del choices
+        holds = self.collect or self.directory is not None
+        must, do = "be given with replay.collect=false", "set replay.directory=runs/first, or replay.collect=true"
+        return Fault.unless(holds, "replay.directory", must, "null", do)
 
     def join(self, step: int, requests: Sequence[TaskRequest], groups: Sequence[Group], *, seed: int) -> list[Group]:
         """Join successes of its task to every group."""
@@ -57,10 +66,9 @@ class Rlep(BufferedReplay):
     def entries(self, step: int, group: Group) -> Iterator[ReplayEntry]:
         """Return the successes of a group, one entry for each."""
         if self.collect:
-            yield from (self._entry(step, episode) for episode in group.valid if self._is_success(episode))
-
-    def _is_success(self, episode: Trajectory) -> bool:
-        return isinstance(episode.reward, Scored) and episode.reward.value >= self.success_at
+            yield from (
+                self._entry(step, episode) for episode in group.valid if is_success(episode.reward, self.success_at)
+            )
 
     @staticmethod
     def _entry(step: int, episode: Trajectory) -> ReplayEntry:

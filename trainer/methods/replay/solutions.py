@@ -2,11 +2,12 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import ClassVar
 
 from pydantic import Field
 
-from envgym.core.trajectory import Group, Trajectory
-from envgym.core.turns import Scored
+from envgym.core.trajectory import Group
+from envgym.core.turns import is_success
 from envgym.seeds import generator
 from envgym.trainer.methods.protocols import TaskRequest
 from envgym.trainer.methods.replay.base import BufferedReplay, with_replayed
@@ -30,6 +31,7 @@ class Solutions(BufferedReplay):
     of after a phase; rewards are those that were recorded; garbled or endlessly repeating failures are not removed.
     """
 
+    reads_env_rewards: ClassVar[bool] = True
     direct_share: float = Field(default=0.5, gt=0, le=1)
     """β: share of the places that no solution takes which are played directly."""
     hard_below: float = Field(default=0.25, ge=0, lt=1)
@@ -66,11 +68,8 @@ class Solutions(BufferedReplay):
 
     def entries(self, step: int, group: Group) -> Iterator[ReplayEntry]:
         """Return the solved paths of a hard prompt, one entry for each."""
-        right = [episode for episode in group.valid if self._is_right(episode)]
+        right = [episode for episode in group.valid if is_success(episode.reward, self.success_at)]
         share = len(right) / max(len(group.valid), 1)
         for episode in right if share <= self.hard_below else ():
             tree = keep_leaves(episode.tree, [episode.leaf], id=f"{episode.tree.id}/{episode.leaf}")
             yield ReplayEntry(tree=tree, step=step, priority=1 - share)
-
-    def _is_right(self, episode: Trajectory) -> bool:
-        return isinstance(episode.reward, Scored) and episode.reward.value >= self.success_at

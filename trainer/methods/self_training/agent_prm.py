@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from envgym.settings import Settings
+from envgym.config.settings import Settings
 from envgym.trainer.methods.self_training.base import Sections
 
 

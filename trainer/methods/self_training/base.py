@@ -2,7 +2,10 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Final, Protocol, runtime_checkable
+
+from envgym.config.plugins import PluginKind
+from envgym.trainer.tables import KINDS
 
 Sections = Mapping[str, Any]
 """Sections of a run's settings, as plain data; each is laid over the run's section of the same name."""
@@ -23,3 +26,6 @@ class SelfTrainingPlan(Protocol):
     def policy_sections(self, scorer: Path) -> Sections:
         """Return how the policy learns, given the run of the scorer."""
         ...
+
+
+SELF_TRAINING: Final[PluginKind[SelfTrainingPlan]] = KINDS["self_training"]

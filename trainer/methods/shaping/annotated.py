@@ -3,11 +3,12 @@
 from dataclasses import replace
 from typing import Literal
 
+from envgym.config.settings import Settings
 from envgym.core.trajectory import Group, Trajectory, trajectories
 from envgym.core.tree import Tree
 from envgym.core.turns import ZERO, Ending, Invalid, Reward, Scored
-from envgym.settings import Settings
 from envgym.trainer.methods.annotators.base import episode_value, turn_values, why_missing
+from envgym.trainer.methods.requirements import Choices, Fault
 from envgym.trainer.methods.shaping.rewards import with_rewards
 
 
@@ -27,17 +28,32 @@ class Annotated(Settings):
     instead: bool = False
     """Whether the values stand in place of the env's rewards."""
 
+    def requires(self, choices: Choices) -> Fault | None:
+        """Require, if the values replace the env's rewards, that no env's rewards choose groups or episodes."""
+        if not self.instead:
+            return None
+        if getattr(choices.filter, "rewards", "shaped") == "env":
+            must = "be shaped with shaping.instead=true, whose values replace the env's rewards"
+            return Fault("filter.rewards", must, "env", "set filter.rewards=shaped")
+        if choices.allocator is not None:  # allocators run before annotators
+            must = "be null with shaping.instead=true, because it chooses episodes by the env's rewards"
+            do = "set allocator=null, or shaping.instead=false"
+            return Fault("allocator", must, choices.names["allocator"], do)
+        if getattr(choices.replay, "reads_env_rewards", False):
+            must = "be null with shaping.instead=true, because it keeps episodes by the env's rewards"
+            return Fault("replay", must, choices.names["replay"], "set replay=null, or shaping.instead=false")
+        return None
+
     def __call__(self, group: Group) -> Group:
-        """Return the group with the other rewards."""
         return replace(group, trees=tuple(map(self._shaped, group.trees)))
 
     def _shaped(self, tree: Tree) -> Tree:
         extras: dict[int, float] = {}
         rewards: dict[int, Reward] = {}
         for episode in (item for item in trajectories(tree) if item.is_valid):
-            found = self._values(episode)
-            extras |= found or {}
-            if found is None:
+            values = self._values(episode)
+            extras |= values or {}
+            if values is None:
                 reason = why_missing(episode, self.annotation, self.level)
                 rewards[episode.leaf] = Invalid(cause=Ending.ERROR_PARTY, reason=reason)
         for index, node in enumerate(tree.nodes):
@@ -56,8 +72,8 @@ class Annotated(Settings):
         return None if values is None else {t.nodes[-1]: v for t, v in zip(episode.turns, values, strict=True)}
 
     def _paid(self, reward: Scored, value: float | None) -> Scored:
-        base = 0.0 if self.instead else reward.value
+        paid = Scored(value=0.0) if self.instead else reward
         if value is None:
-            return replace(reward, value=base)
+            return paid
         extra = self.coef * value
-        return Scored(value=base + extra, components={**reward.components, self.annotation: extra})
+        return Scored(value=paid.value + extra, components={**paid.components, self.annotation: extra})

@@ -1,12 +1,15 @@
 """Train on what the env paid."""
 
+from typing import ClassVar
+
+from envgym.config.settings import Settings
 from envgym.core.trajectory import Group
-from envgym.settings import Settings
 
 
 class NoShaping(Settings):
     """Change nothing."""
 
+    is_identity: ClassVar[bool] = True
+
     def __call__(self, group: Group) -> Group:
-        """Return the group."""
         return group

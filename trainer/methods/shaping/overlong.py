@@ -4,10 +4,10 @@ from collections.abc import Mapping
 
 from pydantic import Field
 
+from envgym.config.settings import Settings
 from envgym.core.trajectory import Group, trajectories
 from envgym.core.tree import Node, Tree
 from envgym.core.turns import ZERO, Reward, Scored
-from envgym.settings import Settings
 from envgym.trainer.methods.shaping.rewards import with_rewards
 
 COMPONENT = "overlong"

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 from pydantic import Field
 
+from envgym.config.settings import Settings
 from envgym.core.trajectory import Group, Trajectory
-from envgym.core.turns import Scored
-from envgym.settings import Settings
+from envgym.core.turns import Scored, reaches
 from envgym.trainer.methods.credit.outcome import episode_rewards
 from envgym.trainer.methods.shaping.rewards import with_final_rewards
 from envgym.verifiers.extract import Tagged
@@ -52,7 +52,6 @@ class R1Searcher(Settings):
     """What the env pays for a right answer, for the bonus."""
 
     def __call__(self, group: Group) -> Group:
-        """Return the group with these rewards."""
         bonuses = self._bonuses(group)
         rewards: dict[str, dict[int, Scored]] = {}
         for episode, bonus in zip(group.valid, bonuses, strict=True):
@@ -80,14 +79,14 @@ class R1Searcher(Settings):
         outcomes = [turn.outcome for turn in episode.turns if turn.outcome is not None]
         if not outcomes or any(outcome.tool_errors for outcome in outcomes):
             return False
-        said = "".join(outcome.action for outcome in outcomes)
+        text = "".join(outcome.action for outcome in outcomes)
         answer = _in_answer_tags(outcomes[-1].action).answer or ""
-        return all(said.count(tag) == 1 for tag in self.tags) and len(answer.split()) <= self.max_answer_words
+        return all(text.count(tag) == 1 for tag in self.tags) and len(answer.split()) <= self.max_answer_words
 
     def _bonuses(self, group: Group) -> list[float]:
         """Return b of every valid episode."""
         searches = [self.num_searches(episode) for episode in group.valid]
-        is_right = [reward >= self.success_at for reward in episode_rewards(group)]
+        is_right = [reaches(reward, self.success_at) for reward in episode_rewards(group)]
         of_right = [number for number, right in zip(searches, is_right, strict=True) if right]
         bonus = min(statistics.pstdev(of_right), self.bonus) if of_right else 0.0
         fewest = min(of_right, default=0)

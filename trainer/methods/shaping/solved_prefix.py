@@ -2,10 +2,10 @@
 
 from dataclasses import replace
 
+from envgym.config.settings import Settings
 from envgym.core.trajectory import Group
 from envgym.core.tree import Tree
-from envgym.core.turns import Reward, Scored
-from envgym.settings import Settings
+from envgym.core.turns import Reward, Scored, reaches
 from envgym.trainer.methods.shaping.rewards import with_rewards
 
 
@@ -21,7 +21,6 @@ class SolvedPrefix(Settings):
     """What a turn earns that solves its subproblem."""
 
     def __call__(self, group: Group) -> Group:
-        """Return the group with other rewards."""
         return replace(group, trees=tuple(with_rewards(tree, self._rewards(tree)) for tree in group.trees))
 
     def _rewards(self, tree: Tree) -> dict[int, Reward]:
@@ -33,5 +32,5 @@ class SolvedPrefix(Settings):
             reward = None if node.outcome is None else node.outcome.reward
             if below and isinstance(reward, Scored) and reward.value:
                 changed[index] = replace(reward, value=0.0)
-            is_unsolved[index] = below or (isinstance(reward, Scored) and reward.value < self.solved_at)
+            is_unsolved[index] = below or (isinstance(reward, Scored) and not reaches(reward.value, self.solved_at))
         return changed

@@ -1,11 +1,13 @@
 """The contract of token weights, and the numbers of sampled tokens that several of them read."""
 
-from typing import Protocol, runtime_checkable
+from typing import Final, Protocol, runtime_checkable
 
 from jaxtyping import Float
 from torch import Tensor
 
+from envgym.config.plugins import PluginKind
 from envgym.trainer.methods.losses.base import LossBatch
+from envgym.trainer.tables import KINDS
 
 
 @runtime_checkable
@@ -20,3 +22,6 @@ class TokenWeights(Protocol):
                 stated; entropies and other models' log-probs are scores. What the loss mask leaves out is not read.
         """
         ...
+
+
+WEIGHTS: Final[PluginKind[TokenWeights]] = KINDS["weights"]

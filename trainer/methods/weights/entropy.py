@@ -5,7 +5,7 @@ from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor
 
-from envgym.settings import Settings
+from envgym.config.settings import Settings
 from envgym.trainer.methods.losses.base import LossBatch
 from envgym.trainer.methods.scores import ScoreRequest
 from envgym.trainer.methods.weights.forking_tokens import ENTROPIES
@@ -30,11 +30,9 @@ class EntropyWeights(Settings):
 
     @property
     def scores(self) -> tuple[ScoreRequest, ...]:
-        """The entropies."""
         return (ENTROPIES,)
 
     def __call__(self, batch: LossBatch) -> Float[Tensor, "N T"]:
-        """Return the new advantages."""
         advantages_NT, mask_NT = batch.advantages_BT, batch.loss_mask_BT & (batch.advantages_BT != 0)
         entropies_NT = batch.score(ENTROPIES.name).clamp(min=LEAST_ENTROPY)
         weights_S = torch.where(advantages_NT > 0, entropies_NT, 1.0 / entropies_NT)[mask_NT]

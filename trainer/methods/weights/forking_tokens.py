@@ -8,7 +8,7 @@ from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor
 
-from envgym.settings import Settings
+from envgym.config.settings import Settings
 from envgym.trainer.methods.losses.base import LossBatch
 from envgym.trainer.methods.scores import ScoreRequest
 
@@ -32,11 +32,9 @@ class ForkingTokens(Settings):
 
     @property
     def scores(self) -> tuple[ScoreRequest, ...]:
-        """The entropies, where it reads them."""
         return (ENTROPIES,) if self.by == "entropy" else ()
 
     def __call__(self, batch: LossBatch) -> Float[Tensor, "N T"]:
-        """Return the new advantages."""
         doubts_NT = batch.score(ENTROPIES.name) if self.by == "entropy" else -batch.old_logprobs_BT
         trained_S = doubts_NT[batch.loss_mask_BT]
         if not len(trained_S):

@@ -4,7 +4,7 @@ from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor
 
-from envgym.settings import Settings
+from envgym.config.settings import Settings
 from envgym.trainer.methods.losses.base import LossBatch
 
 
@@ -20,7 +20,6 @@ class PositionWeights(Settings):
     """Factor of its last one."""
 
     def __call__(self, batch: LossBatch) -> Float[Tensor, "N T"]:
-        """Return the new advantages."""
         mask_NT = batch.loss_mask_BT
         places_NT = (mask_NT.cumsum(dim=1) - 1).clamp(min=0)
         steps_N1 = (mask_NT.sum(dim=1, keepdim=True) - 1).clamp(min=1)

@@ -3,8 +3,11 @@ export async function get(path, query = {}, signal = undefined) {
   return ask(`/api/${path}${queryText(query)}`, { signal });
 }
 
-export async function post(path, data) {
-  return ask(`/api/${path}`, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(data) });
+// A request that has an effect carries the page's token, which only a page of this server can read.
+export async function post(path, data, signal = undefined) {
+  const { page_token: token } = await get("page", {}, signal);
+  const headers = { "Content-Type": "application/json", "X-Envgym-Page": token };
+  return ask(`/api/${path}`, { method: "POST", headers, body: JSON.stringify(data), signal });
 }
 
 async function ask(url, options) {

@@ -85,7 +85,7 @@ function player(id) {
 
 export async function show(context) {
   const { id } = context.query;
-  const env = await get("env", { id });
+  const env = await post("env", { env_id: id });
   const sizes = Object.entries(env.splits).map(([name, size]) => `${name}: ${size === null ? "endless" : f.count(size)}`).join(", ");
   const parameters = Object.entries(env.parameters).map(([name, value]) => `${name}=${value}`).join(", ");
   const tools = Object.entries(env.tools);

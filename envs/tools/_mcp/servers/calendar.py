@@ -16,7 +16,6 @@ class CalendarServer(McpServer):
     graded = ("calendars", "events")
 
     def new_session(self) -> Json:
-        """No calendar is open at first."""
         return {"owner": None}
 
     def groups(self) -> frozenset[str]:
@@ -24,31 +23,25 @@ class CalendarServer(McpServer):
         return frozenset() if self.session["owner"] is None else frozenset({"open"})
 
     def list_calendars(self) -> list[str]:
-        """Return the owners."""
         return sorted(self.tables["calendars"])
 
     def open_calendar(self, owner: str) -> str:
-        """Open a calendar in place of the one that is open."""
         self.find("calendars", owner, "calendar of")
         self.session["owner"] = owner
         return f"The calendar of {owner} is open."
 
     def close_calendar(self) -> str:
-        """Close the calendar that is open."""
         self.session["owner"] = None
         return "Closed."
 
     def list_events(self, day: str) -> list[Json]:
-        """Return the events of a day in order."""
         _check_day(day)
         return self._shown(day=day)
 
     def search_events(self, text: str) -> list[Json]:
-        """Return the events whose titles hold a text, in order."""
         return self._shown(text=text)
 
     def add_event(self, title: str, day: str, start: str, minutes: int, room: str) -> Json:
-        """Add an event."""
         event = {"owner": self.session["owner"], "title": title, "day": _check_day(day), "room": room}
         event |= {"start": read_time(start), "minutes": minutes}
         self._check_free(event)
@@ -57,7 +50,6 @@ class CalendarServer(McpServer):
         return _show(key, event)
 
     def move_event(self, event_id: str, day: str, start: str) -> Json:
-        """Let an event begin at another time; its length stays."""
         event = self._own(event_id)
         moved = {**event, "day": _check_day(day), "start": read_time(start)}
         self._check_free(moved, event_id)
@@ -65,13 +57,11 @@ class CalendarServer(McpServer):
         return _show(event_id, event)
 
     def change_room(self, event_id: str, room: str) -> Json:
-        """Hold an event in another room."""
         event = self._own(event_id)
         event["room"] = room
         return _show(event_id, event)
 
     def cancel_event(self, event_id: str) -> str:
-        """Cancel an event."""
         self._own(event_id)
         del self.tables["events"][event_id]
         return f"Cancelled: {event_id}."

@@ -10,15 +10,12 @@ class FileServer(McpServer):
     graded = ("files",)
 
     def new_session(self) -> Json:
-        """Files are read-only at first."""
         return {"editing": False}
 
     def groups(self) -> frozenset[str]:
-        """Offer changes while editing."""
         return frozenset({"editing"} if self.session["editing"] else {"reading"})
 
     def list_folder(self, folder: str) -> list[str]:
-        """Return folders, which end with a slash, and files."""
         head = f"{folder.rstrip('/')}/"
         inside = [path.removeprefix(head) for path in self.tables["files"] if path.startswith(head)]
         if not inside:
@@ -26,32 +23,26 @@ class FileServer(McpServer):
         return sorted({head + name.split("/")[0] + ("/" if "/" in name else "") for name in inside})
 
     def read_file(self, path: str) -> str:
-        """Return the text of a file."""
         return str(self.find("files", path, "file")["text"])
 
     def search_files(self, text: str) -> list[str]:
-        """Return the paths of files that hold a text."""
-        wanted = text.lower()
-        return sorted(path for path, file in self.tables["files"].items() if wanted in str(file["text"]).lower())
+        query = text.lower()
+        return sorted(path for path, file in self.tables["files"].items() if query in str(file["text"]).lower())
 
     def start_editing(self) -> str:
-        """Allow changes."""
         self.session["editing"] = True
         return "Files can be changed now."
 
     def stop_editing(self) -> str:
-        """Allow no further changes."""
         self.session["editing"] = False
         return "Files cannot be changed any more."
 
     def write_file(self, path: str, text: str) -> str:
-        """Create a file, or replace its text."""
         _check_path(path)
         self.tables["files"][path] = {"path": path, "text": text}
         return f"Written: {path}."
 
     def append_line(self, path: str, line: str) -> str:
-        """Add a line to a file."""
         file = self.find("files", path, "file")
         if "\n" in line:
             raise Refusal("A line holds no line break.")
@@ -59,7 +50,6 @@ class FileServer(McpServer):
         return f"Appended to {path}."
 
     def move_file(self, path: str, target: str) -> str:
-        """Give a file another path."""
         file = self.find("files", path, "file")
         _check_path(target)
         if target in self.tables["files"]:
@@ -69,7 +59,6 @@ class FileServer(McpServer):
         return f"Moved to {target}."
 
     def delete_file(self, path: str) -> str:
-        """Delete a file."""
         self.find("files", path, "file")
         del self.tables["files"][path]
         return f"Deleted: {path}."

@@ -10,78 +10,63 @@ class KnowledgeServer(McpServer):
     graded = ("pages",)
 
     def new_session(self) -> Json:
-        """There is no draft at first."""
         return {"draft": None}
 
     def groups(self) -> frozenset[str]:
-        """Offer edits while there is a draft."""
         return frozenset({"pages"} if self.session["draft"] is None else {"draft"})
 
     def list_pages(self, section: str) -> list[str]:
-        """Return the titles of a section."""
         titles = sorted(title for title, page in self.tables["pages"].items() if page["section"] == section)
         if not titles:
-            known = sorted({page["section"] for page in self.tables["pages"].values()})
-            raise Refusal(f"There is no section {section!r:.100}. The sections are {', '.join(known)}.")
+            sections = sorted({page["section"] for page in self.tables["pages"].values()})
+            raise Refusal(f"There is no section {section!r:.100}. The sections are {', '.join(sections)}.")
         return titles
 
     def search_pages(self, text: str) -> list[str]:
-        """Return the titles of pages that hold a text."""
-        wanted = text.lower()
+        query = text.lower()
         return sorted(
-            title
-            for title, page in self.tables["pages"].items()
-            if wanted in "\n".join([title, *page["lines"]]).lower()
+            title for title, page in self.tables["pages"].items() if query in "\n".join([title, *page["lines"]]).lower()
         )
 
     def read_page(self, title: str) -> Json:
-        """Return a page as it is published."""
         return self.find("pages", title, "page")
 
     def start_draft(self, title: str) -> Json:
-        """Begin a draft of a page."""
         page = self.find("pages", title, "page")
         self.session["draft"] = {**page, "lines": list(page["lines"])}
         return self.show_draft()
 
     def show_draft(self) -> Json:
-        """Return the draft."""
         return dict(self.session["draft"])
 
     def add_line(self, line: str) -> Json:
-        """Add a line at the end."""
         self.session["draft"]["lines"].append(_check_line(line))
         return self.show_draft()
 
     def replace_line(self, number: int, line: str) -> Json:
-        """Replace a line; the first is number 1."""
         self._line(number)
         self.session["draft"]["lines"][number - 1] = _check_line(line)
         return self.show_draft()
 
     def remove_line(self, number: int) -> Json:
-        """Remove a line; the first is number 1."""
         self._line(number)
         del self.session["draft"]["lines"][number - 1]
         return self.show_draft()
 
     def set_section(self, section: str) -> Json:
-        """Put the page into another section."""
-        known = sorted({page["section"] for page in self.tables["pages"].values()})
-        if section not in known:
-            raise Refusal(f"There is no section {section!r:.100}. The sections are {', '.join(known)}.")
+        sections = sorted({page["section"] for page in self.tables["pages"].values()})
+        if section not in sections:
+            raise Refusal(f"There is no section {section!r:.100}. The sections are {', '.join(sections)}.")
         self.session["draft"]["section"] = section
         return self.show_draft()
 
     def publish(self) -> str:
-        """Replace the page by the draft."""
         draft = self.session["draft"]
         self.tables["pages"][draft["title"]] = draft
         self.session["draft"] = None
         return f"Published: {draft['title']}."
 
     def discard_draft(self) -> str:
-        """Drop the draft."""
         self.session["draft"] = None
         return "The draft is dropped."
 

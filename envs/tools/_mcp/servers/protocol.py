@@ -108,21 +108,21 @@ def input_schema(tool: Json) -> Json:
 
 
 def find_problem(schema: Json, arguments: Json) -> str:
-    """Return what is wrong with the arguments of a call, as a phrase; empty where nothing is."""
+    """Return the problem with the arguments of a call, as a phrase; empty if there is none."""
     properties: Json = schema["properties"]
-    known = f"; the arguments are {', '.join(properties)}" if properties else "; it has no arguments"
+    hint = f"; the arguments are {', '.join(properties)}" if properties else "; it has no arguments"
     if stray := next((key for key in arguments if key not in properties), None):
-        return f"there is no argument {stray!r:.100}{known}"
+        return f"there is no argument {stray!r:.100}{hint}"
     if absent := next((key for key in schema["required"] if key not in arguments), None):
-        return f"the argument {absent!r} is missing{known}"
+        return f"the argument {absent!r} is missing{hint}"
     return next(filter(None, (_value_problem(key, properties[key], value) for key, value in arguments.items())), "")
 
 
 def _value_problem(key: str, schema: Json, value: object) -> str:
-    wanted, got = schema["type"], f"got {value!r:.100}"
-    is_bool = isinstance(value, bool) and wanted != "boolean"
-    if is_bool or not isinstance(value, _TYPES[wanted]):
-        return f"the argument {key!r} must be of type {wanted}, {got}"
+    kind, got = schema["type"], f"got {value!r:.100}"
+    is_bool = isinstance(value, bool) and kind != "boolean"
+    if is_bool or not isinstance(value, _TYPES[kind]):
+        return f"the argument {key!r} must be of type {kind}, {got}"
     if "enum" in schema and value not in schema["enum"]:
         return f"the argument {key!r} must be one of {', '.join(schema['enum'])}, {got}"
     if isinstance(value, str) and len(value) > schema.get("maxLength", MAX_TEXT):
@@ -168,7 +168,6 @@ class McpEndpoint:
         yield response
 
     def initialize(self, params: Json) -> Json:
-        """Agree on a revision of the protocol."""
         return {
             "protocolVersion": REVISION,
             "capabilities": {"tools": {"listChanged": True}, "experimental": {STATE_EXTENSION: {}}},
@@ -177,11 +176,9 @@ class McpEndpoint:
         }
 
     def ping(self, params: Json) -> Json:
-        """Show that the server is there."""
         return {}
 
     def list_tools(self, params: Json) -> Json:
-        """Describe the tools that can be called now."""
         return {
             "tools": [
                 {
@@ -204,12 +201,10 @@ class McpEndpoint:
         return {"content": [{"type": "text", "text": text}], "isError": is_error}
 
     def load_state(self, params: Json) -> Json:
-        """Replace all that the server holds."""
         self._server = self._kind(params["state"]["tables"], params["state"]["session"])
         return {}
 
     def save_state(self, params: Json) -> Json:
-        """Return all that the server holds."""
         return {"state": {"tables": self._server.tables, "session": self._server.session}}
 
 

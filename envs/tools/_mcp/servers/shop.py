@@ -10,7 +10,6 @@ class StoreServer(McpServer):
     graded = ("products", "customers", "orders")
 
     def new_session(self) -> Json:
-        """Nobody is signed in at first."""
         return {"email": None, "cart": {}}
 
     def groups(self) -> frozenset[str]:
@@ -19,7 +18,6 @@ class StoreServer(McpServer):
         return frozenset(customer | ({"cart"} if self.session["cart"] else set()))
 
     def search_products(self, text: str) -> list[Json]:
-        """Return the products whose names or categories hold a text."""
         products = sorted(self.tables["products"].items())
         return [
             _show_product(key, product)
@@ -28,37 +26,30 @@ class StoreServer(McpServer):
         ]
 
     def list_categories(self) -> list[str]:
-        """Return all categories."""
         return sorted({product["category"] for product in self.tables["products"].values()})
 
     def sign_in(self, email: str) -> str:
-        """Act for a customer."""
         customer = self.find("customers", email, "customer with the address")
         self.session["email"] = email
         return f"Signed in as {customer['name']}."
 
     def sign_out(self) -> str:
-        """End the customer's session; the cart is emptied."""
         self.session.update(self.new_session())
         return "Signed out."
 
     def show_account(self) -> Json:
-        """Return name and delivery address."""
         customer = self.tables["customers"][self.session["email"]]
         return {"email": self.session["email"], **customer}
 
     def change_address(self, address: str) -> str:
-        """Deliver further orders to another address."""
         self.tables["customers"][self.session["email"]]["address"] = address
         return "The address is changed."
 
     def list_orders(self) -> list[Json]:
-        """Return the customer's orders, the oldest first."""
         orders = [item for item in self.tables["orders"].items() if item[1]["email"] == self.session["email"]]
         return [self._show_order(key, order) for key, order in sorted(orders)]
 
     def cancel_order(self, order_id: str) -> str:
-        """Cancel an order that is not shipped; its products are in stock again."""
         order = self.tables["orders"].get(order_id)
         if order is None or order["email"] != self.session["email"]:
             raise Refusal(f"There is no order {order_id!r:.100} of this customer.")
@@ -70,7 +61,6 @@ class StoreServer(McpServer):
         return f"Order {order_id} is cancelled."
 
     def add_to_cart(self, product_id: str, quantity: int) -> Json:
-        """Put a product into the cart."""
         product, cart = self.find("products", product_id, "product"), self.session["cart"]
         total = cart.get(product_id, 0) + quantity
         if total > product["stock"]:
@@ -79,18 +69,15 @@ class StoreServer(McpServer):
         return self.show_cart()
 
     def remove_from_cart(self, product_id: str) -> Json:
-        """Take a product out of the cart."""
         if product_id not in self.session["cart"]:
             raise Refusal(f"{product_id!r:.100} is not in the cart.")
         del self.session["cart"][product_id]
         return self.show_cart()
 
     def show_cart(self) -> Json:
-        """Return what is in the cart, and its price."""
         return {"items": dict(self.session["cart"]), "total": self._total(self.session["cart"])}
 
     def place_order(self) -> Json:
-        """Order what is in the cart, to the customer's address."""
         email, items = self.session["email"], dict(sorted(self.session["cart"].items()))
         address = self.tables["customers"][email]["address"]
         key = self.new_id("orders", "R")
@@ -105,8 +92,8 @@ class StoreServer(McpServer):
 
     def _show_order(self, key: str, order: Json) -> Json:
         names = {self.tables["products"][item]["name"]: count for item, count in order["items"].items()}
-        shown = {"order_id": key, "status": order["status"], "items": names, "total": self._total(order["items"])}
-        return shown | {"address": order["address"]}
+        summary = {"order_id": key, "status": order["status"], "items": names, "total": self._total(order["items"])}
+        return summary | {"address": order["address"]}
 
 
 def _show_product(key: str, product: Json) -> Json:

@@ -27,16 +27,7 @@ def hand_over(sampler: OfficeSampler) -> TaskPlan:
         raise Unsuitable
     changed = (replace(item, assignee=new.email, comments=(*item.comments, text)) for item in tickets)
     return TaskPlan(
-        texts=(
-            f"{old.name} is on leave. Reassign all tickets of theirs with the status open to {new.name}, and comment "
-            f"on "
-            f'each of them: "{text}"',
-            f"Every open ticket (status: open) that {old.name} has goes to {new.name}. Leave the comment "
-            f'"{text}" on each one.',
-            f"{new.name} takes over from {old.name}. Assign the tickets with the status open accordingly and add to "
-            f"each "
-            f'the comment "{text}" Tickets with another status stay as they are.',
-        ),
+        texts=words.request("hand_over", old=old, new=new, text=text),
         goal=sampler.office.put(*changed),
         reads=(
             plan_call("contacts_search", text=old.name),
@@ -61,19 +52,7 @@ def ticket_from_mail(sampler: OfficeSampler) -> TaskPlan:
     new = SupportTicket(office.new_id("tickets"), mail.subject, "", "open", level, lead.email, "")
     text = f"This is now ticket {new.id}."
     return TaskPlan(
-        texts=(
-            f'Make a ticket out of the mail "{mail.subject}": same title, no text, priority {level}, assigned to the '
-            f'{lead.title}. Then reply to the mail: "This is now ticket NUMBER.", with the id of the new ticket.',
-            f'Create a ticket titled "{mail.subject}", like the mail in my inbox, with {level} priority and without a '
-            f'text, and give it to the {lead.title}. Answer the mail with "This is now ticket NUMBER.", where NUMBER '
-            f"is "
-            "the ticket's id.",
-            f'The matter of the mail "{mail.subject}" should be a ticket of the {lead.title}: title as the subject, '
-            f"text "
-            f'empty, priority {level}. When it exists, reply to the mail with "This is now ticket NUMBER." and put '
-            f"its id "
-            "in place of NUMBER.",
-        ),
+        texts=words.request("ticket_from_mail", mail=mail, level=level, lead=lead),
         goal=office.put(new).put(reply_to(office, mail, text)),
         reads=(plan_call("mail_search", text=mail.subject), plan_call("contacts_search", text=lead.title)),
         writes=(
@@ -101,14 +80,7 @@ def expense_total(sampler: OfficeSampler) -> TaskPlan:
     total = sum(row[3] for row in rows if row[1] == who.name)
     subject = f"Expenses of {who.name}"
     return TaskPlan(
-        texts=(
-            f"Add up all amounts of {who.name} in {file.path} and mail the total to {receiver.name}, with the subject "
-            f'"{subject}" and nothing but the number as text.',
-            f"How much did {who.name} spend according to {file.path}? Send {receiver.name} a mail with the subject "
-            f'"{subject}". Its text is just the sum, as a number.',
-            f"{receiver.name} needs the total of what {who.name} spent. It is in {file.path}. Write a mail, subject "
-            f'"{subject}", text: only the number.',
-        ),
+        texts=words.request("expense_total", who=who, file=file, receiver=receiver, subject=subject),
         goal=sampler.office.put(sent_mail(sampler.office, (receiver.email,), subject, str(total))),
         reads=(plan_call("files_read", path=file.path), plan_call("contacts_search", text=receiver.name)),
         writes=(plan_call("mail_send", to=[receiver.email], subject=subject, body=str(total)),),
@@ -118,9 +90,7 @@ def expense_total(sampler: OfficeSampler) -> TaskPlan:
 def clear_day(sampler: OfficeSampler) -> TaskPlan:
     """Cancel all events with somebody on a day, and say so by mail."""
     who, day = sampler.person(), sampler.one(sampler.days)
-    title = sampler.fresh(
-        [title for title in words.EVENTS if all(title != e.title for e in sampler.office.events.values())]
-    )
+    title = sampler.new_event_title()
     sampler.add_event(title, day, 30, [who])
     today = [event for event in sampler.office.events.values() if event.start[:10] == day]
     events = [event for event in today if who.email in event.attendees]
@@ -128,15 +98,7 @@ def clear_day(sampler: OfficeSampler) -> TaskPlan:
     if not 1 <= len(events) <= 3 or len(events) == len(today):
         raise Unsuitable
     return TaskPlan(
-        texts=(
-            f"Cancel every event on {spoken_day(day)} that {who.name} attends, and send {who.name} one mail with the "
-            f'subject "{subject}" and the text "{body}"',
-            f"I cannot meet {who.name} on {spoken_day(day)}. Cancel all events of that day which {who.name} is "
-            f"invited "
-            f'to. Then write {who.name} a mail: subject "{subject}", text "{body}"',
-            f"Please take everything with {who.name} off my calendar on {spoken_day(day)}; other events stay. Tell "
-            f'{who.name} by mail, with "{subject}" as the subject and "{body}" as the text.',
-        ),
+        texts=words.request("clear_day", day=spoken_day(day), who=who, subject=subject, body=body),
         goal=sampler.office.drop(*events).put(sent_mail(sampler.office, (who.email,), subject, body)),
         reads=(
             plan_call("contacts_search", text=who.name),
@@ -158,14 +120,7 @@ def archive_folder(sampler: OfficeSampler) -> TaskPlan:
         raise Unsuitable
     moved = [replace(file, path=f"{target}/{file.path.rpartition('/')[2]}") for file in files]
     return TaskPlan(
-        texts=(
-            f"Create the folder {target} and move all files from {folder} into it. Their names stay.",
-            f"Everything in {folder} should be in a new folder {target} instead, under the same names. The empty "
-            f"folder "
-            f"{folder} may stay.",
-            f"Please archive {folder}: make a folder {target}, and move each file of {folder} there without renaming "
-            f"it.",
-        ),
+        texts=words.request("archive_folder", target=target, folder=folder),
         goal=sampler.office.drop(*files).put(FileFolder(target), *moved),
         reads=(plan_call("files_list", folder=folder),),
         writes=(
@@ -195,16 +150,7 @@ def reorder(sampler: OfficeSampler) -> TaskPlan:
         goal = goal.put(SupportTicket(goal.new_id("tickets"), title, "", "open", "normal", who.email, ""))
     assert goal != office, "two items at least run low"
     return TaskPlan(
-        texts=(
-            f'For each item in {file.path} of which there is less than the minimum, create a ticket "Reorder ITEM" '
-            f"with "
-            f"normal priority, no text, assigned to {who.name}.",
-            f"Check {file.path}. Whatever is below its minimum must be reordered: one ticket for each such item, "
-            f"titled "
-            f'"Reorder" and the name of the item, without text, priority normal, assignee {who.name}.',
-            f"{who.name} takes care of the supplies. Create tickets (normal priority, empty text) for {who.name} named "
-            f'"Reorder ITEM", one for every item in {file.path} whose stock is smaller than the minimum.',
-        ),
+        texts=words.request("reorder", file=file, who=who),
         goal=goal,
         reads=(plan_call("files_read", path=file.path), plan_call("contacts_search", text=who.name)),
         writes=tuple(
@@ -226,16 +172,7 @@ def on_call(sampler: OfficeSampler) -> TaskPlan:
         raise Unsuitable
     body = str(len(tickets))
     return TaskPlan(
-        texts=(
-            f"Assign every open ticket without an assignee to the person who is on call on {spoken_day(day)} according "
-            f'to {file.path}. Send that person a mail with the subject "New tickets" and the number of these tickets '
-            f"as "
-            "the whole text.",
-            f"Look up in {file.path} who is on call on {spoken_day(day)}. That person gets all tickets with the status "
-            'open that nobody has, and a mail, subject "New tickets", whose text is just how many there are.',
-            f"Tickets with the status open and without an assignee go to whoever is on call on {spoken_day(day)} (see "
-            f'{file.path}). Tell them by mail how many: subject "New tickets", text only the number.',
-        ),
+        texts=words.request("on_call", day=spoken_day(day), file=file),
         goal=sampler.office.put(*(replace(item, assignee=who.email) for item in tickets)).put(
             sent_mail(sampler.office, (who.email,), "New tickets", body)
         ),

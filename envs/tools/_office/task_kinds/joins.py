@@ -17,11 +17,7 @@ def invite_assignee(sampler: OfficeSampler) -> TaskPlan:
     if ticket.assignee in event.attendees:
         raise Unsuitable
     return TaskPlan(
-        texts=(
-            f'Invite the person who has the ticket "{ticket.title}" to "{event.title}".',
-            f'Whoever is assigned to the ticket "{ticket.title}" should join the event "{event.title}". Add them.',
-            f'For "{event.title}" we also need the assignee of the ticket "{ticket.title}". Please invite them.',
-        ),
+        texts=words.request("invite_assignee", ticket=ticket, event=event),
         goal=sampler.office.put(replace(event, attendees=(*event.attendees, ticket.assignee))),
         reads=(plan_call("tickets_search", text=ticket.title), plan_call("calendar_search", text=event.title)),
         writes=(plan_call("calendar_invite", event_id=event.id, email=ticket.assignee),),
@@ -35,11 +31,7 @@ def share_with_attendees(sampler: OfficeSampler) -> TaskPlan:
     if not missing:
         raise Unsuitable
     return TaskPlan(
-        texts=(
-            f'Share {file.path} with everybody who attends "{event.title}".',
-            f'All attendees of "{event.title}" need to be able to read {file.path}. Please see to it.',
-            f'Make sure that the file {file.path} is shared with each attendee of the event "{event.title}".',
-        ),
+        texts=words.request("share_with_attendees", file=file, event=event),
         goal=sampler.office.put(replace(file, shared=(*file.shared, *missing))),
         reads=(plan_call("calendar_search", text=event.title), plan_call("files_read", path=file.path)),
         writes=tuple(plan_call("files_share", path=file.path, email=email) for email in missing),
@@ -52,11 +44,7 @@ def assign_to_manager(sampler: OfficeSampler) -> TaskPlan:
     who = sampler.who(ticket.assignee)
     manager = sampler.who(who.manager)
     return TaskPlan(
-        texts=(
-            f'Assign the ticket "{ticket.title}" to the manager of the person who has it now.',
-            f'{who.name} cannot work on "{ticket.title}". Give that ticket to their manager.',
-            f'The ticket "{ticket.title}" must be escalated: its new assignee is the manager of its current one.',
-        ),
+        texts=words.request("assign_to_manager", ticket=ticket, who=who),
         goal=sampler.office.put(replace(ticket, assignee=manager.email)),
         reads=(plan_call("tickets_search", text=ticket.title), plan_call("contacts_get", email=who.email)),
         writes=(plan_call("tickets_assign", ticket_id=ticket.id, assignee=manager.email),),
@@ -72,14 +60,7 @@ def meet_when_free(sampler: OfficeSampler) -> TaskPlan:
         raise Unsuitable  # mostly, one has to look
     new = Event(office.new_id("events"), title, start, minutes, "", (who.email,))
     return TaskPlan(
-        texts=(
-            f'Schedule "{title}" with {who.name} on {spoken_day(day)}, at the earliest time when I am free for '
-            f"{minutes} minutes. Working hours are 9:00 to 17:00; begin on a full or half hour. No place is needed.",
-            f"Find the first free {minutes} minutes in my calendar on {spoken_day(day)} (9:00 to 17:00, starting on a "
-            f'full or half hour), and enter "{title}" there, without a place, with {who.name} as the only guest.',
-            f'I want to meet {who.name} for "{title}", {minutes} minutes, on {spoken_day(day)}. Take the earliest slot '
-            "between 9:00 and 17:00, on a full or half hour, in which I have nothing else. Leave the place empty.",
-        ),
+        texts=words.request("meet_when_free", title=title, who=who, day=spoken_day(day), minutes=minutes),
         goal=office.put(new),
         reads=(
             plan_call("contacts_search", text=who.name),
@@ -99,14 +80,7 @@ def forward_latest(sampler: OfficeSampler) -> TaskPlan:
     if manager == writer:
         raise Unsuitable
     return TaskPlan(
-        texts=(
-            f"Forward the latest mail from {writer.name} in my inbox to the manager of {colleague.name}. Add the note "
-            f'"{note}"',
-            f'Look up who the manager of {colleague.name} is, and send on to them, with the note "{note}", the most '
-            f"recent mail that I have in my inbox from {writer.name}.",
-            f"The manager of {colleague.name} should see the newest mail from {writer.name} in my inbox. Please "
-            f'forward it; the note is "{note}"',
-        ),
+        texts=words.request("forward_latest", writer=writer, colleague=colleague, note=note),
         goal=sampler.office.put(forward_of(sampler.office, mail, (manager.email,), note)),
         reads=(
             plan_call("mail_search", sender=writer.email, folder="inbox"),
@@ -123,7 +97,7 @@ def add_contact(sampler: OfficeSampler) -> TaskPlan:
     last = sampler.one([name for name in words.LAST_NAMES if name not in names])
     company, writer = sampler.one(words.PARTNERS), sampler.person()
     email = f"{first}.{last}@{company.split()[0]}.example".lower()
-    phone = f"+49 89 {sampler.rng.integers(1000, 10000)} {sampler.rng.integers(100, 1000)}"
+    phone = sampler.phone("+49 89")
     body = (
         f"Hi {sampler.office.owner.name.split()[0]},\nfrom next month on, {first} {last} looks after us at {company}. "
         f"The number is {phone}, the address {email}.\n{writer.name}"
@@ -131,16 +105,7 @@ def add_contact(sampler: OfficeSampler) -> TaskPlan:
     mail = sampler.add_mail(writer, f"New at {company}", body)
     new = Contact(sampler.office.new_id("contacts"), f"{first} {last}", email, phone, company, "", "")
     return TaskPlan(
-        texts=(
-            f"{writer.name} wrote me about somebody new at {company}. Add that person to my contacts, with name, "
-            f"e-mail "
-            f"address, phone number, and {company} as the team.",
-            f'In the mail "{mail.subject}" there are the details of a new person. Enter name, address and phone into '
-            f"my "
-            f"contacts. The team is {company}; leave the title empty.",
-            f"I need our new person at {company} in my contacts (team: {company}). Everything you need is in a mail by "
-            f"{writer.name}: full name, e-mail and phone.",
-        ),
+        texts=words.request("add_contact", writer=writer, company=company, mail=mail),
         goal=sampler.office.put(new),
         reads=(plan_call("mail_search", text=mail.subject), plan_call("mail_read", mail_id=mail.id)),
         writes=(plan_call("contacts_add", name=new.name, email=email, phone=phone, team=company),),
@@ -154,11 +119,7 @@ def move_behind(sampler: OfficeSampler) -> TaskPlan:
     if start not in free_starts(sampler.office.drop(second), start[:10], second.minutes) or start == second.start:
         raise Unsuitable
     return TaskPlan(
-        texts=(
-            f'Move "{second.title}" so that it begins right when "{first.title}" ends.',
-            f'"{second.title}" should follow directly after "{first.title}", on the same day. Please move it.',
-            f'I would like to have "{second.title}" immediately after "{first.title}" is over. Change its time.',
-        ),
+        texts=words.request("move_behind", second=second, first=first),
         goal=sampler.office.put(replace(second, start=start)),
         reads=(plan_call("calendar_search", text=first.title), plan_call("calendar_search", text=second.title)),
         writes=(plan_call("calendar_move", event_id=second.id, start=start),),
@@ -170,11 +131,7 @@ def close_ticket(sampler: OfficeSampler) -> TaskPlan:
     ticket = sampler.ticket("open", "in_progress", is_assigned=True)
     text = sampler.one(("Fixed and tested.", "Solved by a restart.", "The part was replaced."))
     return TaskPlan(
-        texts=(
-            f'The problem behind the ticket "{ticket.title}" is solved. Comment "{text}" and close the ticket.',
-            f'Please close the ticket "{ticket.title}" and leave the comment "{text}"',
-            f'"{ticket.title}" is done: the ticket should be closed, with "{text}" as a comment.',
-        ),
+        texts=words.request("close_ticket", ticket=ticket, text=text),
         goal=sampler.office.put(replace(ticket, status="closed", comments=(*ticket.comments, text))),
         reads=(plan_call("tickets_search", text=ticket.title),),
         writes=(

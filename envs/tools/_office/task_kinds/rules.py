@@ -29,21 +29,8 @@ def team_meeting(sampler: OfficeSampler) -> TaskPlan:
         raise Unsuitable
     new = Event(office.new_id("events"), title, start, minutes, "", guests)
     return TaskPlan(
-        texts=(
-            f'Schedule "{title}" with the {lead.team} team on {spoken_day(day)}: {minutes} minutes at my earliest free '
-            "time between 9:00 and 17:00, on a full or half hour, no place. Invite everybody of that team in my "
-            "contacts "
-            f"except those who are away on that day according to {absences.path}. Share {file.path} with all you "
-            f"invite.",
-            f"I want to meet the {lead.team} team on {spoken_day(day)} at the first full or half hour from 9:00 on at "
-            f'which I have {minutes} free minutes before 17:00. Call it "{title}" and leave the place empty. Whoever '
-            f"is "
-            f"listed in {absences.path} as away on that day is not invited. All guests need to be able to read "
-            f"{file.path}.",
-            f'Enter "{title}" ({minutes} minutes, no place) on {spoken_day(day)} as early as my calendar allows within '
-            f"9:00 and 17:00, starting on a full or half hour. The guests are all my contacts in {lead.team} who are "
-            f"not "
-            f"away then; see {absences.path}. Then share {file.path} with each guest.",
+        texts=words.request(
+            "team_meeting", title=title, lead=lead, day=spoken_day(day), minutes=minutes, absences=absences, file=file
         ),
         goal=office.put(new, replace(file, shared=(*file.shared, *guests))),
         reads=(
@@ -63,26 +50,17 @@ def new_numbers(sampler: OfficeSampler) -> TaskPlan:
     people = [sampler.person() for _ in range(3)]
     latest: dict[str, tuple[str, str]] = {}
     for who in [*people, people[0]]:
-        phone = f"+49 69 {sampler.rng.integers(1000, 10000)} {sampler.rng.integers(100, 1000)}"
+        phone = sampler.phone("+49 69")
         first, owner = who.name.split()[0], sampler.office.owner.name.split()[0]
         mail = sampler.add_mail(who, "New phone number", f"Hi {owner},\nmy phone number is now {phone}.\n{first}")
         latest[who.email] = max(latest.get(who.email, ("", "")), (mail.sent, phone))
-    found = [mail for mail in sampler.office.mails.values() if mail.subject == "New phone number"]
+    mails = [mail for mail in sampler.office.mails.values() if mail.subject == "New phone number"]
     return TaskPlan(
-        texts=(
-            'Some colleagues sent me mails with the subject "New phone number". Update my contacts with the new '
-            "numbers. "
-            "Where somebody wrote twice, the later mail counts.",
-            'Go through the mails "New phone number" in my inbox and change the phone numbers of the senders in my '
-            "contacts. If there are several mails from one person, use the most recent one.",
-            'My contacts are out of date. The mails in my inbox titled "New phone number" say what the numbers are '
-            "now; "
-            "please enter them. A newer mail replaces an older one from the same person.",
-        ),
+        texts=words.request("new_numbers"),
         goal=sampler.office.put(*(replace(who, phone=latest[who.email][1]) for who in people)),
         reads=(
             plan_call("mail_search", text="New phone number", folder="inbox"),
-            *(plan_call("mail_read", mail_id=mail.id) for mail in found),
+            *(plan_call("mail_read", mail_id=mail.id) for mail in mails),
             *(plan_call("contacts_get", email=who.email) for who in people),
         ),
         writes=tuple(plan_call("contacts_change", contact_id=who.id, phone=latest[who.email][1]) for who in people),
@@ -112,20 +90,7 @@ def overdue(sampler: OfficeSampler) -> TaskPlan:
         goal = goal.put(sent_mail(goal, (lead,), subject, str(count)))
     assert goal != office, "two tickets at least are due"
     return TaskPlan(
-        texts=(
-            f"Set every ticket to urgent that is open or in progress, has an assignee and is due by "
-            f"{spoken_day(limit)} "
-            f'at the latest. Then write to the manager of each assignee, one mail per manager: subject "{subject}", '
-            f"and "
-            "as the text only the number of these tickets in the manager's team.",
-            f"Tickets that somebody has, that are open or in progress, and that are due on or before "
-            f"{spoken_day(limit)}, "
-            "become urgent. Each manager of the people who have them gets one mail with the subject "
-            f'"{subject}" whose text is nothing but how many such tickets their people have.',
-            f"Find the assigned tickets (open or in progress) with a due date up to and including {spoken_day(limit)}. "
-            f'Their priority is urgent from now on. To each assignee\'s manager send a single mail, "{subject}", with '
-            "just the count of these tickets among the people they manage.",
-        ),
+        texts=words.request("overdue", limit=spoken_day(limit), subject=subject),
         goal=goal,
         reads=(
             plan_call("tickets_list", status="open"),
@@ -158,19 +123,7 @@ def order_total(sampler: OfficeSampler) -> TaskPlan:
     path, subject = f"/reports/total_{lead.team.lower()}.txt", f"Orders of {lead.team}"
     office = sampler.office
     return TaskPlan(
-        texts=(
-            f"Work out what the orders of {lead.team} in {second.path} cost at the prices in {first.path}. Write the "
-            f"total, only the number, into a new file {path}, and mail that file to the {lead.title}: subject "
-            f'"{subject}", text again only the number.',
-            f"{second.path} says what each team ordered, {first.path} what an item costs. Create {path} with nothing "
-            f"but "
-            f"the total for {lead.team} in it. Send it to the {lead.title} as an attachment; the subject is "
-            f'"{subject}", '
-            "the text is the total as well.",
-            f"The {lead.title} asks what {lead.team} has to pay for the orders in {second.path}; prices are in "
-            f'{first.path}. Save the number in the new file {path} and attach it to a mail, subject "{subject}", that '
-            "says just that number.",
-        ),
+        texts=words.request("order_total", lead=lead, second=second, first=first, path=path, subject=subject),
         goal=office.put(
             TextFile(path, total, office.today),
             sent_mail(office, (lead.email,), subject, total, files=(path,)),
@@ -191,9 +144,7 @@ def untangle(sampler: OfficeSampler) -> TaskPlan:
     """Move the shorter of two events that overlap, and tell its guests."""
     long = sampler.event()
     day = long.start[:10]
-    title = sampler.fresh(
-        [title for title in words.EVENTS if all(title != e.title for e in sampler.office.events.values())]
-    )
+    title = sampler.new_event_title()
     guests = [sampler.person(), sampler.person()]
     if long.minutes < 60:
         raise Unsuitable
@@ -208,23 +159,7 @@ def untangle(sampler: OfficeSampler) -> TaskPlan:
     subject, body = f"{title} is moved", f"It now begins at {new[11:]}."
     mail = sent_mail(sampler.office, short.attendees, subject, body)
     return TaskPlan(
-        texts=(
-            f"Two events on {spoken_day(day)} overlap. Move the shorter one to the first time after the longer one "
-            f"when I "
-            f"am free for it (before 17:00, on a full or half hour), and send its attendees one mail together: subject "
-            '"TITLE is moved" and text "It now begins at HH:MM.", with its title and its new time.',
-            f"On {spoken_day(day)} I am double-booked. The shorter of the two events has to go to the next free slot "
-            f"later "
-            "that day that is long enough, starting on a full or half hour and over by 17:00. Write one mail to all "
-            "its "
-            'attendees, with the subject "TITLE is moved" and the text "It now begins at HH:MM.", filled in.',
-            f"There is a conflict in my calendar on {spoken_day(day)}. Keep the longer event; let the shorter one "
-            f"begin at "
-            "the earliest full or half hour after it that is free long enough (until 17:00). Then tell everybody "
-            "invited "
-            'to the moved event in a single mail: "TITLE is moved" is the subject, "It now begins at HH:MM." the text, '
-            "with its title and new time.",
-        ),
+        texts=words.request("untangle", day=spoken_day(day)),
         goal=sampler.office.put(replace(short, start=new), mail),
         reads=(
             plan_call("calendar_list", first_day=day, last_day=day),
@@ -253,17 +188,7 @@ def farewell(sampler: OfficeSampler) -> TaskPlan:
         *(replace(item, shared=_without(item.shared, who.email)) for item in files),
     )
     return TaskPlan(
-        texts=(
-            f"{who.name} leaves the company. Give all their tickets that are not closed to their manager, take them "
-            f"off "
-            "every event in my calendar, stop sharing files with them, and delete them from my contacts.",
-            f"Please remove {who.name}, who is leaving: the manager takes over all tickets except closed ones; no "
-            f"event "
-            "and no shared file should list them any more; and finally the contact goes.",
-            f"{who.name} does not work here any longer. Uninvite them from all my events, unshare all files from them, "
-            "reassign every ticket of theirs that is not closed to the person who was their manager, and remove them "
-            "from the contacts.",
-        ),
+        texts=words.request("farewell", who=who),
         goal=goal,
         reads=(
             plan_call("contacts_search", text=who.name),

@@ -12,18 +12,11 @@ from envgym.envs.tools._office.state import Event
 def create_event(sampler: OfficeSampler) -> TaskPlan:
     """Enter an event without guests."""
     office, day, minutes = sampler.office, sampler.one(sampler.days), sampler.one((30, 45, 60))
-    title, place, start = (
-        sampler.fresh(words.NEW_EVENTS),
-        sampler.one(words.PLACES),
-        sampler.one(sampler.free(day, minutes)),
-    )
+    title, place = sampler.fresh(words.NEW_EVENTS), sampler.one(words.PLACES)
+    start = sampler.one(sampler.free(day, minutes))
     at = f"{spoken_day(day)} at {start[11:]}"
     return TaskPlan(
-        texts=(
-            f'Put "{title}" into my calendar for {at}. It takes {minutes} minutes and is in {place}.',
-            f'I need an entry "{title}" in my calendar: {at}, {minutes} minutes, {place}. Nobody else is invited.',
-            f'Please block {minutes} minutes on {at} for "{title}", with {place} as the place.',
-        ),
+        texts=words.request("create_event", title=title, at=at, minutes=minutes, place=place),
         goal=office.put(Event(office.new_id("events"), title, start, minutes, place)),
         reads=(),
         writes=(plan_call("calendar_create", title=title, start=start, minutes=minutes, place=place),),
@@ -35,11 +28,7 @@ def cancel_event(sampler: OfficeSampler) -> TaskPlan:
     event = sampler.event()
     on = spoken_day(event.start[:10])
     return TaskPlan(
-        texts=(
-            f'Cancel the event "{event.title}".',
-            f'"{event.title}" on {on} does not take place. Take it off my calendar.',
-            f"I cannot make it on {on}: please cancel {event.title}.",
-        ),
+        texts=words.request("cancel_event", event=event, on=on),
         goal=sampler.office.drop(event),
         reads=(plan_call("calendar_search", text=event.title),),
         writes=(plan_call("calendar_cancel", event_id=event.id),),
@@ -51,11 +40,7 @@ def move_mail(sampler: OfficeSampler) -> TaskPlan:
     mail, folder = sampler.mail(), sampler.one(("archive", "projects", "trash"))
     name = next(who.name for who in sampler.office.contacts.values() if who.email == mail.sender)
     return TaskPlan(
-        texts=(
-            f'Move the mail "{mail.subject}" from my inbox to {folder}.',
-            f'The mail from {name} with the subject "{mail.subject}" belongs into the folder {folder}. Put it there.',
-            f'I am done with "{mail.subject}" by {name}; please file that mail under {folder}.',
-        ),
+        texts=words.request("move_mail", mail=mail, folder=folder, name=name),
         goal=sampler.office.put(replace(mail, folder=folder)),
         reads=(plan_call("mail_search", text=mail.subject),),
         writes=(plan_call("mail_move", mail_id=mail.id, folder=folder),),
@@ -66,12 +51,7 @@ def reply_mail(sampler: OfficeSampler) -> TaskPlan:
     """Answer a mail."""
     mail, body = sampler.mail(), sampler.one(words.REPLIES)
     return TaskPlan(
-        texts=(
-            f'Reply to the mail "{mail.subject}" with exactly this text: "{body}"',
-            f'Please answer "{mail.subject}". Write only: "{body}"',
-            f'The mail with the subject "{mail.subject}" needs a reply from me. It should say "{body}" and nothing '
-            f"else.",
-        ),
+        texts=words.request("reply_mail", mail=mail, body=body),
         goal=sampler.office.put(reply_to(sampler.office, mail, body)),
         reads=(plan_call("mail_search", text=mail.subject),),
         writes=(plan_call("mail_reply", mail_id=mail.id, body=body),),
@@ -83,11 +63,7 @@ def set_priority(sampler: OfficeSampler) -> TaskPlan:
     ticket = sampler.ticket("open", "in_progress")
     level = sampler.one([name for name in ("low", "high", "urgent") if name != ticket.priority])
     return TaskPlan(
-        texts=(
-            f'Set the priority of the ticket "{ticket.title}" to {level}.',
-            f'The ticket "{ticket.title}" should have the priority {level}. Please change that.',
-            f'Change the ticket "{ticket.title}" from {ticket.priority} to {level} priority.',
-        ),
+        texts=words.request("set_priority", ticket=ticket, level=level),
         goal=sampler.office.put(replace(ticket, priority=level)),
         reads=(plan_call("tickets_search", text=ticket.title),),
         writes=(plan_call("tickets_set_priority", ticket_id=ticket.id, priority=level),),
@@ -98,11 +74,7 @@ def comment_ticket(sampler: OfficeSampler) -> TaskPlan:
     """Comment on a ticket."""
     ticket, text = sampler.ticket("open", "in_progress", "resolved"), sampler.one(words.REPLIES)
     return TaskPlan(
-        texts=(
-            f'Add this comment to the ticket "{ticket.title}": "{text}"',
-            f'Please comment on the ticket "{ticket.title}" with the words "{text}"',
-            f'Under the ticket "{ticket.title}" there should be a comment that says "{text}" Write it, please.',
-        ),
+        texts=words.request("comment_ticket", ticket=ticket, text=text),
         goal=sampler.office.put(replace(ticket, comments=(*ticket.comments, text))),
         reads=(plan_call("tickets_search", text=ticket.title),),
         writes=(plan_call("tickets_comment", ticket_id=ticket.id, text=text),),
@@ -116,11 +88,7 @@ def move_file(sampler: OfficeSampler) -> TaskPlan:
     target = sampler.one([other for other in words.FOLDERS if other != folder])
     moved = replace(file, path=f"{target}/{name}")
     return TaskPlan(
-        texts=(
-            f"Move the file {name} from {folder} to {target}.",
-            f"The file {file.path} is in the wrong place. Put it into {target}; its name stays.",
-            f"Please put {name}, which is in {folder} now, into the folder {target}.",
-        ),
+        texts=words.request("move_file", name=name, folder=folder, target=target, file=file),
         goal=sampler.office.drop(file).put(moved),
         reads=(plan_call("files_list", folder=folder),),
         writes=(plan_call("files_move", path=file.path, new_path=moved.path),),
@@ -130,13 +98,9 @@ def move_file(sampler: OfficeSampler) -> TaskPlan:
 def change_phone(sampler: OfficeSampler) -> TaskPlan:
     """Enter a new telephone number."""
     who = sampler.person()
-    phone = f"+49 40 {sampler.rng.integers(1000, 10000)} {sampler.rng.integers(100, 1000)}"
+    phone = sampler.phone("+49 40")
     return TaskPlan(
-        texts=(
-            f"{who.name} has a new phone number: {phone}. Update the contact.",
-            f"Change the phone number of {who.name} in my contacts to {phone}.",
-            f"Please enter {phone} as the new number of {who.name}.",
-        ),
+        texts=words.request("change_phone", who=who, phone=phone),
         goal=sampler.office.put(replace(who, phone=phone)),
         reads=(plan_call("contacts_search", text=who.name),),
         writes=(plan_call("contacts_change", contact_id=who.id, phone=phone),),

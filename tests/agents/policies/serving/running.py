@@ -9,9 +9,11 @@ from typing import Any, TypeVar
 import torch
 from transformers import PreTrainedModel
 
-from envgym.agents.policies.serving.http import AsyncHttpServer, HttpRequest, ServerLimits, ServerReply
+from envgym.agents.policies.engine.policy import TransformersPolicy
 from envgym.agents.policies.serving.server import PolicyServer
-from envgym.agents.policies.transformers import TransformersPolicy
+from envgym.agents.policies.serving.wire import error_reply
+from envgym.runtime.http.server import HttpLimits, HttpReply, HttpRequest, HttpServer
+from tests.support.http_server import http_thread
 
 T = TypeVar("T")
 
@@ -33,19 +35,6 @@ class ServerThread:
         self.loop.close()
 
 
-@contextmanager
-def http_thread(make: Callable[[], AsyncHttpServer]) -> Iterator[AsyncHttpServer]:
-    """Run one HTTP server until the block ends."""
-    thread = ServerThread()
-    server = make()
-    thread.run(server.start("127.0.0.1", 0))
-    try:
-        yield server
-    finally:
-        thread.run(server.close())
-        thread.stop()
-
-
 class Served(PolicyServer):
     """A policy server in a thread."""
 
@@ -54,14 +43,14 @@ class Served(PolicyServer):
     def drop_connections(self) -> None:
         """End all connections at once, as a process that dies does."""
         for connection in list(self.http.connections):
-            self.thread.loop.call_soon_threadsafe(connection.abort)
+            self.thread.loop.call_soon_threadsafe(connection.drop)
 
     def vanish(self) -> None:
         """Stop listening, and end all connections: what a process that dies leaves. On the thread's loop."""
-        assert self.http._server is not None, "it was started"
-        self.http._server.close()
+        assert self.http._listener is not None, "it was started"
+        self.http._listener.close()
         for connection in list(self.http.connections):
-            connection.abort()
+            connection.drop()
 
 
 @contextmanager
@@ -71,13 +60,13 @@ def serving(
     version: int = 0,
     token: str | None = None,
     tokenizer_digest: str | None = None,
-    limits: ServerLimits | None = None,
+    limits: HttpLimits | None = None,
 ) -> Iterator[Served]:
     """Serve a model until the block ends."""
     policy = TransformersPolicy(model, deterministic=False, version=version)
     served = Served(policy, model, model="small", tokenizer_digest=tokenizer_digest, token=token, limits=limits)
     served.thread = ServerThread()
-    served.thread.run(served.http.start("127.0.0.1", 0))
+    served.thread.run(served.http.listen("127.0.0.1", 0))
     try:
         yield served
     finally:
@@ -90,21 +79,21 @@ Routes = Mapping[str, Callable[[Any], object]]
 
 
 @contextmanager
-def scripted(routes: Routes) -> Iterator[AsyncHttpServer]:
+def scripted(routes: Routes) -> Iterator[HttpServer]:
     """Serve answers that a test makes up."""
     import json
 
-    async def answer(request: HttpRequest) -> ServerReply:
+    async def answer(request: HttpRequest) -> HttpReply:
         make = routes.get(request.path)
         if make is None:
-            return ServerReply.refuse(404, f"no {request.path}")
+            return error_reply(404, f"no {request.path}")
         value: Any = make(json.loads(request.body) if request.body else {})
-        if isinstance(value, ServerReply):
+        if isinstance(value, HttpReply):
             return value
         status, value = value if isinstance(value, tuple) else (200, value)
-        return ServerReply.of(value, status)
+        return HttpReply.of_json(value, status)
 
-    with http_thread(lambda: AsyncHttpServer(answer)) as server:
+    with http_thread(HttpServer(answer)) as server:
         yield server
 
 

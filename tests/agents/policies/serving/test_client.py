@@ -5,24 +5,26 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from envgym.agents.policies.engine.policy import TransformersPolicy
 from envgym.agents.policies.serving.client import ClientLimits, ServedPolicy
-from envgym.agents.policies.serving.http import AsyncHttpServer, HttpRequest, ServerReply
 from envgym.agents.policies.serving.identity import model_digest
 from envgym.agents.policies.serving.link import ExpectedModel
-from envgym.agents.policies.serving.transport import FileTransport
-from envgym.agents.policies.serving.weight_store import digest
 from envgym.agents.policies.serving.wire import PROTOCOL
-from envgym.agents.policies.transformers import TransformersPolicy
+from envgym.agents.policies.weights.transport import FileTransport
+from envgym.agents.policies.weights.weight_store import digest
 from envgym.agents.protocols import GenerateRequest, Generation, VersionSpan
 from envgym.errors import InvalidInput, PolicyFailure
-from tests.agents.policies.serving.running import Routes, changed, http_thread, scripted, serving
+from envgym.runtime.http.server import HttpReply, HttpRequest, HttpServer
+from tests.agents.policies.serving.running import Routes, changed, scripted, serving
 from tests.agents.policies.small_models import contexts, generate, llama, request
+from tests.support.http_server import http_thread
 
 QUICK = ClientLimits(timeout_s=20, update_timeout_s=20, watch_s=0.02)
 INFO: dict[str, Any] = {
@@ -66,7 +68,7 @@ def answer(*spans: tuple[int, int], tokens: int = 3, logprobs: Sequence[float] |
 def made_up(**routes: Any) -> Routes:
     base: dict[str, Any] = {
         "/envgym/info": lambda body: INFO,
-        "/metrics": lambda body: ServerReply(200, b"vllm:num_preemptions_total 0\n", "text/plain"),
+        "/metrics": lambda body: HttpReply(HTTPStatus.OK, b"vllm:num_preemptions_total 0\n", "text/plain"),
         "/inference/v1/generate": lambda body: answer((3, 3)),
     }
     return base | {path.replace("__", "/"): reply for path, reply in routes.items()}
@@ -200,7 +202,7 @@ def test_a_server_that_returns_is_used_again_with_the_newest_weights(tmp_path: P
         return answer((int(state["version"]), 3)) if state["is_up"] else (503, {"error": "gone"})
 
     def updated(body: Any) -> Any:
-        from envgym.agents.policies.serving.weight_store import StoredWeights
+        from envgym.agents.policies.weights.weight_store import StoredWeights
 
         state["digests"] = dict(StoredWeights.read(Path(body["update_info"]["directory"])).digests)
         return {}
@@ -239,8 +241,8 @@ def test_a_server_whose_update_fails_is_used_no_more(tmp_path: Path) -> None:
         policy = stack.enter_context(client(tmp_path, other.http.url, good.http.url))
         policy.update_weights(changed(llama(), 1.1), 1)
         assert {item.policy_version for item in ask(policy, [request((5, 6), seed=seed) for seed in range(8)])} == {1}
-        described = policy.describe_servers()
-        assert f"{other.http.url} is broken (ServerRefused: 500 a weight update failed: " in described
+        described = policy._fleet.queue.describe()
+        assert f"{other.http.url} is broken (ServerRefused: 400 lm_head.weight " in described
         assert "must have shape [50, 32], got [97, 32]" in described
         assert f"{good.http.url} is up" in described
         with pytest.raises(PolicyFailure, match="no policy server has the weights of version 2"):
@@ -250,7 +252,7 @@ def test_a_server_whose_update_fails_is_used_no_more(tmp_path: Path) -> None:
 def test_weights_that_are_not_those_that_were_sent_break_the_server(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("envgym.agents.policies.serving.served_weights.copy_weights", lambda pairs: None)
+    monkeypatch.setattr("envgym.agents.policies.weights.served_weights.copy_weights", lambda pairs: None)
     with (
         serving(llama()) as served,
         client(tmp_path, served.http.url) as policy,
@@ -265,19 +267,19 @@ def test_weights_that_are_not_those_that_were_sent_break_the_server(
 def test_a_server_never_has_more_requests_than_its_limit(tmp_path: Path) -> None:
     under_way = most = 0
 
-    async def generated(http: HttpRequest) -> ServerReply:
+    async def generated(http: HttpRequest) -> HttpReply:
         nonlocal under_way, most
         if http.path != "/inference/v1/generate":
-            return ServerReply.of(INFO)
+            return HttpReply.of_json(INFO)
         under_way += 1
         most = max(most, under_way)
         await asyncio.sleep(0.005)
         under_way -= 1
-        return ServerReply.of(answer((3, 3)))
+        return HttpReply.of_json(answer((3, 3)))
 
     limits = replace(QUICK, max_concurrency=5, watch_s=1000)
     with (
-        http_thread(lambda: AsyncHttpServer(generated)) as server,
+        http_thread(HttpServer(generated)) as server,
         client(tmp_path, server.url, limits=limits) as policy,
     ):
         assert len(ask(policy, [request((1, 2), seed=seed) for seed in range(40)])) == 40
@@ -286,7 +288,7 @@ def test_a_server_never_has_more_requests_than_its_limit(tmp_path: Path) -> None
 
 def test_preemptions_lower_the_limit_of_their_server(tmp_path: Path) -> None:
     counts = iter([b'vllm:num_preemptions_total{engine="0"} 3.0\n', b'vllm:num_preemptions_total{engine="0"} 3.0\n'])
-    routes = made_up(__metrics=lambda body: ServerReply(200, next(counts), "text/plain"))
+    routes = made_up(__metrics=lambda body: HttpReply(HTTPStatus.OK, next(counts), "text/plain"))
     with scripted(routes) as server, client(tmp_path, server.url, limits=replace(QUICK, watch_s=1000)) as policy:
         link = policy._fleet.links[0]
         assert link.limit.limit == 8.0

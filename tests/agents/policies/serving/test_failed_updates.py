@@ -12,12 +12,13 @@ from typing import Any
 import pytest
 import torch
 
-from envgym.agents.policies.serving.http import AsyncHttpServer, HttpRequest, ServerReply
 from envgym.agents.protocols import Generation
 from envgym.errors import PolicyFailure
-from tests.agents.policies.serving.running import Served, changed, http_thread, serving
+from envgym.runtime.http.server import HttpReply, HttpRequest, HttpServer
+from tests.agents.policies.serving.running import Served, changed, serving
 from tests.agents.policies.serving.test_client import INFO, QUICK, ask, client
 from tests.agents.policies.small_models import llama, request
+from tests.support.http_server import http_thread
 
 
 @contextmanager
@@ -54,7 +55,7 @@ def test_requests_that_a_failed_update_holds_end_at_once(tmp_path: Path) -> None
         updating = threading.Thread(target=update)
         updating.start()
         started = time.monotonic()
-        with pytest.raises(PolicyFailure, match=r"is broken \(ServerRefused: 500 a weight update failed"):
+        with pytest.raises(PolicyFailure, match=r"is broken \(ServerRefused: 400 lm_head.weight must have shape"):
             ask(policy, [request((5, 6, 7), max_new_tokens=10)])
         updating.join()
         assert time.monotonic() - started < 60
@@ -65,16 +66,16 @@ def test_requests_of_a_server_that_never_ends_its_update_end_with_it(tmp_path: P
     limits = replace(QUICK, timeout_s=1000, update_timeout_s=0.2, wait_s=0.2)
     began = threading.Event()
 
-    async def answer(asked: HttpRequest) -> ServerReply:
+    async def answer(asked: HttpRequest) -> HttpReply:
         if asked.path == "/inference/v1/generate":
             began.set()
         if asked.path in {"/inference/v1/generate", "/update_weights"}:
             await asyncio.get_running_loop().create_future()
-        return ServerReply.of(INFO)
+        return HttpReply.of_json(INFO)
 
     found = list[Generation | Exception]()
     with (
-        http_thread(lambda: AsyncHttpServer(answer)) as server,
+        http_thread(HttpServer(answer)) as server,
         client(tmp_path, server.url, limits=limits) as policy,
     ):
 

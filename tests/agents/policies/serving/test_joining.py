@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 from envgym.agents.policies.serving.client import ServedPolicy
-from envgym.agents.policies.serving.http import AsyncHttpServer, HttpRequest, ServerReply
 from envgym.agents.policies.serving.link import ServerState
-from envgym.agents.policies.serving.transport import FileTransport
-from envgym.agents.policies.serving.weight_store import compute_digests
+from envgym.agents.policies.weights.transport import FileTransport
+from envgym.agents.policies.weights.weight_store import compute_digests
 from envgym.errors import InvalidInput
-from envgym.files import SERVERS
-from envgym.server_list import ServerKind, WatchedServers, write_servers
+from envgym.runs.files import SERVERS
+from envgym.runtime.http.server import HttpReply, HttpRequest, HttpServer
+from envgym.runtime.membership import ServerKind, WatchedServers, write_servers
 from tests.agents.policies.serving.running import Served, changed, scripted, serving
 from tests.agents.policies.serving.test_client import INFO, QUICK, ask, client, made_up
 from tests.agents.policies.serving.test_membership import LIMITS, Elastic, elastic
@@ -39,16 +39,16 @@ class HeldRequests:
 @contextmanager
 def holding_at(served: Served, path: str) -> Iterator[HeldRequests]:
     """Hold the first request for a path of a server."""
-    held, answer = HeldRequests(), served.http.answer
+    held, answer = HeldRequests(), served._handle
 
-    async def answer_later(asked: HttpRequest) -> ServerReply:
+    async def answer_later(asked: HttpRequest) -> HttpReply:
         if asked.path == path:
             held.count += 1
             if held.count == 1:
                 await asyncio.to_thread(held.go.wait, WAIT_S)
         return await answer(asked)
 
-    served.http.answer = answer_later
+    served.http.handler = answer_later
     try:
         yield held
     finally:
@@ -63,7 +63,7 @@ def test_updates_do_not_wait_for_a_server_that_hangs_while_it_joins(tmp_path: Pa
     with (
         serving(llama()) as first,
         serving(llama()) as second,
-        elastic(tmp_path, first.http.url) as fleet,
+        elastic(tmp_path, first.http.url, update_timeout_s=WAIT_S) as fleet,
         holding_at(second, path) as held,
     ):
         fleet.policy.update_weights(changed(llama(), 1.1), 1)
@@ -134,15 +134,15 @@ def test_a_server_that_takes_longer_than_a_step_is_named_and_joins_when_steps_en
         serving(llama()) as second,
         elastic(tmp_path, first.http.url) as fleet,
     ):
-        answer = second.http.answer
+        answer = second._handle
 
-        async def learn_meanwhile(asked: HttpRequest) -> ServerReply:
+        async def learn_meanwhile(asked: HttpRequest) -> HttpReply:
             if asked.path == "/weight_checker" and (version := second._policy.version) < 5:
                 await asyncio.to_thread(fleet.policy.update_weights, changed(llama(), 1.5 + version), version + 1)
             return await answer(asked)
 
         fleet.policy.update_weights(changed(llama(), 1.1), 1)
-        second.http.answer = learn_meanwhile
+        second.http.handler = learn_meanwhile
         fleet.set(first.http.url, second.http.url)
         wait_until(lambda: len(fleet.used()) == 2)
         (told,) = [record.getMessage() for record in caplog.records]
@@ -154,13 +154,13 @@ def test_a_server_that_takes_longer_than_a_step_is_named_and_joins_when_steps_en
 
 def test_a_policy_begins_with_the_servers_that_answer_and_takes_the_others_later(tmp_path: Path) -> None:
     with serving(llama(), version=3) as first, serving(llama(), version=3) as late:
-        port, routes = int(late.http.url.rpartition(":")[2]), late.http.answer
+        port, routes = int(late.http.url.rpartition(":")[2]), late.http.handler
         late.thread.run(late.http.close())
         with client(tmp_path, late.http.url, first.http.url) as policy:
             assert policy.accepts_weights
             policy.update_weights(changed(llama(), 1.1), 4)
-            late.http = AsyncHttpServer(routes)
-            late.thread.run(late.http.start("127.0.0.1", port))
+            late.http = HttpServer(routes)
+            late.thread.run(late.http.listen("127.0.0.1", port))
             wait_until(lambda: all(link.is_usable for link in policy._fleet.links))
             assert (first._policy.version, late._policy.version) == (4, 4)
 

@@ -11,18 +11,20 @@ from typing import Any
 
 import pytest
 
+from envgym.agents.policies.engine.policy import TransformersPolicy
 from envgym.agents.policies.serving.client import ServedPolicy
-from envgym.agents.policies.serving.http import AsyncHttpServer, HttpRequest, ServerReply
-from envgym.agents.policies.serving.transport import FileTransport
-from envgym.agents.policies.serving.weight_store import compute_digests
-from envgym.agents.policies.transformers import TransformersPolicy
+from envgym.agents.policies.serving.wire import error_reply
+from envgym.agents.policies.weights.transport import FileTransport
+from envgym.agents.policies.weights.weight_store import compute_digests
 from envgym.errors import PolicyFailure
-from envgym.files import SERVERS
-from envgym.server_list import ServerKind, WatchedServers, write_servers
-from tests.agents.policies.serving.running import changed, http_thread, scripted, serving
+from envgym.runs.files import SERVERS
+from envgym.runtime.http.server import HttpReply, HttpRequest, HttpServer
+from envgym.runtime.membership import ServerKind, WatchedServers, write_servers
+from tests.agents.policies.serving.running import changed, scripted, serving
 from tests.agents.policies.serving.test_client import INFO, QUICK, ask, made_up
 from tests.agents.policies.small_models import contexts, generate, llama, request
 from tests.support.env_server import WAIT_S, wait_until
+from tests.support.http_server import http_thread
 
 LIMITS = replace(QUICK, follow_s=0.02, wait_s=WAIT_S)
 
@@ -65,16 +67,16 @@ def holding(path: str = "/inference/v1/generate") -> Iterator[tuple[str, Held]]:
     """Serve answers, those to one path held back, from a thread each, and yield the address."""
     held, routes = Held(), made_up()
 
-    async def reply(asked: HttpRequest) -> ServerReply:
+    async def reply(asked: HttpRequest) -> HttpReply:
         if asked.path == path:
             held.num_asked += 1
             await asyncio.to_thread(held.go.wait, WAIT_S)
         if asked.path not in routes:
-            return ServerReply.refuse(404, "there is no such route")
+            return error_reply(404, "there is no such route")
         value: Any = routes[asked.path]({})
-        return value if isinstance(value, ServerReply) else ServerReply.of(value)
+        return value if isinstance(value, HttpReply) else HttpReply.of_json(value)
 
-    with http_thread(lambda: AsyncHttpServer(reply)) as server:
+    with http_thread(HttpServer(reply)) as server:
         try:
             yield server.url, held
         finally:
@@ -117,7 +119,7 @@ def test_a_server_that_claims_the_version_of_other_weights_is_given_the_right_on
 def test_a_server_that_does_not_fit_is_named_in_one_sentence_and_joins_when_it_does(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, info: dict[str, Any], told: str
 ) -> None:
-    monkeypatch.setattr("envgym.agents.policies.serving.membership._AGAIN_S", 0.02)
+    monkeypatch.setattr("envgym.runtime.membership.AGAIN_S", 0.02)
     changes, num_asked = dict(info), 0
 
     def say(body: Any) -> dict[str, Any]:
@@ -148,20 +150,24 @@ def test_a_server_that_leaves_answers_what_it_was_asked_and_is_asked_nothing_new
             fleet.set(other.url)
             wait_until(lambda: fleet.used() == [other.url])
             assert ask(fleet.policy, [request((3, 4))])[0].token_ids == (7, 8, 9)
-            assert "leaving" in fleet.policy.describe_servers()
+            assert "leaving" in fleet.policy._fleet.queue.describe()
             held.go.set()
             assert asked.result(WAIT_S)[0].token_ids == (7, 8, 9)
-        wait_until(lambda: url not in fleet.policy.describe_servers())
+        wait_until(lambda: url not in fleet.policy._fleet.queue.describe())
         assert held.num_asked == 1
 
 
 @pytest.mark.parametrize("path", ["/metrics", "/inference/v1/generate"])
 def test_what_is_asked_when_the_policy_closes_leaves_no_connection_open(tmp_path: Path, path: str) -> None:
     with holding(path) as (url, held), ThreadPoolExecutor(1) as thread:
-        with elastic(tmp_path, url) as fleet:
+        watch_s = QUICK.watch_s if path == "/metrics" else 1000.0  # no look at the server beside the request
+        with elastic(tmp_path, url, watch_s=watch_s) as fleet:
             (link,) = fleet.policy._fleet.links
             asked = thread.submit(ask, fleet.policy, [request((1, 2))])
             wait_until(lambda: held.num_asked == 1)
+            if path == "/metrics":
+                asked.result(WAIT_S)  # so that one connection is busy
+            wait_until(lambda: len(link._connections._busy) == 1)  # a look that took too long is followed by another
             (connection,) = link._connections._busy
         sock = connection.writer.get_extra_info("socket")
         assert sock.fileno() == -1
@@ -192,7 +198,7 @@ def test_a_request_waits_for_the_server_that_joins_and_no_longer_than_it_may(tmp
         wait_until(lambda: not fleet.policy._fleet.links)
         with ThreadPoolExecutor(1) as thread:
             asked = thread.submit(ask, fleet.policy, [request((1, 2))])
-            wait_until(lambda: bool(fleet.policy._fleet.waiting))
+            wait_until(lambda: bool(fleet.policy._fleet.queue.waiting))
             fleet.set(second.url)
             assert asked.result(WAIT_S)[0].token_ids == (7, 8, 9)
     with scripted(made_up()) as first, elastic(tmp_path, first.url, wait_s=0.1) as fleet:
@@ -208,7 +214,7 @@ def test_an_update_that_no_server_is_there_to_take_waits_for_one(tmp_path: Path)
         wait_until(lambda: not fleet.policy._fleet.links)
         with ThreadPoolExecutor(1) as thread:
             updating = thread.submit(fleet.policy.update_weights, changed(llama(), 1.1), 1)
-            wait_until(lambda: bool(fleet.policy._fleet.waiting))
+            wait_until(lambda: bool(fleet.policy._fleet.queue.waiting))
             fleet.set(second.http.url)
             updating.result(WAIT_S)
         assert second._policy.version == 1

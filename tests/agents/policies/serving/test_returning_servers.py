@@ -8,8 +8,8 @@ import pytest
 
 from envgym.agents.policies.serving import wire
 from envgym.agents.policies.serving.client import ServedPolicy
-from envgym.agents.policies.serving.served_weights import ServedWeights
-from envgym.agents.policies.serving.transport import FileTransport
+from envgym.agents.policies.weights import served_weights
+from envgym.agents.policies.weights.transport import FileTransport
 from envgym.errors import InvalidInput, PolicyFailure
 from tests.agents.policies.serving.running import changed, scripted, serving
 from tests.agents.policies.serving.test_client import INFO, QUICK, answer, ask, client, made_up
@@ -81,10 +81,10 @@ def test_a_number_beyond_all_bounds_is_refused() -> None:
 
 
 def test_a_server_that_an_update_fails_unexpectedly_is_broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def lose(served: ServedWeights, directory: Path) -> None:
+    def lose(pairs: object) -> None:
         raise KeyError("digests")
 
-    monkeypatch.setattr(ServedWeights, "_load", lose)
+    monkeypatch.setattr(served_weights, "copy_weights", lose)
     with serving(llama()) as served, client(tmp_path, served.http.url) as policy:
         with pytest.raises(PolicyFailure, match="500 a weight update failed: KeyError: 'digests'"):
             policy.update_weights(changed(llama(), 1.1), 1)

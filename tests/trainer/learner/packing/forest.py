@@ -51,7 +51,7 @@ def kept_packs(monkeypatch: pytest.MonkeyPatch) -> list[Pack]:
 def build(family: str = "llama", *, dtype: torch.dtype = torch.float64, **config: object) -> PreTrainedModel:
     """Return a tiny model without any step in a lower precision than `dtype`."""
     torch.manual_seed(0)
-    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **SIZES, **config))
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **{**SIZES, **config}))
     assert isinstance(model, PreTrainedModel)
     for part in list(model.modules()):
         for name, norm in part.named_children():
@@ -110,15 +110,12 @@ def random_rows(rng: random.Random, count: int = 8) -> list[TrainRow]:
 
 
 class Pair(NamedTuple):
-    """One micro-batch, scored both ways."""
-
     batch: MicroBatch
     packed: TokenLogprobs
     padded: TokenLogprobs
 
 
 def both(model: nn.Module, rows: Sequence[TrainRow], *, max_tokens: int = 10_000) -> Iterator[Pair]:
-    """Score the rows of each pack in the pack, and padded."""
     assert can_pack(model)
     for batch in packed_batches(rows, range(len(rows)), max_tokens, CPU):
         assert batch.pack is not None

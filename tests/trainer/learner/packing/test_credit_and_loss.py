@@ -12,12 +12,7 @@ from torch import Tensor
 
 from envgym.trainer.batch.rows import MicroBatch, TrainRow, pad, train_rows
 from envgym.trainer.learner.logprobs import TokenLogprobs
-from envgym.trainer.methods.losses import (
-    LossBatch,
-    PolicyLoss,
-    TokenMean,
-    kl_to_reference,
-)
+from envgym.trainer.methods.losses import LossBatch, PolicyLoss, TokenMean, kl_to_reference
 from envgym.trainer.methods.losses.kl import k3
 from envgym.trainer.methods.losses.kl_reference import REFERENCE
 from tests.support.denominators import denominator_of

@@ -15,7 +15,7 @@ from envgym.trainer.batch.packs import build_trie
 from envgym.trainer.learner.learner import Learner
 from envgym.trainer.learner.packing.attention import NAME
 from envgym.trainer.learner.packing.support import _PROBE, can_pack
-from envgym.trainer.sections import OptimSettings
+from envgym.trainer.learner.settings import OptimSettings
 from tests.trainer.learner.packing.forest import CPU, SIZES, build, random_rows
 
 PER_TOKEN = ("token_ids", "loss_mask", "advantages", "behavior_logprobs", "weights")

@@ -22,11 +22,11 @@ from envgym.trainer.learner.processes import ONE_PROCESS
 from envgym.trainer.learner.ranks.group import RankGroup
 from envgym.trainer.learner.ranks.meeting import Meeting
 from envgym.trainer.learner.ranks.sharded import RankedProcesses, gather_weights, scatter_weights, shard
+from envgym.trainer.learner.settings import CriticSettings, ObjectiveSettings, OptimSettings
 from envgym.trainer.learner.token_record import TokenRecord
 from envgym.trainer.methods.corrections import Correction, NoCorrection, Tis
 from envgym.trainer.methods.losses import PpoClip
 from envgym.trainer.methods.row_ids import RowId
-from envgym.trainer.sections import CriticSettings, ObjectiveSettings, OptimSettings
 from tests.trainer.learner.packing.forest import VOCABULARY, build
 
 CPU = torch.device("cpu")
@@ -39,8 +39,6 @@ COMPILING = (".torch.jit.script_method. is deprecated", "The .grad attribute of 
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """One train step."""
-
     optim: dict[str, Any] = field(default_factory=dict)
     objective: dict[str, Any] = field(default_factory=dict)
     correction: Correction = field(default_factory=NoCorrection)
@@ -101,7 +99,6 @@ def _row(rng: random.Random, context: list[int], length: int, group: int) -> Tra
 
 
 def model_of(case: Case, seed: int = 0) -> Any:  # PreTrainedModel or PeftModel
-    """Build the model of a case."""
     model: Any = build("llama", dtype=case.dtype, **case.model)
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():

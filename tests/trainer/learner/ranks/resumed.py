@@ -13,9 +13,9 @@ from envgym.trainer.learner.objective import Objective
 from envgym.trainer.learner.ranks.group import RankGroup
 from envgym.trainer.learner.ranks.learner import RankCalls, RankLearner
 from envgym.trainer.learner.ranks.meeting import Meeting
+from envgym.trainer.learner.settings import CriticSettings, ObjectiveSettings, OptimSettings
 from envgym.trainer.methods.corrections import NoCorrection
 from envgym.trainer.methods.losses import PpoClip
-from envgym.trainer.sections import CriticSettings, ObjectiveSettings, OptimSettings
 from tests.trainer.learner.ranks.cases import CASES, CPU, OPTIM, model_of, rows_of
 
 CASE = CASES["packed"]
@@ -24,12 +24,10 @@ OBJECTIVE = Objective(loss=PpoClip(), correction=NoCorrection(), settings=Object
 
 
 def critic_of(model: Any) -> Critic:  # PreTrainedModel
-    """Return a critic on a model."""
     return Critic(model, CriticSettings(lr=0.01), SETTINGS, device=CPU)
 
 
 def weights_of(model: Any, learner: Learner) -> list[torch.Tensor]:  # as above
-    """Return all weights, the critic's too."""
     assert learner.critic is not None, "all cases have one"
     return [value.detach().clone() for value in (*model.parameters(), *learner.critic.head.parameters())]
 
@@ -44,13 +42,11 @@ def first_half(learner: Learner, whole: Any, folder: Path) -> list[torch.Tensor]
 
 
 def second_half(learner: Learner, whole: Any) -> list[torch.Tensor]:  # as above
-    """Make the step after, and return the weights."""
     learner.train_step(rows_of(CASE), OBJECTIVE, step=1)
     return weights_of(whole, learner)
 
 
 def load(learner: Learner, whole: Any, folder: Path) -> None:  # as above
-    """Put back what `first_half` saved."""
     whole.load_state_dict(torch.load(folder / "weights.pt", weights_only=True))
     learner.take_weights()
     learner.load(folder)

@@ -22,7 +22,6 @@ Weights = list[torch.Tensor]
 
 
 def run_ranks(num_ranks: int, what: str, folder: Path) -> Weights:
-    """Save or load a learner at a number of ranks; return the weights that it ends with."""
     out = folder / f"{what}-{num_ranks}.pt"
     ranks = start_ranks(num_ranks, "-m", "tests.trainer.learner.ranks.resumed", what, str(folder), str(out))
     told = finish(ranks)
@@ -32,19 +31,16 @@ def run_ranks(num_ranks: int, what: str, folder: Path) -> Weights:
 
 
 def one_process() -> tuple[Learner, torch.nn.Module]:
-    """Return a learner, and its model."""
     model = model_of(CASE, seed=5)
     return Learner(model, optim=SETTINGS, num_steps=4, device=CPU, critic=critic_of(model)), model
 
 
 def gap(one: Weights, other: Weights) -> float:
-    """Return the largest difference."""
     return max((left - right).abs().max().item() for left, right in zip(one, other, strict=True))
 
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Weights]:
-    """Return what two ranks saved, and the weights with which they went on."""
     folder = tmp_path_factory.mktemp("ranks")
     return folder, run_ranks(2, "save", folder)
 
@@ -76,10 +72,7 @@ def test_state_of_another_model_is_refused(saved: tuple[Path, Weights]) -> None:
 
 
 class Harmful:
-    """Runs a program where it is read."""
-
     def __reduce__(self) -> tuple[object, tuple[str]]:
-        """Name the program."""
         return print, ("read",)
 
 

@@ -16,13 +16,13 @@ import torch
 import yaml
 
 from envgym.errors import SettingsError
-from envgym.process_log import FOLDER
-from envgym.runs import RunDirectory
-from envgym.trainer.catalog import RECIPE
-from envgym.trainer.launch import meeting_of_torchrun, process_specs
+from envgym.runs.directory import RunDirectory
+from envgym.runs.files import LOGS
+from envgym.trainer.launch.launch import meeting_of_torchrun, process_specs
 from envgym.trainer.learner.objective import Objective
 from envgym.trainer.learner.ranks.meeting import Meeting
 from envgym.trainer.method import build_method
+from envgym.trainer.recipes import RECIPE
 from envgym.trainer.settings import recipe_settings, train_settings
 from envgym.trainer.train import train
 from tests.support.sources import ROOT
@@ -56,7 +56,6 @@ VARIANTS: dict[str, dict[str, Any]] = {
 
 
 def run_in_two(directory: Path, **sections: Any) -> list[dict[str, float]]:
-    """Train as two ranks, and return the metrics of the train steps."""
     train(tiny_settings(directory, launch={"learners": 2}, **sections))
     return step_metrics(directory)
 
@@ -85,7 +84,6 @@ def test_run_goes_on_at_another_number_of_ranks(tmp_path: Path) -> None:
 
 
 def run_file(folder: Path, **sections: Any) -> Path:
-    """Write the settings of a run in a folder."""
     data: dict[str, Any] = {
         "run": {"name": "ranks", "directory": "ranks", "steps": 40, "checkpoint_every": 1},
         "model": {"name": "tiny"},
@@ -115,8 +113,7 @@ def started(folder: Path, *words: str) -> Iterator[tuple["subprocess.Popen[str]"
 
 
 def pids_of(folder: Path) -> dict[str, int]:
-    """Return the ids of the processes that a run has started."""
-    log = (folder / "ranks" / FOLDER / "controller.jsonl").read_text().splitlines()
+    log = (folder / "ranks" / LOGS / "controller.jsonl").read_text().splitlines()
     return {entry["process"]: entry["pid"] for entry in map(json.loads, log) if entry.get("event") == "start"}
 
 
@@ -174,7 +171,7 @@ def ended(pid: int) -> None:
 
 BROKEN = '''
 import torch
-from envgym.settings import Settings
+from envgym.config.settings import Settings
 from envgym.trainer.methods.losses import PpoClip
 
 class Broken(PpoClip):
@@ -201,7 +198,7 @@ def test_an_error_of_rank_0_alone_ends_the_run_at_once_with_that_error(tmp_path:
 
 HUNGRY = '''
 import os, torch
-from envgym.settings import Settings
+from envgym.config.settings import Settings
 from envgym.trainer.methods.losses import PpoClip
 
 class Hungry(PpoClip):
@@ -290,18 +287,18 @@ OF_FOUR = {"RANK": "2", "WORLD_SIZE": "4", "LOCAL_RANK": "0", "MASTER_ADDR": "a"
 
 def test_ranks_of_torchrun_are_taken_and_others_are_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     torchrun(monkeypatch, **OF_FOUR)  # of somebody else's launcher
-    assert meeting_of_torchrun(tiny_settings(tmp_path)) is None
+    assert meeting_of_torchrun(tiny_settings(tmp_path).launch) is None
     static = tiny_settings(tmp_path, launch={"learners": 4, "launcher": "static"})
-    assert meeting_of_torchrun(static) == Meeting(2, 4, "env://", 0)
+    assert meeting_of_torchrun(static.launch) == Meeting(2, 4, "env://", 0)
     assert not Meeting(2, 4, "env://", 0).is_local
     torchrun(monkeypatch, **OF_FOUR, TORCHELASTIC_RUN_ID="x", LOCAL_WORLD_SIZE="4")
     assert Meeting(2, 4, "env://", 0).is_local
-    assert meeting_of_torchrun(tiny_settings(tmp_path)) == Meeting(2, 4, "env://", 0)
+    assert meeting_of_torchrun(tiny_settings(tmp_path).launch) == Meeting(2, 4, "env://", 0)
     with pytest.raises(SettingsError, match=r"launch.learners must be the 4 that torchrun has started, got 2"):
-        meeting_of_torchrun(tiny_settings(tmp_path, launch={"learners": 2}))
+        meeting_of_torchrun(tiny_settings(tmp_path, launch={"learners": 2}).launch)
     torchrun(monkeypatch)
     with pytest.raises(SettingsError, match=r"ranks must know each other, got no \['RANK'"):
-        meeting_of_torchrun(static)
+        meeting_of_torchrun(static.launch)
 
 
 @pytest.mark.parametrize("recipe", RECIPE.table)

@@ -24,7 +24,6 @@ pytestmark = [
 
 
 def start_ranks(num_ranks: int, *words: str) -> list[subprocess.Popen[str]]:
-    """Start a program as ranks of one group, as torchrun does."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         port = str(taken.getsockname()[1])
@@ -52,7 +51,6 @@ def finish(ranks: list[subprocess.Popen[str]], *, timeout_s: float = 540.0) -> l
 
 @pytest.fixture(scope="module", params=[1, 2, 3])
 def ranked(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Any]:
-    """Return what all cases gave at a number of ranks."""
     out = tmp_path_factory.mktemp("ranks") / "found.pt"
     ranks = start_ranks(request.param, "-m", "tests.trainer.learner.ranks.cases", str(out))
     told = finish(ranks)

@@ -6,19 +6,16 @@ from typing import Any
 
 import pytest
 
+from envgym import Action, Reply, Scored, Split
 from envgym.agents.policies.scripted import ScriptedPolicy
-from envgym.core.messages import Action
-from envgym.core.tasks import Split
 from envgym.core.trajectory import Group
 from envgym.core.tree import Source, Tree
-from envgym.core.turns import Scored
 from envgym.errors import InvalidInput
-from envgym.records import Reply
 from envgym.trainer.methods.allocators.guide import GuideGrpo, without_hint
 from envgym.trainer.methods.allocators.scaf_grpo import ScafGrpo
 from envgym.trainer.methods.credit.outcome import Grpo
 from envgym.trainer.methods.protocols import Allocator, TaskRequest
-from tests.support.credit_trees import per_node
+from tests.support.credit_trees import branched, per_node
 from tests.support.graded import GradedTasks
 from tests.support.parrots import Parrot, char_agent, parrot_job, run_episodes, said
 
@@ -113,7 +110,7 @@ def test_scaf_climbs_from_weak_hints_to_strong_up_to_a_success() -> None:
     for round, level in enumerate(levels):
         group = group_of(0, 0, hinted="0" * round)
         assert extended(ScafGrpo(), group, round=round, metadata={"hints": tiers}) == replace(
-            REQUEST, group_size=1, hint=level, task=replace(TASK, metadata={"hints": tiers})
+            REQUEST, group_size=1, hint=level, task=replace(TASK, metadata={"hints": tiers}), direct=True
         )
     assert extended(ScafGrpo(), group_of(0, 0, hinted="00000"), round=5, metadata={"hints": tiers}) is None
     assert extended(ScafGrpo(), group_of(0, 0, hinted="01"), round=2, metadata={"hints": tiers}) is None
@@ -147,3 +144,31 @@ def test_hinted_success_takes_the_place_of_a_failure_with_the_published_advantag
 def test_failed_group_stays_where_no_hint_helps() -> None:
     group = group_of(*[0] * 8, hinted="00")
     assert ScafGrpo().finish(REQUEST, group).trees == group.trees[:8]
+
+
+@pytest.mark.parametrize("key", ["g", "h", "i", "j"])
+def test_hinted_success_takes_the_place_of_one_episode_of_a_tree(key: str) -> None:
+    fork = branched("f", (0, None), (1, 0.0), (1, 0.0))
+    trees = tuple(replace(tree, nodes=(tree.nodes[0], *fork.nodes[1:])) for tree in group_of(0, 0).trees)
+    group = Group(key=key, trees=(*trees, *group_of(hinted="01").trees))
+    kept = ScafGrpo().finish(replace(REQUEST, group_size=4), group)
+    assert sorted(rewards(kept)) == [0.0, 0.0, 0.0, 1.0]
+    assert [len(tree.leaves) for tree in kept.trees] in ([1, 2, 1], [2, 1, 1])
+    assert ScafGrpo().finish(REQUEST, replace(group, trees=group.trees[:3])).trees == trees
+
+
+def test_scaf_leaves_a_group_that_began_with_a_hint() -> None:
+    group = group_of(hinted="00")
+    assert extended(ScafGrpo(), group) is not None
+    assert ScafGrpo().extend(replace(REQUEST, hint="H"), group, round=0, step=100) is None
+    assert ScafGrpo().finish(replace(REQUEST, hint="H"), group) == group
+
+
+def test_guide_keeps_hinted_trees_behind_the_plain_context() -> None:
+    hinted = [episode(number, succeeds=False, hint="H") for number in (100, 101)]
+    fork = branched("f", (0, None), (1, 1.0), (1, 0.0))
+    forked = [replace(tree, nodes=(tree.nodes[0], *fork.nodes[1:])) for tree in hinted]
+    group = Group(key="g", trees=(*group_of(0, 0).trees, *forked))
+    kept = GuideGrpo().finish(replace(REQUEST, group_size=4), group)
+    assert rewards(kept) == [1.0, 0.0, 1.0, 0.0]
+    assert [tree.source for tree in kept.trees] == [Source.REPLAY] * 2

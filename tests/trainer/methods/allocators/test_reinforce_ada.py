@@ -10,7 +10,7 @@ from envgym.core.trajectory import Group
 from envgym.core.turns import Scored
 from envgym.trainer.methods.allocators.base import Draws, draw_metrics, draws_of, keep_episodes
 from envgym.trainer.methods.allocators.reinforce_ada import ReinforceAda
-from envgym.trainer.methods.credit.outcome import DrGrpo
+from envgym.trainer.methods.credit.outcome import DrGrpo, Grpo
 from envgym.trainer.methods.credit.reinforce_ada import ReinforceAdaCredit
 from envgym.trainer.methods.protocols import TaskRequest
 from tests.support.credit_trees import branched, group_of, per_node
@@ -92,9 +92,16 @@ def test_advantage_is_reward_minus_the_rate_of_all_draws() -> None:
         return [value for (value,) in per_node(credit(group))]
 
     assert advantages("none") == pytest.approx([0.875, -0.125, -0.125, -0.125])
-    # sqrt(1/8 * 7/8) = .330719: .875 / .330719 = 2.645751
-    assert advantages("deviation") == pytest.approx([2.645751, -0.377964, -0.377964, -0.377964], abs=1e-4)
+    # sqrt(1/8 * 7/8 * 8/7) = .353553, the deviation of the 8 draws: .875 / .353553 = 2.474874
+    assert advantages("deviation") == pytest.approx([2.474874, -0.353553, -0.353553, -0.353553], abs=1e-4)
     assert advantages("rate") == pytest.approx([7.0, -1.0, -1.0, -1.0], abs=1e-3)
+
+
+@given(st.lists(st.sampled_from([0.0, 1.0]), min_size=1, max_size=12))
+def test_credit_without_an_allocator_with_the_deviation_is_grpo_on_successes(rewards: list[float]) -> None:
+    group = outcome_group(*rewards)
+    ours, reference = (per_node(credit(group)) for credit in (ReinforceAdaCredit(norm="deviation"), Grpo()))
+    assert [value for (value,) in ours] == pytest.approx([value for (value,) in reference], abs=1e-6)
 
 
 @given(st.lists(st.sampled_from([0.0, 1.0]), min_size=2, max_size=12))

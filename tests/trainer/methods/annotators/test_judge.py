@@ -1,19 +1,24 @@
-"""A judge's verdicts: which words count, what the prompt holds, and that a judge that fails is no zero."""
+"""A model as a judge: prompts, verdicts and what is refused, with the prompts by default."""
 
 import asyncio
+from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
+import envgym
+from envgym.config.plugins import Choice
+from envgym.core.tasks import Split
 from envgym.core.trajectory import Group
 from envgym.core.tree import Annotation
-from envgym.errors import InvalidInput, PartyFailure, SettingsError
-from envgym.plugins import Choice
-from envgym.trainer.catalog import ANNOTATOR
-from envgym.trainer.methods.annotators.base import episode_value, turn_values, why_missing
-from envgym.trainer.methods.annotators.judge import Judge, read_verdict
-from tests.support.example_trees import branch_after_a_tool_call, outcome_group
+from envgym.errors import InvalidInput, PartyFailure, SettingsError, UnknownName
+from envgym.trainer.methods.annotators.base import ANNOTATOR, episode_value, turn_values, why_missing
+from envgym.trainer.methods.annotators.judge import Judge, JudgeSettings, read_verdict
+from envgym.trainer.methods.annotators.tarl import Tarl
+from tests.support.example_trees import TASK, branch_after_a_tool_call, outcome_group
 from tests.support.judges import DEAD, ScriptedJudge, judge_context
 
 TREE = Group(key="g", trees=(branch_after_a_tool_call(),))
@@ -92,3 +97,79 @@ def test_a_template_that_names_an_unknown_field_is_refused() -> None:
 def test_a_task_without_the_reference_is_refused_with_its_keys() -> None:
     with pytest.raises(InvalidInput, match=r"payload key must be a known name, got 'anser' .*did you mean answer"):
         asyncio.run(Judge(reference="anser")(outcome_group(1.0), judge_context()))
+
+
+JUDGES = ["judge", "probed_judge", "tarl", "skill_writer"]
+INTERACTIVE = [
+    "code/repo-v0",
+    "code/sql-v0",
+    "puzzles/guess_number-v0",
+    "puzzles/household-v0",
+    "tools/mcp-v0",
+    "tools/office-v0",
+    "tools/tau2-v0",
+    "web/shop-v0",
+]
+"""Environments of several turns whose tasks have no answer."""
+ANSWERED = ["math/arithmetic-v0", "math/problems-v0", "search/factbook-v0"]
+
+
+def judge(name: str, **settings: Any) -> JudgeSettings:
+    built = ANNOTATOR.build(Choice.model_validate({"name": name, **settings}))
+    assert isinstance(built, JudgeSettings)
+    return built
+
+
+@pytest.mark.parametrize("name", JUDGES)
+@pytest.mark.parametrize("env_id", INTERACTIVE)
+def test_the_default_prompt_leaves_the_reference_out_where_a_task_has_none(name: str, env_id: str) -> None:
+    task = envgym.make(env_id).unwrapped.tasks.task(Split.TRAIN, 0)
+    annotator = judge(name)
+    assert not annotator.task_needs()
+    prompt = annotator.fill(task, "I am done.", "[Turn 1]\nI am done.")
+    assert task.prompt in prompt
+    assert "I am done." in prompt
+    assert "eference answer" not in prompt
+
+
+@pytest.mark.parametrize("name", ["judge", "probed_judge", "tarl"])
+@pytest.mark.parametrize("env_id", ANSWERED)
+def test_the_default_prompt_shows_the_reference_of_a_task_that_has_one(name: str, env_id: str) -> None:
+    task = envgym.make(env_id).unwrapped.tasks.task(Split.TRAIN, 0)
+    prompt = judge(name).fill(task, "4", "[Turn 1]\n4")
+    assert f"[Reference answer]\n{task.payload['answer']}\n" in prompt
+
+
+@pytest.mark.parametrize("answer", [None, ""])
+def test_an_answer_that_is_nothing_is_no_reference(answer: str | None) -> None:
+    task = replace(TASK, payload={"answer": answer})
+    for annotator in (Judge(), Tarl()):
+        prompt = annotator.fill(task, "4", "[Turn 1]\n4")
+        assert "eference answer" not in prompt
+        assert "None" not in prompt
+    with pytest.raises(Exception, match="reference answer must be some text, got nothing"):
+        Judge(reference="answer").fill(task, "4", "")
+
+
+def test_zero_is_an_answer() -> None:
+    assert "[Reference answer]\n0\n" in Judge().fill(replace(TASK, payload={"answer": 0}), "4", "")
+
+
+def test_a_reference_that_is_named_is_never_left_out() -> None:
+    with pytest.raises(UnknownName, match="payload key must be a known name, got 'anser'"):
+        Judge(reference="anser").fill(replace(TASK, payload={"answer": "4"}), "4", "")
+    (need,) = Judge(reference="secret").task_needs()
+    assert (need.key, need.holder, need.every) == ("secret", "payload", True)
+    assert not need.read(replace(TASK, payload={"answer": "4"}))
+    assert need.read(replace(TASK, payload={"secret": 0}))
+
+
+def test_a_reference_that_the_template_does_not_show_is_refused() -> None:
+    with pytest.raises(ValidationError, match=r"reference must be used with a template that names \{reference\}"):
+        Judge(template="{task} {answer}", reference="secret")
+
+
+def test_verdicts_that_are_all_worth_the_same_are_refused() -> None:
+    for verdicts in ({"YES": 1.0}, {"YES": 1.0, "NO": 1.0}):
+        with pytest.raises(ValidationError, match="verdicts must hold at least two different values"):
+            Judge(verdicts=verdicts)

@@ -12,15 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envgym.core.messages import Action, ToolCall
+from envgym import Action, Ending, ToolCall
+from envgym.config.plugins import Choice
 from envgym.core.trajectory import Group
 from envgym.core.tree import Annotation
-from envgym.core.turns import Ending
 from envgym.errors import EnvFailure, SettingsError
-from envgym.plugins import Choice
-from envgym.trainer.catalog import ANNOTATOR
 from envgym.trainer.methods.annotators import majority_vote as module
-from envgym.trainer.methods.annotators.base import episode_value
+from envgym.trainer.methods.annotators.base import ANNOTATOR, episode_value
 from envgym.trainer.methods.annotators.majority_vote import MajorityVote, find_majority, same_expression
 from envgym.trainer.methods.shaping.annotated import Annotated
 from tests.support.example_trees import TASK, invalid_branch, paid, policy, start, truncated_episode, turn
@@ -48,9 +46,6 @@ def annotated(group: Group, **settings: Any) -> Group:
 
 def values(group: Group, **settings: Any) -> list[float | None]:
     return [episode_value(episode, "majority_vote") for episode in annotated(group, **settings).trajectories]
-
-
-# ---- the vote --------------------------------------------------------------------------------------------------------
 
 
 def test_the_label_is_the_most_frequent_answer_and_the_first_of_equals() -> None:
@@ -101,9 +96,6 @@ def test_another_vote_for_the_label_changes_no_label(answers: list[str | None], 
         again = find_majority([*answers, *[vote.label] * more], equal=operator.eq)
         assert again is not None
         assert (again.label, again.num_votes) == (vote.label, vote.num_votes + more)
-
-
-# ---- the annotator ---------------------------------------------------------------------------------------------------
 
 
 def test_episodes_that_agree_have_one_and_the_others_zero() -> None:

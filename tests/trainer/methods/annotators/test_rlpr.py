@@ -25,9 +25,6 @@ def text(token_ids: Sequence[int]) -> str:
     return "".join(show(token_ids))
 
 
-# ---- pure parts ------------------------------------------------------------------------------------------------------
-
-
 def test_published_numbers() -> None:
     # (.9 + .8 + .1) / 3 = .6;  .9 · (.6 - .35) = .225, with the right format .1 more;  the product would be .072
     mean = mean_probability([math.log(p) for p in (0.9, 0.8, 0.1)])
@@ -92,9 +89,6 @@ def test_tokens_before_the_answer_stay_as_they_were_sampled() -> None:
     spliced = splice((), sampled, "42", Pairs(), "<answer>")
     assert spliced.token_ids == (*encode("<answer"), *encode(">42"))
     assert spliced.first == len(encode("<answer>"))
-
-
-# ---- the annotator ---------------------------------------------------------------------------------------------------
 
 
 def annotated(words: str, *, task: Task = TASK) -> tuple[Trajectory, CharScorer, CharScorer]:

@@ -9,66 +9,39 @@ import pytest
 
 from envgym.core.messages import Message
 from envgym.errors import SettingsError, UnknownName
-from envgym.runs import RunDirectory
-from envgym.trainer.methods.annotators.base import Model
-from envgym.trainer.settings import train_settings
+from envgym.runs.directory import RunDirectory
 from envgym.trainer.train import train
+from tests.support.judges import FreeModel
+from tests.support.tiny_runs import step_metrics, tiny_settings
 
-TINY = {"hidden_size": 64, "num_layers": 1, "num_heads": 2, "num_kv_heads": 2, "intermediate_size": 64}
 HERE = f"{Path(__file__).resolve()}"
 
 
-class ListJudge(Model):
+class ListJudge(FreeModel):
     """Scores every turn of a dialogue of up to three turns by the length of the prompt."""
 
-    def __init__(self, context: object) -> None:
-        """Need nothing."""
-
     async def reply(self, messages: Sequence[Message], *, seed: int, max_new_tokens: int) -> str:
-        """Say a list of scores, as long as the dialogue."""
         prompt = messages[-1].content
         scores = [1 - (len(prompt) + turn) % 2 for turn in range(prompt.count("[Turn "))]
         return str(scores)
 
 
-class YesJudge(Model):
-    """Says yes to everything."""
-
-    def __init__(self, context: object) -> None:
-        """Need nothing."""
-
+class YesJudge(FreeModel):
     async def reply(self, messages: Sequence[Message], *, seed: int, max_new_tokens: int) -> str:
-        """Say yes."""
         return "YES"
 
 
-class TokenScorer(Model):
-    """Values a prefix by its last token."""
-
-    def __init__(self, context: object) -> None:
-        """Need nothing."""
-
+class TokenScorer(FreeModel):
     async def compute_values(self, token_ids: Sequence[tuple[int, ...]], is_over: Sequence[bool]) -> list[float]:
-        """Return numbers in [0, 1)."""
         return [ids[-1] % 10 / 10 for ids in token_ids]
 
 
 def run(directory: Path, **sections: Any) -> list[dict[str, float]]:
     """Train two steps on a game of up to three turns, and return their metrics."""
-    data: dict[str, Any] = {
-        "run": {"directory": str(directory), "steps": 2, "trackers": []},
-        "model": {"name": "tiny", "tiny": TINY},
-        "engine": {"device": "cpu"},
-        "envs": [{"id": "puzzles/guess_number-v0", "settings": {"size": 4, "max_turns": 3}}],
-        "agent": {"name": "plain", "max_turn_tokens": 4, "max_context_tokens": 512, "on_length": "close"},
-        "rollout": {"groups": 2, "group_size": 4},
-        "filter": {"name": "keep_all"},
-        "credit": {"name": "dr_grpo"},
-        "optim": {"lr": 0.001},
-        "evaluation": {"tasks": 2},
-    }
-    train(train_settings({**data, **sections}))
-    return [row for row in RunDirectory.open(directory).metrics() if row.get("step", 0) > 0]
+    game = {"id": "puzzles/guess_number-v0", "settings": {"size": 4, "max_turns": 3}}
+    data = {"envs": [game], "agent": {"max_context_tokens": 512}, "credit": {"name": "dr_grpo"}, **sections}
+    train(tiny_settings(directory, **data))
+    return step_metrics(directory)
 
 
 def model(name: str, kind: Any) -> dict[str, Any]:
@@ -155,6 +128,9 @@ def test_the_rate_of_a_probed_judge_is_in_the_metrics(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("section", ["filter", "shaping"])
 def test_what_reads_annotations_that_nobody_makes_is_refused(section: str, tmp_path: Path) -> None:
-    chosen = {"filter": {"name": "prof"}, "shaping": {"name": "annotated", "annotation": "proces"}}[section]
-    with pytest.raises(UnknownName, match=rf"annotation must be a known name, got '\w+' \({section}\)"):
+    chosen = {"filter": {"name": "prof", "remove": 2}, "shaping": {"name": "annotated", "annotation": "proces"}}[
+        section
+    ]
+    remedy = r"add an annotator with this name to annotate\."
+    with pytest.raises(UnknownName, match=rf"annotation must be a known name, got '\w+' \({section}\); {remedy}$"):
         run(tmp_path / "run", annotate=["judge"], **{section: chosen}, **model("judge", f"{HERE}:YesJudge"))

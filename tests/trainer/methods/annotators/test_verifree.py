@@ -25,8 +25,6 @@ TAGS = ("<answer>", "</answer>")
 
 
 class Broken(Model):
-    """Gives no log-probs."""
-
     async def compute_logprobs(self, token_ids: Sequence[tuple[int, ...]]) -> list[tuple[float, ...]]:
         raise PolicyFailure("no answer within 3 s")
 

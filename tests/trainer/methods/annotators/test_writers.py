@@ -15,28 +15,23 @@ from envgym.core.segments import Origin
 from envgym.core.trajectory import Group
 from envgym.core.tree import Annotation, Source
 from envgym.errors import InvalidInput, SettingsError, UnknownName
-from envgym.trainer.methods.annotators.base import Model
 from envgym.trainer.methods.annotators.writers import Rewriter, SkillWriter, covers
 from envgym.trainer.methods.curricula.skill_bank import Skill, SkillBank
 from envgym.trainer.methods.protocols import EnvSupply, StepOutcome, TaskRequest
 from envgym.trainer.workflows.demonstrations import RewrittenDemonstrations
 from tests.support.example_trees import TASK, outcome_group
 from tests.support.graded import LUCKY, choose, train_steps
-from tests.support.judges import DEAD, judge_context
+from tests.support.judges import DEAD, FreeModel, judge_context
 from tests.support.parrots import char_agent
 
 HERE = f"{Path(__file__).resolve()}"
 SUPPLIES = [EnvSupply("maze", 1.0, 1)]
 
 
-class Scribe(Model):
+class Scribe(FreeModel):
     """Writes the same of everything: all small numbers, so that every answer is among them."""
 
-    def __init__(self, context: object) -> None:
-        """Need nothing."""
-
     async def reply(self, messages: Sequence[Message], *, seed: int, max_new_tokens: int) -> str:
-        """Write."""
         return "0 1 2 3 4"
 
 
@@ -85,9 +80,6 @@ def test_every_row_of_words_of_a_text_is_covered_and_no_part_of_a_word(said: lis
     assert covers(" ".join(said).upper() + ".", part) == bool(part)
     assert not covers(" ".join(said), "gree")
     assert not covers(" ".join(said), "")
-
-
-# ---- the bank of skills ----------------------------------------------------------------------------------------------
 
 
 def step(bank: SkillBank, group: Group, number: int) -> list[TaskRequest]:
@@ -148,9 +140,6 @@ def test_run_distils_from_skills_that_a_second_model_wrote(tmp_path: Path) -> No
     assert first["curriculum/skills_written"] > 0
     assert first["loss/distillation"] == pytest.approx(0.0, abs=1e-6), "no skill was there yet"
     assert second["loss/distillation"] > 1e-6
-
-
-# ---- what was looked up ----------------------------------------------------------------------------------------------
 
 
 def test_rewritten_text_is_an_answer_to_the_first_context() -> None:

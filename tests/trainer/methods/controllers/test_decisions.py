@@ -8,13 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from envgym.config.plugins import Choice
 from envgym.errors import SettingsError
-from envgym.plugins import Choice
-from envgym.runs import RunDirectory
+from envgym.runs.directory import RunDirectory
 from envgym.trainer.build import build_run_context
-from envgym.trainer.catalog import CONTROLLER
 from envgym.trainer.checks.changes import changed_settings
-from envgym.trainer.methods.controllers.base import Control, ControlContext, Controller, EvaluationSummary
+from envgym.trainer.methods.controllers.base import CONTROLLER, Control, ControlContext, Controller, EvaluationSummary
 from envgym.trainer.methods.protocols import Checkpointed
 from envgym.trainer.settings import TrainSettings, train_settings
 from envgym.trainer.train import train
@@ -24,7 +23,6 @@ PLAIN = train_settings({"envs": [{"id": "math/arithmetic-v0"}], "run": {"steps":
 
 
 def built(name: str, **chosen: Any) -> Controller:
-    """Return a controller of ours."""
     return CONTROLLER.build(Choice.model_validate({"name": name, **chosen}))
 
 
@@ -40,7 +38,7 @@ def decisions(
     found: list[Control | None] = []
     for step, value in enumerate(values, start=first_step):
         metrics = {} if value is None else {metric: value}
-        control = controller.after_step(ControlContext(step=step, settings=settings, metrics=metrics))
+        control = controller.after_step(ControlContext(step=step, settings=settings.model_dump(), metrics=metrics))
         settings = changed_settings(settings, {} if control is None else control.settings, where="test")
         found.append(control)
     return found
@@ -79,7 +77,9 @@ def test_condition_reads_the_newest_evaluation_of_its_label() -> None:
     controller = built("stages", stages=[{"after": {"metric": "during/success", "above": 0.5}}])
     seen = [EvaluationSummary(0, "during", {"success": 0.9}), EvaluationSummary(4, "during", {"success": 0.2})]
     for evaluations, stage in ((seen, 0.0), (seen[:1], 1.0)):
-        control = controller.after_step(ControlContext(step=5, settings=PLAIN, metrics={}, evaluations=evaluations))
+        control = controller.after_step(
+            ControlContext(step=5, settings=PLAIN.model_dump(), metrics={}, evaluations=evaluations)
+        )
         assert control is not None
         assert control.metrics["stage"] == stage
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -10,12 +11,11 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from envgym.agents.models.loading import load
+from envgym.config.plugins import Choice
 from envgym.errors import SettingsError
-from envgym.plugins import Choice
-from envgym.trainer.catalog import CONTROLLER
-from envgym.trainer.methods.controllers.base import ControlContext
+from envgym.runs.directory import RunDirectory
+from envgym.trainer.methods.controllers.base import CONTROLLER, ControlContext
 from envgym.trainer.methods.controllers.weight_average import WeightAverage
-from envgym.trainer.settings import train_settings
 from envgym.trainer.train import train
 from tests.trainer.test_critic_run import settings
 
@@ -24,7 +24,7 @@ LAST = 6
 
 def averages(controller: WeightAverage, weights: Iterable[float], first_step: int = 1) -> dict[int, float]:
     """Return what the policy is given after each step at which it is given an average."""
-    chosen = train_settings({"envs": [{"id": "math/arithmetic-v0"}], "run": {"steps": LAST}})
+    chosen = {"run": {"steps": LAST}}
     found: dict[int, float] = {}
     for step, weight in enumerate(weights, start=first_step):
         seen = {"head": torch.tensor([weight], dtype=torch.float32)}
@@ -77,7 +77,7 @@ def test_average_goes_on_from_its_checkpoint(chosen: dict[str, float], tmp_path:
 
 
 def test_averages_of_half_precision_are_kept_wide() -> None:
-    chosen = train_settings({"envs": [{"id": "math/arithmetic-v0"}], "run": {"steps": 2}})
+    chosen = {"run": {"steps": 2}}
     controller, average = WeightAverage(decay=0.999), Tensor()
     for step, value in ((1, 1.0), (2, 1.0078125)):  # neighbours in bfloat16
         seen = {"head": torch.tensor([value], dtype=torch.bfloat16)}
@@ -105,3 +105,21 @@ def test_run_ends_with_the_mean_of_its_last_weights(tmp_path: Path) -> None:
     assert not torch.equal(averaged["lm_head.weight"], second["lm_head.weight"])
     for name, weight in averaged.items():
         assert torch.allclose(weight, (first[name] + second[name]) / 2, atol=1e-7)
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_run_that_is_ended_early_ends_with_the_mean_too(place: int, tmp_path: Path) -> None:
+    controllers: list[dict[str, Any]] = [{"name": "stages", "stages": [{"after": {"step": 2}, "stop": True}]}]
+    controllers.insert(place, {"name": "weight_average", "last": 2})
+    run = {"name": "test", "directory": str(tmp_path / "run"), "steps": 5, "checkpoint_every": 1, "trackers": []}
+    sections = {"credit": "grpo", "optim": {"lr": 0.01}, "rollout": {"groups": 2, "group_size": 4}}
+    train(settings(tmp_path / "plain", **sections))
+    train(settings(tmp_path / "run", **sections, run=run, controllers=controllers))
+    first, second, averaged = (
+        load(tmp_path / run / "checkpoints" / f"step-{step:06d}" / "model").model.state_dict()
+        for run, step in (("plain", 1), ("plain", 2), ("run", 2))
+    )
+    for name, weight in averaged.items():
+        assert torch.allclose(weight, (first[name] + second[name]) / 2, atol=1e-7)
+    (last,) = [row for row in RunDirectory.open(tmp_path / "run").metrics() if row["step"] == 2 and "train/rows" in row]
+    assert last["control/weights"] == 1.0

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from envgym.plugins import Choice
+from envgym.config.plugins import Choice
 from envgym.trainer.methods.corrections import (
     Correction,
     Divergence,

@@ -10,9 +10,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from envgym.config.plugins import Choice
 from envgym.errors import SettingsError
-from envgym.plugins import Choice
-from envgym.trainer.catalog import CORRECTION
 from envgym.trainer.methods.corrections import (
     Correction,
     Divergence,
@@ -25,7 +24,7 @@ from envgym.trainer.methods.corrections import (
     TisLevel,
     WeightLevel,
 )
-from envgym.trainer.methods.corrections.base import importance_weights
+from envgym.trainer.methods.corrections.base import CORRECTION, importance_weights
 from envgym.trainer.methods.corrections.rejection import Over, outside_ratios
 from tests.trainer.methods.corrections.gaps import GAP, MASK, correct
 

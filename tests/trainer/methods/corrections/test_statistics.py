@@ -6,7 +6,7 @@ import pytest
 import torch
 from pydantic import BaseModel, ValidationError
 
-from envgym.plugins import Choice
+from envgym.config.plugins import Choice
 from envgym.trainer.methods.corrections import (
     Divergence,
     Geometric,

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from envgym.config.plugins import Choice
 from envgym.errors import InvalidInput, SettingsError
-from envgym.plugins import Choice
-from envgym.trainer.catalog import CREDIT
 from envgym.trainer.methods.credit.bnpo import Bnpo, beta_parameters
 from envgym.trainer.methods.credit.outcome import DrGrpo
+from envgym.trainer.methods.protocols import CREDIT
 from tests.support.credit_trees import batch_advantages
 
 QUARTERS = ([1, 0, 0, 0], [1, 1, 0, 0], [1, 1, 1, 0])
@@ -23,6 +23,12 @@ def test_fit_and_density_by_hand() -> None:
     found = batch_advantages(Bnpo(), *QUARTERS)
     assert found[:4] == pytest.approx([0.680175, -0.226725, -0.226725, -0.226725], abs=1e-6)
     assert found[4:8] == pytest.approx([0.392699, 0.392699, -0.392699, -0.392699], abs=1e-6)
+
+
+def test_fit_of_means_that_lie_low_by_hand() -> None:
+    # means 1/8, 3/8: m = 1/4, v = 1/32, m(1-m)/v - 1 = 5; a = 5/4 and b = 15/4; alpha = 1 + 5/12, beta = 1 + 5/4
+    assert beta_parameters([0.125, 0.375]) == pytest.approx((17 / 12, 9 / 4))
+    assert beta_parameters([0.875, 0.625]) == pytest.approx((9 / 4, 17 / 12))
 
 
 def test_alpha_and_beta_of_three_halves_are_grpo_times_pi_over_eight() -> None:

@@ -7,7 +7,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from envgym.trainer.methods.credit.deep_search import DeepSearch
-from envgym.trainer.methods.credit.outcome import DrGrpo
 from tests.support.credit_trees import branched, chain, chains, group_of, per_node
 
 
@@ -58,14 +57,6 @@ def test_node_that_nothing_is_backed_up_through_has_the_value_zero() -> None:
 
 def test_group_of_one_has_advantage_zero() -> None:
     assert per_node(DeepSearch()(chains([0, 1]))) == [[0.0, 0.0]]
-
-
-@settings(max_examples=20)
-@given(st.lists(st.booleans(), min_size=1, max_size=6))
-def test_single_turns_get_twice_dr_grpo(correct: list[bool]) -> None:
-    group = chains(*([float(value)] for value in correct))
-    for found, expected in zip(per_node(DeepSearch()(group)), per_node(DrGrpo()(group)), strict=True):
-        assert found == pytest.approx([2 * advantage for advantage in expected])
 
 
 @settings(max_examples=20)

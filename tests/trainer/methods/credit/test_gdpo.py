@@ -19,17 +19,21 @@ from tests.support.credit_trees import batch_advantages, per_node
 from tests.support.example_trees import policy, start, turn
 
 
-def episode(name: str, components: Mapping[str, float]) -> Tree:
-    """Return an episode of one turn that is paid the sum of these components."""
+def episode(name: str, components: Mapping[str, float], ending: Ending = Ending.TERMINATED) -> Tree:
     reward = Scored(value=sum(components.values()), components=components)
     outcome = TurnOutcome(action=Action("done"), observation=Observation(), reward=reward)
     builder = start(name)
-    builder.add(builder.root, turn(policy(10)), outcome=outcome, ending=Ending.TERMINATED)
+    builder.add(builder.root, turn(policy(10)), outcome=outcome, ending=ending)
     return builder.freeze()
 
 
 def group_of(*episodes: Mapping[str, float]) -> Group:
     return Group(key="g", trees=tuple(episode(f"t{n}", components) for n, components in enumerate(episodes)))
+
+
+def cut(*episodes: Mapping[str, float]) -> Group:
+    trees = (episode(f"t{n}", components, Ending.TRUNCATED_TOKENS) for n, components in enumerate(episodes))
+    return Group(key="cut", trees=tuple(trees))
 
 
 def advantages(credit: Gdpo, *groups: Group) -> list[float]:
@@ -74,3 +78,29 @@ def test_weight_of_an_unknown_component_names_near_ones() -> None:
     with pytest.raises(UnknownName, match=r"reward component must be a known name, got 'fromat'.*did you mean format"):
         advantages(Gdpo(weights={"fromat": 1.0}), HAND)
     assert advantages(Gdpo(weights={"fromat": 1.0})) == []
+
+
+def test_step_whose_episodes_were_all_cut_goes_on() -> None:
+    credit = Gdpo(weights={"answer": 1.0, "format": 0.5})
+    assert advantages(credit, cut({}, {}, {})) == [0.0, 0.0, 0.0]
+    assert advantages(credit, cut({"format": 1}, {"format": 1})) == [0.0, 0.0]
+    # z(1, 0) = .707107, -.707107, over the batch again
+    assert advantages(credit, cut({"format": 1}, {"format": 0})) == pytest.approx([0.707107, -0.707107], abs=1e-5)
+
+
+def test_component_that_comes_later_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    credit = Gdpo(weights={"answer": 1.0, "found key": 1.0})
+    group = group_of({"answer": 1}, {"answer": 0})
+    assert advantages(credit, group) == advantages(credit, group) == advantages(Gdpo(), group)
+    (record,) = caplog.records
+    assert "found key, which no episode of this step has" in record.message
+
+
+def test_episode_without_components_has_none_beside_others_that_have_some() -> None:
+    cut_short = Scored(value=0.0)
+    group = group_of({"answer": 1}, {"answer": 0}, {})
+    assert group.valid[2].reward == cut_short
+    # z(1, 0, 0) alone: there is no component called reward
+    assert advantages(Gdpo(), group) == pytest.approx(
+        advantages(Gdpo(), group_of({"answer": 1}, {"answer": 0}, {"answer": 0}))
+    )

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from envgym.core.trajectory import Group
 from envgym.core.turns import Ending
 from envgym.trainer.methods.credit.min_form import MinForm, soft_minimum
-from envgym.trainer.methods.credit.outcome import Rloo
 from tests.support.credit_trees import chains, per_node
 from tests.support.example_trees import outcome_tree, start
 
@@ -42,14 +41,6 @@ def test_group_of_one_has_advantage_zero_on_all_turns() -> None:
 @given(REWARDS)
 def test_low_temperature_is_the_minimum(rewards: list[float]) -> None:
     assert sum(soft_minimum(rewards, 1e-3)) == pytest.approx(min(rewards), abs=5e-3)
-
-
-@settings(max_examples=20)
-@given(REWARDS)
-def test_single_turns_get_rloo(rewards: list[float]) -> None:
-    group = chains(*([reward] for reward in rewards))
-    for found, expected in zip(per_node(MinForm()(group)), per_node(Rloo()(group)), strict=True):
-        assert found == pytest.approx(expected, abs=1e-9)
 
 
 @settings(max_examples=20)

@@ -1,4 +1,4 @@
-"""GRPO, Dr. GRPO and RLOO: hand cases, published vectors, reductions, laws; and the spread to tokens."""
+"""Credits of outcomes: published vectors, reductions and laws, of one group and of a batch."""
 
 import math
 
@@ -9,10 +9,12 @@ from hypothesis import strategies as st
 from envgym.core.trajectory import Group, trajectories
 from envgym.errors import InvalidInput
 from envgym.trainer.batch.spread import token_advantages
-from envgym.trainer.methods.credit.outcome import DrGrpo, Grpo, Rloo
+from envgym.trainer.methods.credit.outcome import DrGrpo, Grpo, Opo, Rloo
 from envgym.trainer.methods.protocols import Credit, TrajectoryCredit
 from tests.support import example_trees as cases
-from tests.support.plugins import CREDITS
+from tests.support.credit_trees import batch_advantages, group_of, per_node
+from tests.support.example_trees import outcome_tree
+from tests.support.plugins import BATCH_CREDITS, CREDITS
 
 REWARDS = st.lists(st.floats(-5, 5), min_size=1, max_size=8)
 
@@ -141,3 +143,59 @@ def test_credit_that_does_not_fit_is_refused() -> None:
     for wrong in ((0.1,), (0.1, 0.2, 0.3)):
         with pytest.raises(InvalidInput, match="advantages of a node must match its sampled tokens"):
             token_advantages(TrajectoryCredit(trajectory=episode, advantages=(0.0, wrong)), row)
+
+
+def of_lengths(rewards: list[float], lengths: list[int]) -> Group:
+    pairs = enumerate(zip(rewards, lengths, strict=True))
+    return group_of(*(outcome_tree(f"t{number}", reward, tokens=length) for number, (reward, length) in pairs))
+
+
+def test_long_episodes_weigh_more_in_the_baseline() -> None:
+    # (3 * 1 + 1 * 1) / (3 + 2 + 4 + 1) = .4
+    found = per_node(Opo()(of_lengths([1, 0, 0, 1], [3, 2, 4, 1])))
+    assert [advantage for (advantage,) in found] == pytest.approx([0.6, -0.4, -0.4, 0.6])
+
+
+@settings(max_examples=20)
+@given(st.lists(st.tuples(st.floats(-5, 5), st.integers(1, 9)), min_size=1, max_size=6))
+def test_length_weighted_advantages_sum_to_zero(pairs: list[tuple[float, int]]) -> None:
+    rewards, lengths = [reward for reward, _ in pairs], [length for _, length in pairs]
+    found = per_node(Opo()(of_lengths(rewards, lengths)))
+    weighted = sum(length * advantage for length, (advantage,) in zip(lengths, found, strict=True))
+    assert weighted == pytest.approx(0.0, abs=1e-9)
+
+
+OF_REWARDS = [build for build in BATCH_CREDITS.values() if "annotation" not in getattr(build, "model_fields", ())]
+"""The others leave out episodes without annotations."""
+BATCHES = st.lists(st.lists(st.floats(0, 1), min_size=1, max_size=4), min_size=1, max_size=4)
+
+
+@pytest.mark.parametrize("name", BATCH_CREDITS)
+def test_no_groups_and_invalid_episodes_have_no_credit(name: str) -> None:
+    assert batch_advantages(BATCH_CREDITS[name]()) == []
+    assert batch_advantages(BATCH_CREDITS[name](), [None, None]) == []
+
+
+@pytest.mark.parametrize("name", BATCH_CREDITS)
+def test_invalid_episodes_are_in_no_statistic(name: str) -> None:
+    credit = BATCH_CREDITS[name]()
+    assert batch_advantages(credit, [1.0, None, 0.0], [None], [1.0, 1.0]) == batch_advantages(
+        credit, [1.0, 0.0], [1.0, 1.0]
+    )
+
+
+@settings(max_examples=15)
+@given(BATCHES, st.randoms(use_true_random=False))
+def test_order_of_groups_does_not_matter(batch: list[list[float]], random: object) -> None:
+    order = list(range(len(batch)))
+    random.shuffle(order)  # type: ignore[attr-defined]  # hypothesis gives a random.Random
+    for build in OF_REWARDS:
+        whole = iter(batch_advantages(build(), *batch))
+        of_groups = [[next(whole) for _ in rewards] for rewards in batch]
+        shuffled = batch_advantages(build(), *(batch[place] for place in order))
+        assert shuffled == pytest.approx([value for place in order for value in of_groups[place]], abs=1e-6, rel=1e-6)
+
+
+@pytest.mark.parametrize("name", ["lite_ppo", "bnpo", "gdpo"])
+def test_equal_rewards_everywhere_have_advantage_zero(name: str) -> None:
+    assert batch_advantages(BATCH_CREDITS[name](), [0.3, 0.3], [0.3]) == pytest.approx([0.0] * 3, abs=1e-9)

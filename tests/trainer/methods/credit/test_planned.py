@@ -64,7 +64,6 @@ def constant(turn: int, given: int) -> float:
 
 
 def planned(group: Group, variance: ReturnVariance, beta: float = 1.0) -> tuple[TrajectoryCredit, ...]:
-    """Credit one group with given variances."""
     returns = NodeReturns(group_tree=GroupTree(group=group))
     return tuple(scale_baselines([baseline_credits(returns, variance, scale=len(group.valid))], beta))
 
@@ -77,7 +76,6 @@ def credited(variance: ReturnVariance, beta: float) -> Credit:
 
 
 def plan(children: Sequence[int]) -> list[Sampled]:
-    """Return every tree with so many children at each turn."""
     return WORLD.grown(lambda depth: children[depth])
 
 
@@ -187,7 +185,6 @@ def in_state_two(depth: int, state: int) -> int:
 
 
 def mean_estimate(credit: Callable[[Group], Sequence[TrajectoryCredit]], sampled: Sequence[SampledGroup]) -> Array:
-    """Return the mean over everything that can be sampled, by the formula."""
     terms = [item.probability * WORLD.estimate(credit(item.group), once=True) for item in sampled]
     return np.asarray(sum(terms), dtype=np.float64)
 
@@ -210,7 +207,6 @@ def test_learner_ascends_the_true_gradient(rewritten: bool) -> None:
 
 
 def pairs(first: Sequence[SampledGroup], second: Sequence[SampledGroup]) -> list[tuple[float, list[Group]]]:
-    """Return every step of two groups."""
     return [(a.probability * b.probability, [a.group, b.group]) for a in first for b in second]
 
 
@@ -364,5 +360,4 @@ def test_planned_gae_by_hand_and_on_chains() -> None:
 
 
 def per_token(credit: TrajectoryCredit) -> list[float]:
-    """Return the advantages of all sampled tokens."""
     return [value for entry in credit.advantages if isinstance(entry, tuple) for value in entry]

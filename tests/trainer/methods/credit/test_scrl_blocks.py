@@ -23,7 +23,6 @@ Z = 0.707106  # of one success among two: 0.5 / 0.707107
 
 
 def episode(name: str, tokens: list[str], components: dict[str, float]) -> Tree:
-    """Return an episode of one turn of these tokens."""
     ids = tuple(range(10, 10 + len(tokens)))
     logprobs = (-1.0,) * len(ids)
     said = Segment(

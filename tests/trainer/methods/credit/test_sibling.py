@@ -7,9 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from envgym.trainer.methods.credit.outcome import Rloo
 from envgym.trainer.methods.credit.sibling import Sibling
-from envgym.trainer.methods.credit.turn_grpo import TurnGrpo
 from tests.support import example_trees as cases
 from tests.support.credit_trees import BRANCH, NodeSpec, branched, chain, chains, group_of, per_node
 
@@ -45,21 +43,6 @@ def test_invalid_branch_is_no_sibling() -> None:
 def test_advantages_under_one_node_sum_to_zero() -> None:
     group = group_of(branched("t", (0, 0.0), (1, 1.0), (1, 0.0), (1, 5.0)))
     assert sum(row[1] for row in per_node(Sibling()(group))) == pytest.approx(0.0)
-
-
-@settings(max_examples=20)
-@given(TURNS)
-def test_chains_get_turn_grpo(turns: list[list[float]]) -> None:
-    for found, expected in zip(per_node(Sibling()(chains(*turns))), per_node(TurnGrpo()(chains(*turns))), strict=True):
-        assert found == pytest.approx(expected, abs=1e-9)
-
-
-@settings(max_examples=20)
-@given(st.lists(st.floats(-5, 5), min_size=1, max_size=6))
-def test_single_turns_get_rloo(rewards: list[float]) -> None:
-    group = chains(*([reward] for reward in rewards))
-    for found, expected in zip(per_node(Sibling()(group)), per_node(Rloo()(group)), strict=True):
-        assert found == pytest.approx(expected, abs=1e-9)
 
 
 @settings(max_examples=20)

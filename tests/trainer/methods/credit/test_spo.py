@@ -4,9 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from envgym.trainer.methods.credit.outcome import DrGrpo
 from envgym.trainer.methods.credit.spo import Spo
-from tests.support.credit_trees import branched, chain, chains, group_of, per_node
+from tests.support.credit_trees import branched, chain, group_of, per_node
 
 TREE = group_of(branched("A", (0, 0.0), (1, 1.0), (1, 0.0)), chain("B", [0.0, 0.25]))
 """A's first turn is worth .5, B .25, the prompt .375."""
@@ -26,13 +25,6 @@ def test_value_is_a_mean_over_children_not_over_leaves() -> None:
     # the branch of three leaves weighs no more than the chain: V(prompt) = (1 + 0) / 2
     group = group_of(branched("A", (0, 0.0), (1, 1.0), (1, 1.0), (1, 1.0)), chain("B", [0.0]))
     assert [found[0] for found in per_node(Spo()(group))] == [0.5, 0.5, 0.5, -0.5]
-
-
-@settings(max_examples=20)
-@given(st.lists(st.lists(st.floats(-5, 5), min_size=1, max_size=3), min_size=1, max_size=5))
-def test_chains_get_dr_grpo(turns: list[list[float]]) -> None:
-    for found, expected in zip(per_node(Spo()(chains(*turns))), per_node(DrGrpo()(chains(*turns))), strict=True):
-        assert found == pytest.approx(expected, abs=1e-9)
 
 
 @settings(max_examples=20)

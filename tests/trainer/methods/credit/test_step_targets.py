@@ -20,9 +20,6 @@ def assigned(credit: BatchCredit, *trees: Tree) -> list[TrajectoryCredit]:
     return list(credit.assign([Group(key="g", trees=trees)], CreditContext()))
 
 
-# ---- ReST-MCTS* ------------------------------------------------------------------------------------------------------
-
-
 def test_published_quality_values() -> None:
     # d: b 1, a 2, c 2 (that of a), d 3 (that of the root); a 1/2, b 1/2 + 1/2, c 1/2 - 1/4, d max(0, -1/3)
     assert quality_values(PUBLISHED, [2]) == {0: 0.0, 1: 0.5, 2: 1.0, 3: 0.25, 4: 0.0}
@@ -65,9 +62,6 @@ def test_values_lie_between_0_and_1_and_correct_leaves_are_worth_1(parents: list
     assert all(values[leaf] < 1 for leaf in tree.leaves if leaf not in correct)
 
 
-# ---- AgentPRM --------------------------------------------------------------------------------------------------------
-
-
 def test_published_returns_to_go() -> None:
     # .95² = .9025; (1 + .9025) / 2 = .95125
     assert returns_to_go(3, 1.0, 0.95) == pytest.approx([0.9025, 0.95, 1.0])
@@ -89,9 +83,6 @@ def test_the_same_action_after_another_observation_is_another_turn() -> None:
         AgentPrm(), branched("a", (0, 0.0, "left"), (1, 1.0)), branched("b", (0, 0.0, "right"), (1, 0.0))
     )
     assert (first.targets, second.targets) == (((), (None,), (1.0,)), ((), (None,), (0.0,)))
-
-
-# ---- both ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("credit", [RestMcts(), AgentPrm()])

@@ -1,4 +1,4 @@
-"""Tree-GRPO: the published vectors, the pathology of single rows, reductions and laws."""
+"""Credits of trees by their leaves: Tree-GRPO and TreePO."""
 
 import pytest
 from hypothesis import given, settings
@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from envgym.core.trajectory import Group
 from envgym.trainer.methods.credit.outcome import Grpo
-from envgym.trainer.methods.credit.tree_outcome import TreeGrpo
+from envgym.trainer.methods.credit.tree_outcome import TreeGrpo, TreePo
 from tests.support import example_trees as cases
 from tests.support.credit_trees import branched, chains, group_of, per_node
 
@@ -24,7 +24,6 @@ def of_trees(*rewards: list[float]) -> Group:
 
 
 def of_leaves(credit: TreeGrpo | Grpo, group: Group) -> list[float]:
-    """Return the one number of every episode."""
     found = per_node(credit(group))
     assert all(len(set(numbers)) == 1 for numbers in found)
     return [numbers[0] for numbers in found]
@@ -75,3 +74,28 @@ def test_advantages_sum_to_zero(rewards: list[list[float]]) -> None:
 def test_chains_reduce_to_grpo(rewards: list[float]) -> None:
     group = chains(*([reward] for reward in rewards))
     assert of_leaves(TreeGrpo(), group) == of_leaves(Grpo(), group)
+
+
+def of_two_subtrees(*rewards: float) -> list[float]:
+    """Return what two sub-trees of two leaves each get below one prompt."""
+    first, second, third, fourth = rewards
+    tree = branched("p", (0, 0.0), (1, first), (1, second), (0, 0.0), (4, third), (4, fourth))
+    return [found[-1] for found in per_node(TreePo()(group_of(tree)))]
+
+
+def test_published_vectors() -> None:
+    assert of_two_subtrees(1, 0, 0, 1) == pytest.approx([0.5, -0.5, -0.5, 0.5])
+    # the first: 4/6 * (1 - 3/4) + 2/6 * (1 - 1)
+    assert of_two_subtrees(1, 1, 0, 1) == pytest.approx([0.166667, 0.166667, -0.666667, 0.333333], abs=1e-6)
+
+
+def test_unbranched_turns_are_no_ancestors_of_their_own() -> None:
+    short = branched("p", (0, 0.0), (1, 1.0), (1, 1.0), (0, 0.0), (4, 0.0), (4, 1.0))
+    long = branched("p", (0, 0.0), (1, 0.0), (2, 1.0), (2, 1.0), (0, 0.0), (5, 0.0), (6, 0.0), (6, 1.0))
+    assert [f[-1] for f in per_node(TreePo()(group_of(long)))] == [f[-1] for f in per_node(TreePo()(group_of(short)))]
+
+
+@settings(max_examples=20)
+@given(st.lists(st.floats(-5, 5), min_size=4, max_size=4))
+def test_balanced_trees_sum_to_zero(rewards: list[float]) -> None:
+    assert sum(of_two_subtrees(*rewards)) == pytest.approx(0.0, abs=1e-9)

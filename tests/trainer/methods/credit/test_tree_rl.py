@@ -4,7 +4,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from envgym.trainer.methods.credit.outcome import Rloo
 from envgym.trainer.methods.credit.tree_rl import TreeRl
 from tests.support.credit_trees import BRANCH, branched, chain, chains, group_of, per_node
 
@@ -55,14 +54,6 @@ def test_branch_that_adds_nothing_has_local_advantage_zero() -> None:
 
 def test_group_of_one_has_advantage_zero() -> None:
     assert per_node(TreeRl()(chains([1, 2]))) == [[0.0, 0.0]]
-
-
-@settings(max_examples=20)
-@given(st.lists(st.lists(st.floats(-5, 5), min_size=1, max_size=3), min_size=1, max_size=5))
-def test_chains_get_twice_rloo(turns: list[list[float]]) -> None:
-    group = chains(*turns)
-    for found, expected in zip(per_node(TreeRl()(group)), per_node(Rloo()(group)), strict=True):
-        assert found == pytest.approx([2 * advantage for advantage in expected], abs=1e-9)
 
 
 @settings(max_examples=20)

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from envgym.trainer.methods.credit.outcome import Rloo
 from envgym.trainer.methods.credit.turn_grpo import TurnGrpo
 from tests.support import example_trees as cases
 from tests.support.credit_trees import BRANCH, branched, chains, group_of, per_node
@@ -59,15 +58,6 @@ def test_fork_inside_a_turn_belongs_to_that_turn() -> None:
 def test_cut_turn_is_a_turn() -> None:
     group = group_of(cases.truncated_episode(), *chains([0.0, 1.0]).trees)
     assert per_node(TurnGrpo()(group)) == [[-0.75, -1.0], [0.75, 1.0]]
-
-
-@settings(max_examples=20)
-@given(st.lists(st.floats(-5, 5), min_size=1, max_size=6), st.integers(1, 4))
-def test_reward_at_the_end_of_equally_long_episodes_is_rloo(rewards: list[float], length: int) -> None:
-    turns = [[0.0] * (length - 1) + [reward] for reward in rewards]
-    expected = per_node(Rloo()(chains(*turns)))
-    for found, of_episode in zip(per_node(TurnGrpo()(chains(*turns))), expected, strict=True):
-        assert found == pytest.approx(of_episode)
 
 
 @settings(max_examples=20)

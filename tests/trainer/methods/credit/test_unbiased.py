@@ -104,9 +104,7 @@ def test_unbiased_on_stale_samples_with_the_ratio_of_the_whole_episode(name: str
 
 
 @pytest.mark.parametrize("value", [0.0, 0.7])
-def test_turn_level_gae_without_decay_is_unbiased_for_any_critic(
-    value: float, sampled: dict[int, list[SampledGroup]]
-) -> None:
+def test_undecayed_gae_turn_is_unbiased_for_any_critic(value: float, sampled: dict[int, list[SampledGroup]]) -> None:
     def with_critic(group: Group) -> tuple[TrajectoryCredit, ...]:
         sizes = [len(episode.path) - 1 for episode in group.valid]
         pairs = zip(group.valid, sizes, strict=True)
@@ -128,7 +126,7 @@ def test_siblings_are_unbiased_on_trees_whose_branching_depends_on_depth_alone(c
     assert expected_gradient(WORLD, Sibling(), trees) == pytest.approx(WORLD.true_gradient(), abs=1e-10)
 
 
-def test_group_mean_shrinks_the_gradient_by_the_share_of_the_episode_itself(
+def test_group_mean_shrinks_the_gradient_by_the_episodes_own_share(
     sampled: dict[int, list[SampledGroup]],
 ) -> None:
     for size in (2, 3):

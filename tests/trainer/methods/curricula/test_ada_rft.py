@@ -36,6 +36,13 @@ def test_target_follows_the_mean_reward() -> None:
     assert curriculum.target == pytest.approx(43.105858, abs=1e-5)  # R is beta: it stays
 
 
+def test_every_episode_counts_once_whatever_its_group() -> None:
+    curriculum = AdaRft(start=60)
+    # R = (1 + 0 + 0 + 0) / 4 = .25, not the mean .5 of the groups: 60 - 50 * .46211716
+    metrics = observe(curriculum, choose(curriculum, groups=3), [1.0], [0.0, 0.0, 0.0, None], [None])
+    assert metrics["target"] == pytest.approx(36.894142, abs=1e-5)
+
+
 def test_target_stays_within_0_and_100() -> None:
     curriculum = AdaRft(start=0)
     requests = choose(curriculum, groups=1)

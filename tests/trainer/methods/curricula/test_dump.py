@@ -14,7 +14,6 @@ ENVS = ["a", "b", "c"]
 
 
 def seen() -> Dump:
-    """Return a curriculum with the published means and counts."""
     curriculum = Dump()
     counts = {"a": 400, "b": 200, "c": 40}
     means = {"a": 0.8, "b": 0.5, "c": 0.1}

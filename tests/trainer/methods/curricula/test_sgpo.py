@@ -67,6 +67,19 @@ def test_unsolved_tasks_join_every_phase_at_its_size() -> None:
     assert sorted(found) == sorted([(0, 2), (unsolved, 2), (1, 8), (unsolved, 8)])
 
 
+def test_steps_that_get_smaller_leave_no_task_out_and_repeat_none(tmp_path: Path) -> None:
+    supplies = [EnvSupply("a", 1.0, 6)]
+    whole = drawn(profiled(4, 4, 4, 2, 2, 1), range(1, 4))
+    curriculum, found = profiled(4, 4, 4, 2, 2, 1), list[tuple[int, int]]()
+    for step, (first, size) in enumerate([(6, 2), (8, 1), (9, 1), (10, 2)], start=1):
+        requests = choose(curriculum, step, groups=size, supplies=supplies, num_drawn=first)
+        found += [(request.index, request.group_size) for request in requests]
+        curriculum.save(tmp_path)
+        curriculum = Sgpo()
+        curriculum.load(tmp_path)
+    assert found == whole
+
+
 def test_epochs_repeat_a_phase_in_another_order() -> None:
     curriculum = profiled(4, 4, 4, 4, 4, 4, epochs=2)
     found = [index for index, _ in drawn(curriculum, range(1, 7))]

@@ -33,9 +33,6 @@ def four_turns(name: str, last: float) -> Tree:
     return chain(name, [0.0, 0.0, 0.0, last])
 
 
-# ---- R3
-
-
 def test_before_a_success_r3_is_uniform() -> None:
     curriculum = R3()
     assert requests(curriculum) == requests(Uniform())
@@ -83,9 +80,6 @@ def test_first_success_of_a_task_stays_its_demonstration() -> None:
 def test_run_that_does_not_exist_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RunError):
         requests(R3(run=str(tmp_path / "none")))
-
-
-# ---- ExIt
 
 
 def test_published_score_and_probabilities() -> None:

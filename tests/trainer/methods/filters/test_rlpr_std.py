@@ -23,7 +23,6 @@ def of_deviation(value: float) -> Group:
 
 
 def seen(*deviations: float, **fields: int) -> RlprStd:
-    """Return a filter that has seen one group a step with these deviations."""
     made = RlprStd.model_validate(fields)
     for step, deviation in enumerate(deviations, start=1):
         made.observe([of_deviation(deviation)], step=step)

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from envgym.config.plugins import Choice
 from envgym.errors import InvalidInput
-from envgym.plugins import Choice
-from envgym.trainer.catalog import AGGREGATION
 from envgym.trainer.methods.losses.aggregate import (
+    AGGREGATION,
     Aggregation,
     Denominator,
     PromptMean,

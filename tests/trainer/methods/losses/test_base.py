@@ -67,7 +67,6 @@ CLIPPING = [name for name, loss in EVERY.items() if name.startswith(("ppo", "dpp
 
 
 def of(names: list[str]) -> pytest.MarkDecorator:
-    """Run a test for each of these losses."""
     return pytest.mark.parametrize("loss", [EVERY[name] for name in names], ids=names)
 
 
@@ -107,9 +106,7 @@ def test_the_gradient_equals_central_differences(loss: PolicyLoss, seed: int) ->
 
 @of(list(WEIGHED))
 @given(seed=st.integers(0, 10_000))
-def test_the_gradient_of_a_weighed_log_prob_equals_differences_that_leave_the_weight(
-    loss: PolicyLoss, seed: int
-) -> None:
+def test_gradient_of_a_weighed_log_prob_equals_differences_that_leave_the_weight(loss: PolicyLoss, seed: int) -> None:
     batch = _batch(seed)
 
     def moved(by: float) -> Tensor:

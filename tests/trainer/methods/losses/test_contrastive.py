@@ -31,7 +31,6 @@ def batch(states: Sequence[Sequence[float]] | Tensor, ids: Sequence[RowId]) -> L
 
 
 def losses(loss: Contrastive, states: Sequence[Sequence[float]] | Tensor, ids: Sequence[RowId]) -> Tensor:
-    """Return the loss of each row, which is that of its tokens."""
     losses_BT = loss(batch(states, ids)).losses_BT
     assert torch.equal(losses_BT[:, 0], losses_BT[:, 1])
     return losses_BT[:, 0]

@@ -16,9 +16,10 @@ from envgym.errors import InvalidInput, UnknownName
 from envgym.trainer.batch.build import build_batch
 from envgym.trainer.batch.rows import MicroBatch, pad
 from envgym.trainer.methods.credit.outcome import Grpo
-from envgym.trainer.methods.losses import LossBatch
+from envgym.trainer.methods.losses import LossBatch, TokenSum
 from envgym.trainer.methods.losses.dpo import Dpo, PairLoss, StepDpo
 from tests.support.credit_trees import BRANCH, branched, chain, chains, group_of
+from tests.support.denominators import denominator_of
 
 CPU = torch.device("cpu")
 
@@ -73,6 +74,20 @@ def test_tulu_divides_by_tokens() -> None:
     assert value(Dpo(beta=5.0), batch) == pytest.approx(math.log(1 + math.exp(-3.5)))
 
 
+@pytest.mark.parametrize("once", [False, True])
+@pytest.mark.parametrize("loss", [Dpo(beta=1.0), StepDpo(beta=1.0)])
+def test_equal_siblings_cost_log_2_whatever_tokens_they_share(loss: PairLoss, once: bool) -> None:
+    # 1 is shared by three episodes, 2 by two: with `once` their tokens weigh 1/3 and 1/2 in each row
+    tree = branched("t", (0, BRANCH), (1, BRANCH), (2, 1.0), (2, 0.0), (1, 0.0))
+    rows = micro_batch(group_of(tree, chain("u", [0.0])), once=once)
+    batch = loss_batch(rows, [0.0] * int(rows.loss_mask_BT.sum()), weights_BT=rows.weights_BT.double())
+    weights_BT = rows.weights_BT.double()
+    objective = TokenSum()(
+        loss(batch).losses_BT, rows.loss_mask_BT, weights_BT, denominator=denominator_of(rows.loss_mask_BT)
+    )
+    assert objective.item() == pytest.approx(math.log(2))
+
+
 def test_pairs_stay_within_their_group() -> None:
     pairs_of_rewards = {"a": [1.0, 0.0], "b": [0.0, 0.0], "c": [1.0, 1.0]}
     rows = micro_batch(
@@ -121,7 +136,6 @@ def test_branches_are_compared_by_their_own_tokens() -> None:
 
 
 def with_values(batch: LossBatch, values: Sequence[float]) -> LossBatch:
-    """Return a batch whose trained tokens, row by row, have these advantages."""
     given = torch.tensor(values, dtype=torch.float64)
     advantages_BT = torch.zeros_like(batch.advantages_BT).masked_scatter(batch.loss_mask_BT, given)
     return replace(batch, advantages_BT=advantages_BT)

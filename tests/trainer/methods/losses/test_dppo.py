@@ -11,7 +11,6 @@ from tests.support.losses import batch_of, evaluate, golden_batch, stats_of
 
 
 def tokens(old: list[float], new: list[float], advantages: list[float]) -> LossBatch:
-    """Return a row of tokens of these probabilities."""
     return batch_of([[log(value) for value in new]], [[log(value) for value in old]], [advantages])
 
 

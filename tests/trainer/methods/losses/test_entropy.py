@@ -1,21 +1,17 @@
 """The entropy bonus."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from envgym.errors import InvalidInput
 from envgym.trainer.methods.losses import Entropy, LossBatch
+from tests.support.losses import batch_of
 
 
 def _batch(entropies: torch.Tensor | None) -> LossBatch:
-    zeros = torch.zeros(1, 3)
-    return LossBatch(
-        logprobs_BT=zeros,
-        old_logprobs_BT=zeros,
-        advantages_BT=zeros,
-        loss_mask_BT=torch.tensor([[True, False, True]]),
-        entropies_BT=entropies,
-    )
+    return replace(batch_of([[0.0] * 3], 0.0, [0.0], [[1, 0, 1]]), entropies_BT=entropies)
 
 
 def test_the_bonus_is_minus_the_entropy_of_trained_tokens() -> None:

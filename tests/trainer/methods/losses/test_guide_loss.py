@@ -4,9 +4,8 @@ import pytest
 import torch
 
 from envgym.core.tree import Source
-from envgym.trainer.methods.losses.base import LossBatch
+from envgym.trainer.methods.losses import LossBatch, PpoClip
 from envgym.trainer.methods.losses.guide import GuideLoss
-from envgym.trainer.methods.losses.ppo_clip import PpoClip
 from envgym.trainer.methods.row_ids import RowId, RowIds
 
 NEW = [[-1.0, -2.0, -0.4, -3.0]]

@@ -6,8 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from envgym.trainer.methods.losses import LossBatch, NegativeLogLikelihood, TokenLoss
-from envgym.trainer.methods.losses.base import PolicyLoss
+from envgym.trainer.methods.losses import LossBatch, NegativeLogLikelihood, PolicyLoss, TokenLoss
 from envgym.trainer.methods.losses.chord import Chord
 from envgym.trainer.methods.losses.prefix_rft import PrefixRft
 from envgym.trainer.methods.row_ids import RowId, RowIds

@@ -8,46 +8,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from envgym.trainer.methods.losses.aggregate import TokenMean
-from envgym.trainer.methods.losses.base import LossBatch, TokenLoss
-from envgym.trainer.methods.losses.ppo_clip import PpoClip
-from tests.support.denominators import denominator_of
-from tests.support.losses import stats_of
+from envgym.trainer.methods.losses import LossBatch, PpoClip, TokenLoss
+from tests.support.losses import batch_of, evaluate, golden_batch, stats_of
 
 
 def _at_ratio(loss: PpoClip, ratio: float, advantage: float) -> tuple[float, float, TokenLoss]:
     """Return the loss, its gradient by the log-probability, and the record, for one token at a ratio."""
-    logprobs = torch.tensor([[log(ratio)]], dtype=torch.float64, requires_grad=True)
-    result = loss(
-        LossBatch(
-            logprobs_BT=logprobs,
-            old_logprobs_BT=torch.zeros(1, 1, dtype=torch.float64),
-            advantages_BT=torch.tensor([[advantage]], dtype=torch.float64),
-            loss_mask_BT=torch.ones(1, 1).bool(),
-        )
-    )
-    result.losses_BT.sum().backward()
-    assert logprobs.grad is not None
-    return result.losses_BT.item(), logprobs.grad.item(), result
+    value, ((slope,),), result = evaluate(loss, batch_of([[log(ratio)]], 0.0, [advantage]))
+    return value, slope, result
 
 
 def test_golden_batch_with_dual_clip() -> None:
-    logprobs = torch.tensor([[-0.5, -1.2, -1.0], [-1.4, -0.9, -3.0]], requires_grad=True)
-    mask = torch.tensor([[1, 1, 0], [1, 1, 1]]).bool()
-    result = PpoClip(clip_low=0.2, clip_high=0.28, dual_clip=3.0)(
-        LossBatch(
-            logprobs_BT=logprobs,
-            old_logprobs_BT=torch.full((2, 3), -1.0),
-            advantages_BT=torch.tensor([[1.0], [-0.5]]).expand(2, 3),
-            loss_mask_BT=mask,
-        )
-    )
-    loss = TokenMean()(result.losses_BT, mask, denominator=denominator_of(mask))
-    loss.backward()
-    assert loss.item() == pytest.approx(-0.149229, abs=1e-6)
-    assert logprobs.grad is not None
-    expected = torch.tensor([[0.0, -0.163746, 0.0], [0.0, 0.110517, 0.0]])
-    torch.testing.assert_close(logprobs.grad, expected, rtol=0, atol=1e-6)
+    loss, gradient, result = evaluate(PpoClip(clip_low=0.2, clip_high=0.28, dual_clip=3.0), golden_batch())
+    assert loss == pytest.approx(-0.149229, abs=1e-6)
+    expected = [[0.0, -0.163746, 0.0], [0.0, 0.110517, 0.0]]
+    assert gradient == [pytest.approx(row, rel=0, abs=1e-6) for row in expected]
     # exp(.5) > 1.28 at A = 1; exp(-.4) and exp(-2) < .8 at A = -.5.
     assert (stats_of(result).clipped_high.item(), stats_of(result).clipped_low.item()) == (1, 2)
 

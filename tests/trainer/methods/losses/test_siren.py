@@ -7,11 +7,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from envgym.trainer.method import build_method
-from envgym.trainer.methods.losses import Siren
-from envgym.trainer.methods.losses.base import LossBatch
+from envgym.trainer.method import build_method, changed_method
+from envgym.trainer.methods.losses import LossBatch, Siren
 from envgym.trainer.settings import TrainSettings, train_settings
-from envgym.trainer.workflows.control import changed_method
 from tests.support.differences import partial_differences
 from tests.support.losses import batch_of
 

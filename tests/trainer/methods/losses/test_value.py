@@ -10,7 +10,6 @@ from envgym.trainer.learner.critic import value_loss
 
 
 def of(value: float, target: float, old: float, *, mask: bool = True, clip: float | None = None) -> tuple[float, float]:
-    """Return (loss, gradient) of one token."""
     values_BT = torch.tensor([[value]], dtype=torch.float64, requires_grad=True)
 
     def one(number: float) -> Tensor:

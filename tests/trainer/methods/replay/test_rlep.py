@@ -8,9 +8,9 @@ import pytest
 from envgym.core.segments import Origin, Segment
 from envgym.core.trajectory import Group
 from envgym.core.tree import Edge, Source
-from envgym.episodes import episode_rows
 from envgym.errors import SettingsError
-from envgym.runs import RunDirectory
+from envgym.runs.directory import RunDirectory
+from envgym.runs.episodes import episode_rows
 from envgym.trainer.methods.credit.outcome import Grpo, episode_rewards
 from envgym.trainer.methods.replay.rlep import Rlep
 from tests.support.credit_trees import chain, group_of

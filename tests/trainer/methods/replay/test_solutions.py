@@ -55,9 +55,7 @@ def test_prompt_without_a_solution_is_searched_as_before() -> None:
 
 
 @given(cached=st.integers(1, 12), group_size=st.integers(1, 9), share=st.floats(0.05, 1))
-def test_one_episode_at_least_is_played_and_the_group_is_never_larger_than_asked(
-    cached: int, group_size: int, share: float
-) -> None:
+def test_an_episode_is_played_and_the_group_is_never_too_large(cached: int, group_size: int, share: float) -> None:
     replay = Solutions(direct_share=share, hard_below=0.5)
     trees = [replace(branched(f"s{n}", (0, BRANCH), (1, 1.0), (1, 0.0))) for n in range(cached)]
     replay.add(1, [group_of(*trees)])

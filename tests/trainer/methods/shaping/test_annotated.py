@@ -1,5 +1,7 @@
 """Annotations as rewards: by hand, the reduction to the env's reward, and that a missing value is no zero."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,7 +17,6 @@ from tests.support.example_trees import outcome_group, truncated_episode
 
 
 def judged(group: Group, *values: float | None) -> Group:
-    """Return the group with one value for every episode; None: it failed."""
     found: dict[str, list[Annotation]] = {tree.id: [] for tree in group.trees}
     for episode, value in zip(group.trajectories, values, strict=True):
         error = "slow" if value is None else None
@@ -25,7 +26,6 @@ def judged(group: Group, *values: float | None) -> Group:
 
 
 def turns(group: Group, *values: float) -> Group:
-    """Return the group with one value for every node of its first tree."""
     items = [Annotation(name="judge", level="turn", node=n, value=v) for n, v in enumerate(values, start=1)]
     return annotate_trees(group, {group.trees[0].id: items})
 
@@ -50,6 +50,15 @@ def test_in_place_of_the_env_only_the_value_counts() -> None:
     group = Group(key="g", trees=(chain("t", [0.3, 1.0]),))
     assert episode_rewards(Annotated(instead=True)(judged(group, 0.7))) == pytest.approx([0.7])
     assert episode_rewards(Annotated(instead=True, level="turn")(turns(group, 0.1, 0.2))) == pytest.approx([0.3])
+
+
+def test_in_place_of_the_env_no_component_of_its_reward_is_left() -> None:
+    tree = chain("t", [0.0])
+    reward = Scored(value=1.0, components={"answer": 1.0})
+    outcome = replace(tree.nodes[1].outcome, reward=reward)  # type: ignore[type-var]  # a turn has one
+    paid = Group(key="g", trees=(replace(tree, nodes=(tree.nodes[0], replace(tree.nodes[1], outcome=outcome))),))
+    shaped = Annotated(instead=True)(judged(paid, 0.5)).valid[0].reward
+    assert shaped == Scored(value=0.5, components={"judge": 0.5})
 
 
 def test_an_episode_cut_inside_a_turn_gets_its_value_too() -> None:

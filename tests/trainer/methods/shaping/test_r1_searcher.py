@@ -11,7 +11,7 @@ from envgym.core.messages import Action, Observation, ToolCall
 from envgym.core.trajectory import Group
 from envgym.core.tree import Edge, Tree
 from envgym.core.turns import Ending, Invalid, Scored, TurnOutcome
-from envgym.runs import RunDirectory
+from envgym.runs.directory import RunDirectory
 from envgym.trainer.methods.credit.outcome import Grpo, episode_rewards
 from envgym.trainer.methods.shaping.r1_searcher import R1Searcher
 from envgym.trainer.train import train
@@ -80,7 +80,7 @@ def test_bonus_goes_to_right_episodes_with_the_fewest_searches() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.booleans(), st.booleans()), min_size=1, max_size=6))
-def test_first_stage_lies_in_the_unit_interval_and_the_bonus_leaves_equal_searches_alone(
+def test_first_stage_in_unit_interval_and_bonus_leaves_equal_searches_be(
     specs: list[tuple[int, bool, bool]],
 ) -> None:
     trees = [episode(f"t{n}", num, RIGHT if good else WRONG, right) for n, (num, good, right) in enumerate(specs)]

@@ -19,7 +19,6 @@ from envgym.trainer.methods.weights.position import PositionWeights
 def row(
     advantages: list[float], entropies: list[float], *, group: int = 0, logprobs: list[float] | None = None
 ) -> TrainRow:
-    """Return a row with one token before those that are given."""
     count = len(advantages)
     return TrainRow(
         token_ids=(1,) * (count + 1),
@@ -33,7 +32,6 @@ def row(
 
 
 def after(weights: object, *rows: TrainRow) -> list[list[float]]:
-    """Return the advantages behind the first token of each row."""
     return [list(found.advantages[1:]) for found in reweighted(rows, weights, step=0)]  # type: ignore[arg-type]
 
 

@@ -1,0 +1,226 @@
+"""What runs in vLLM's worker: the engine that puts a run's weights in place, and the digests of those that are there.
+
+vLLM imports this module by the name that `--worker-extension-cls` gives, which makes the engine `envgym` known to it.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Set
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from torch import Tensor, nn
+from vllm.distributed.weight_transfer.base import (
+    WeightTransferEngine,
+    WeightTransferInitInfo,
+    WeightTransferUpdateInfo,
+)
+from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
+from vllm.model_executor.layers.linear import LinearBase
+from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead, VocabParallelEmbedding
+
+from envgym.agents.policies.vllm.worker import renew_head  # it also ends this process with its owner
+from envgym.agents.policies.weights.collective import GroupAddress, WeightGroup, join
+from envgym.agents.policies.weights.shared_memory import read_shared
+from envgym.agents.policies.weights.weight_store import StoredWeights, compute_digests
+from envgym.errors import InvalidInput
+
+BACKEND: Final = "envgym"
+"""Of `--weight-transfer-config`."""
+_WHERE: Final = "vLLM's worker"
+_PROBES: Final = 512
+"""Rows of the identity that pass through a kernel at a time."""
+
+
+@dataclass
+class GroupInfo(WeightTransferInitInfo):  # type: ignore[misc]  # vLLM is not installed everywhere
+    """Where a process group meets; files need none. Fields as of `GroupAddress`."""
+
+    host: str
+    port: int
+    backend: str
+    timeout_s: float
+
+
+@dataclass
+class UpdateInfo(WeightTransferUpdateInfo):  # type: ignore[misc]  # as above
+    """What `/update_weights` is told."""
+
+    directory: str | None = None
+    """Of one version, as `WeightStore` writes it."""
+    from_group: bool = False
+    """The weights come over the group."""
+    shared: dict[str, Any] | None = None
+    """Memory that the run shares, as `SharedWeights.describe` names it."""
+
+
+class RunWeights(WeightTransferEngine):  # type: ignore[misc]  # as above
+    """Loads a version by the model's own `load_weights`, which fuses and lays out what its kernels want fused."""
+
+    init_info_cls = GroupInfo
+    update_info_cls = UpdateInfo
+    supports_draft_weight_update = False
+
+    def __init__(self, config: Any, vllm_config: Any, device: torch.device, model: nn.Module) -> None:
+        """Take the model. Raises: InvalidInput: it is on several devices, or quantized."""
+        super().__init__(config, vllm_config, device, model)
+        num_workers, quantization = vllm_config.parallel_config.world_size, vllm_config.model_config.quantization
+        do = "leave out what splits or quantizes it"
+        InvalidInput.unless(num_workers == 1, "model", "be on one device", num_workers, where=_WHERE, do=do)
+        InvalidInput.unless(quantization is None, "model", "not be quantized", quantization, where=_WHERE, do=do)
+        self._group: WeightGroup | None = None
+
+    def init_transfer_engine(self, init_info: GroupInfo) -> None:
+        """Meet the run. Raises: RuntimeError: it is not there. InvalidInput: the device has no such way."""
+        self.shutdown()
+        self._group = join(GroupAddress(**asdict(init_info)), self.device)
+
+    def start_weight_update(self) -> None:
+        """Let layers take weights again."""
+        from vllm.model_executor.model_loader.reload import initialize_layerwise_reload
+
+        initialize_layerwise_reload(self.model)
+
+    def update_weights(self, update_info: dict[str, Any]) -> None:
+        """Load weights; what the base class adds, a wait for the accelerator, fails where there is none."""
+        self.receive_weights(self.parse_update_info(update_info))
+        if self.device.type != "cpu":
+            torch.accelerator.synchronize()
+
+    def receive_weights(self, update_info: UpdateInfo) -> None:
+        """Load a version. Raises: InvalidInput: it is none, or its weights are others than the model's."""
+        live = live_names(self.model, is_tied=self._is_tied)
+        received = set[str]()
+        if update_info.shared is not None:
+            self.model.load_weights(_noting(read_shared(update_info.shared), received))
+            check_names(live, received, where="shared memory")
+            return
+        if update_info.from_group and self._group is not None:
+            described = self._group.receive_description()
+            check_names(live, {name for name, _ in described}, where="process group")
+            self.model.load_weights(self._group.receive(described))
+            return
+        directory = update_info.directory
+        if directory is None:
+            do = "name a directory, or open a group with /init_weight_transfer_engine"
+            raise InvalidInput.of("update_info", "say where the weights are", update_info, where=_WHERE, do=do)
+        stored = StoredWeights.read(Path(directory))
+        check_names(live, stored.digests.keys(), where=directory)
+        self.model.load_weights(stored.tensors())
+
+    def finish_weight_update(self) -> None:
+        """Lay out what was loaded as the kernels want it."""
+        from vllm.model_executor.model_loader.reload import finalize_layerwise_reload
+
+        finalize_layerwise_reload(self.model, self.model_config)
+        if self._is_tied:
+            renew_head(self.model)
+
+    def shutdown(self) -> None:
+        if self._group is not None:
+            self._group.close()
+            self._group = None
+
+    @property
+    def _is_tied(self) -> bool:
+        return is_tied(self.model_config)
+
+
+class LiveDigests:
+    """Mixed into vLLM's worker."""
+
+    model_runner: Any
+    """vLLM's, whose interface is only known there."""
+
+    def compute_live_digests(self) -> dict[str, str]:
+        """Return the digest of every weight that is in use, by its name in a checkpoint."""
+        config = self.model_runner.model_config
+        with torch.inference_mode():
+            return compute_digests(
+                (name, tensor.to(config.dtype))
+                for name, tensor in live_weights(self.model_runner.get_model(), is_tied=is_tied(config)).items()
+            )
+
+
+def is_tied(model_config: Any) -> bool:  # vLLM's ModelConfig
+    """Return whether the head is the embedding's twin, which a checkpoint does not name."""
+    return bool(getattr(model_config.hf_text_config, "tie_word_embeddings", False))
+
+
+def _noting(named_tensors: Iterable[tuple[str, Tensor]], names: set[str]) -> Iterator[tuple[str, Tensor]]:
+    for name, tensor in named_tensors:
+        names.add(name)
+        yield name, tensor
+
+
+def check_names(live: Set[str], stored: Set[str], *, where: str) -> None:
+    """Compare names of weights. Raises: InvalidInput: some are not the model's, or are kept under other names."""
+    if live != stored:
+        first = min(live ^ stored)
+        do = "send every weight, with adapters merged; where vLLM keeps them in another form, use engine.backend=vllm"
+        must = f"be the {len(live)} that vLLM holds"
+        raise InvalidInput.of("new weights", must, f"{len(stored)}, of which {first} differs", where=where, do=do)
+
+
+def live_names(model: nn.Module, *, is_tied: bool) -> set[str]:
+    """Return the names that the weights of a model have in a checkpoint."""
+    return {
+        name
+        for layer_name, layer in model.named_modules()
+        if not (is_tied and isinstance(layer, ParallelLMHead))
+        for parameter_name, _ in layer.named_parameters(recurse=False)
+        for name in _split_names(model, layer_name, layer, parameter_name)
+    }
+
+
+def live_weights(model: nn.Module, *, is_tied: bool) -> dict[str, Tensor]:
+    """Return the weights that are in use, by their names in a checkpoint.
+
+    Fused layers are split. What a kernel keeps in a layout of its own, as on a CPU, is read by sending the identity
+    through it: every product but one is a zero, so the weights come out bit for bit, but for the sign of a zero.
+    """
+    weights: dict[str, Tensor] = {}
+    head: Tensor | None = None
+    for layer_name, layer in model.named_modules():
+        for parameter_name, parameter in layer.named_parameters(recurse=False):
+            tensor = parameter.detach()
+            has_kernel = isinstance(layer, LinearBase | ParallelLMHead) and hasattr(layer, "cpu_linear")
+            if parameter_name == "weight" and has_kernel:
+                tensor = _through_kernel(layer, dtype=parameter.dtype)
+            if isinstance(layer, VocabParallelEmbedding):
+                tensor = tensor[: layer.org_vocab_size]  # it is padded
+            if is_tied and isinstance(layer, ParallelLMHead):
+                head = tensor
+                continue
+            names = _split_names(model, layer_name, layer, parameter_name)
+            parts = tensor.split(layer.output_partition_sizes) if len(names) > 1 else (tensor,)
+            weights.update(zip(names, parts, strict=True))
+    if head is not None:
+        (embedding,) = (
+            f"{name}.weight"
+            for name, layer in model.named_modules()
+            if isinstance(layer, VocabParallelEmbedding) and not isinstance(layer, ParallelLMHead)
+        )
+        if not torch.equal(head, weights[embedding]):
+            weights[embedding] = head  # so that the difference shows
+    return weights
+
+
+def _split_names(model: nn.Module, layer_name: str, layer: nn.Module, parameter_name: str) -> list[str]:
+    """Return the names in a checkpoint of what a layer has fused into one parameter."""
+    parent, _, own = layer_name.rpartition(".")
+    fused: Mapping[str, list[str]] = getattr(model, "packed_modules_mapping", {})
+    parts = fused.get(own, [own]) if isinstance(layer, LinearBase) else [own]
+    return [".".join(filter(None, (parent, part, parameter_name))) for part in parts]
+
+
+def _through_kernel(layer: Any, *, dtype: torch.dtype) -> Tensor:  # a LinearBase or a ParallelLMHead
+    """Return the weight [out, in] that a layer's kernel computes with."""
+    size: int = layer.input_size_per_partition if isinstance(layer, LinearBase) else layer.embedding_dim
+    identity = torch.eye(size, dtype=dtype)
+    rows = [layer.quant_method.apply(layer, part, None) for part in identity.split(_PROBES)]
+    return torch.cat(rows).T
+
+
+if BACKEND not in WeightTransferEngineFactory._registry:
+    WeightTransferEngineFactory.register_engine(BACKEND, RunWeights)

@@ -1,0 +1,163 @@
+"""The way of new weights to vLLM's own process, and what else runs there.
+
+`WeightStaging` writes the newest weights to a file that the process maps: checked by name and shape, and there again
+after a restart. In the process, which imports this module by its name, they are loaded; it also writes down why it
+failed, and ends with its owner.
+"""
+
+import logging
+import os
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from envgym.errors import InvalidInput, check_known
+
+_WHERE = "VllmPolicy"
+_IN_MEMORY = Path("/dev/shm")
+"""Linux's file system in memory."""
+
+
+class WeightStaging:
+    """At most two files, the last of which is complete."""
+
+    def __init__(self, config: Any, dtype: torch.dtype) -> None:  # PretrainedConfig
+        """Learn the names and shapes of the architecture's weights; nothing is allocated."""
+        from transformers import AutoModelForCausalLM
+
+        with torch.device("meta"):
+            model = AutoModelForCausalLM.from_config(config)
+        own = {name: parameter.shape for name, parameter in model.named_parameters()}
+        tied = {name: parameter.shape for name, parameter in model.named_parameters(remove_duplicate=False)}
+        self._shapes, self._tied, self._dtype = own, tied.keys() - own.keys(), dtype
+        self._known = {**tied, **own}
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._count = 0
+        self.newest: Path | None = None
+        """None: the weights are those that the model was loaded with."""
+
+    def write(self, named_tensors: Iterable[tuple[str, Tensor]]) -> Path:
+        """Write all weights to a new file, which becomes the newest when it is `accept`ed.
+
+        Raises: UnknownName: the model has no such weight. InvalidInput: another shape, or some weights only.
+        """
+        from safetensors.torch import save_file
+
+        tensors: dict[str, Tensor] = {}
+        for name, tensor in named_tensors:
+            self._check(name, tensor)
+            if name not in self._tied:
+                tensors[name] = tensor.detach().to("cpu", self._dtype).contiguous()
+        if missing := sorted(self._shapes.keys() - tensors.keys()):
+            must, got = f"hold all {len(self._shapes)}", f"{len(tensors)}, without {missing[0]}"
+            do = "send every weight; merged_weights(model) does, with adapters merged"
+            raise InvalidInput.of("new weights", must, got, where=_WHERE, do=do)
+        size = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
+        self._count += 1
+        path = self._place(size) / f"{self._count}.safetensors"
+        save_file(tensors, path)
+        return path
+
+    def accept(self, path: Path) -> None:
+        """Keep this file as the newest and delete the one before."""
+        if self.newest is not None:
+            self.newest.unlink(missing_ok=True)
+        self.newest = path
+
+    def close(self) -> None:
+        if self._folder is not None:
+            self._folder.cleanup()
+            self._folder = None
+
+    def _check(self, name: str, tensor: Tensor) -> None:
+        if ".lora_" in name or ".base_layer." in name:
+            do = "merge the adapters into the weights: merged_weights(model)"
+            raise InvalidInput.of("new weights", "be the model's own", name, where=_WHERE, do=do)
+        check_known("weight", name, self._known, where=_WHERE)
+        if self._known[name] != tensor.shape:
+            rule, do = f"have shape {list(self._known[name])}", "send the weights of the same architecture"
+            raise InvalidInput.of(name, rule, list(tensor.shape), where=_WHERE, do=do)
+
+    def _place(self, size: int) -> Path:
+        """Return the folder, in memory where there is room for two files. Raises: InvalidInput: the disk is full."""
+        if self._folder is None:
+            places = [place for place in (_IN_MEMORY, Path(tempfile.gettempdir())) if place.is_dir()]
+            roomy = [place for place in places if shutil.disk_usage(place).free > 2 * size]
+            if not roomy:
+                do = "free some, or set TMPDIR to a larger disk"
+                must = f"have {2 * size} bytes free for weights"
+                raise InvalidInput.of("temporary folder", must, str(places[-1]), where=_WHERE, do=do)
+            self._folder = tempfile.TemporaryDirectory(prefix="envgym-weights-", dir=roomy[0])
+        return Path(self._folder.name)
+
+
+REPORT = "ENVGYM_VLLM_REPORT"
+"""Environment variable with the file that takes the reason."""
+OWNER = "ENVGYM_VLLM_OWNER"
+"""Environment variable with the process that started this one."""
+
+
+class StagedWeights:
+    """Mixed into vLLM's worker, which has a `model_runner`."""
+
+    model_runner: Any
+    """vLLM's, whose interface is only known there."""
+
+    def load_staged(self, path: str) -> None:
+        """Put the weights of a safetensors file in place; the layout that kernels want is made anew."""
+        runner = self.model_runner
+        runner.reload_weights(weights_iterator=_tensors(path))
+        if getattr(runner.model_config.hf_text_config, "tie_word_embeddings", False):
+            renew_head(runner.get_model())
+
+
+def _tensors(path: str) -> Iterator[tuple[str, Tensor]]:
+    from safetensors import safe_open
+
+    with safe_open(path, framework="pt") as file:
+        for name in file.keys():  # noqa: SIM118  # no mapping
+            yield name, file.get_tensor(name)
+
+
+def renew_head(model: nn.Module) -> None:
+    """Let a head that is the embedding's twin take part in an update.
+
+    A kernel may hold the head's weight in a layout of its own (on a CPU it does), and vLLM 0.32 makes that anew only
+    for layers that a checkpoint names.
+    """
+    from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
+
+    for layer in model.modules():
+        if isinstance(layer, ParallelLMHead):
+            layer.quant_method.process_weights_after_loading(layer)
+
+
+class _Reporter(logging.Handler):
+    """Keeps the first error that vLLM logs with its exception."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write the exception as one line, unless there is one already."""
+        error = record.exc_info[1] if record.exc_info else None
+        target = Path(os.environ[REPORT])
+        if error is not None and not target.exists():
+            target.write_text(f"{type(error).__name__}: {error}", encoding="utf-8")
+
+
+def _end_with(owner: int) -> None:
+    """End this process when its parent is another one: the owner is gone, killed in a way that let it close nothing."""
+    while os.getppid() == owner:
+        time.sleep(1.0)
+    os._exit(1)
+
+
+if REPORT in os.environ:
+    logging.getLogger("vllm").addHandler(_Reporter(logging.ERROR))
+if OWNER in os.environ:
+    threading.Thread(target=_end_with, args=[int(os.environ[OWNER])], daemon=True).start()

@@ -1,0 +1,158 @@
+"""How new weights get from the learner to the servers: by files, in shared memory, or over a group with each server."""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from envgym.agents.policies.weights.collective import GroupAddress, Rendezvous, WeightGroup, group_device, local_address
+from envgym.agents.policies.weights.shared_memory import SharedWeights
+from envgym.agents.policies.weights.weight_store import WeightStore, compute_digests
+from envgym.core.json_types import JsonObject
+
+
+class WeightUpdate(NamedTuple):
+    """One version, ready to be taken by any number of servers."""
+
+    version: int
+    update_info: JsonObject
+    """Body of `/update_weights`, under its key of this name."""
+    digests: Mapping[str, str]
+    """Name -> sha256 of the tensor's bytes: what `/weight_checker` must find."""
+    sender: "GroupSender | None" = None
+    """Sends the weights while `/update_weights` runs; None: the server fetches them."""
+
+
+class WeightTransport(Protocol):
+    """Makes weights available to servers, or sends them while `/update_weights` runs."""
+
+    name: str
+    """Among the `transports` that a server takes."""
+
+    def publish(self, named_tensors: Iterable[tuple[str, Tensor]], version: int) -> WeightUpdate:
+        """Make a version available, until the one after the next."""
+        ...
+
+    def finish(self, taking: Collection[int] = ()) -> None:
+        """Free what is not needed any more, as every server that is in use has the newest version.
+
+        Args:
+            taking: versions that servers are taking which are not in use yet.
+        """
+        ...
+
+    def close(self) -> None:
+        """Free everything, as no server is brought weights any more; may be called twice."""
+        ...
+
+
+class FileTransport:
+    """Weights as versioned directories that servers read."""
+
+    name = "files"
+
+    def __init__(self, directory: Path | None = None, *, keep: int = 2) -> None:
+        """Write to a directory; None: to a temporary one, which `close` removes. Arguments as for `WeightStore`."""
+        self._temporary: TemporaryDirectory[str] | None = None
+        if directory is None:
+            self._temporary = TemporaryDirectory(prefix="envgym-weights-")
+            directory = Path(self._temporary.name)
+        self._store = WeightStore(directory, keep=keep)
+
+    def publish(self, named_tensors: Iterable[tuple[str, Tensor]], version: int) -> WeightUpdate:
+        stored = self._store.write(named_tensors, version)
+        return WeightUpdate(version, {"directory": str(stored.directory)}, stored.digests)
+
+    def finish(self, taking: Collection[int] = ()) -> None:
+        self._store.remove_old(taking)
+
+    def close(self) -> None:
+        """Remove the directory where it is a temporary one."""
+        if self._temporary is not None:
+            self._temporary.cleanup()
+
+
+class SharedTransport:
+    """Weights in memory that servers on this machine map: of the GPU that they share, or of the machine."""
+
+    name = "ipc"
+
+    def __init__(self, device: torch.device) -> None:
+        """Prepare to hold a copy of the weights, and a second one during an update, on the learner's device."""
+        self._device = device
+        self._versions: list[tuple[int, SharedWeights]] = []
+
+    def publish(self, named_tensors: Iterable[tuple[str, Tensor]], version: int) -> WeightUpdate:
+        """Copy a version. Raises: InvalidInput: there is no room, or the system has no such memory."""
+        shared = SharedWeights(named_tensors, self._device)
+        self._versions.append((version, shared))
+        return WeightUpdate(version, {"shared": shared.describe()}, compute_digests(shared.tensors()))
+
+    def finish(self, taking: Collection[int] = ()) -> None:
+        """Free all but the newest version, which servers that return are brought."""
+        free = [entry for entry in self._versions[:-1] if entry[0] not in taking]
+        self._versions = [entry for entry in self._versions if entry not in free]
+        for _, shared in free:
+            shared.close()
+
+    def close(self) -> None:
+        while self._versions:
+            self._versions.pop()[1].close()
+
+
+class GroupSender:
+    """Sends one version over the groups of a transport; its methods block, and `forget` may be called meanwhile."""
+
+    def __init__(self, transport: "GroupTransport", named_tensors: Sequence[tuple[str, Tensor]]) -> None:
+        self._transport, self._tensors = transport, named_tensors
+
+    def prepare(self, server: str, host: str, port: int) -> Rendezvous | None:
+        """Listen for a server, where there is no group with it yet. Raises: OSError: it is not reached."""
+        if server in self._transport.groups:
+            return None
+        address = local_address(host, port)
+        return Rendezvous.prepare(address, self._transport.name, timeout_s=self._transport.timeout_s)
+
+    def meet(self, server: str, meeting: Rendezvous) -> None:
+        """Wait for a server, which was told where. Raises: RuntimeError: it does not come."""
+        self._transport.groups[server] = meeting.meet(self._transport.device)
+
+    def send(self, server: str) -> None:
+        """Send the version. Raises: RuntimeError: the server has gone."""
+        self._transport.groups[server].send(self._tensors)
+
+    def forget(self, server: str) -> None:
+        """Leave the group with a server whose update failed."""
+        group = self._transport.groups.pop(server, None)
+        if group is not None:
+            group.close()
+
+
+class GroupTransport:
+    """Weights over a process group with each server; the newest version stays in this process's memory."""
+
+    def __init__(self, backend: str, *, device: torch.device, timeout_s: float = 600.0) -> None:
+        """Prepare to send from the learner's device by `nccl` or `gloo`. Raises: InvalidInput: it has no such way."""
+        self.name, self.timeout_s = backend, timeout_s
+        self.device = group_device(backend, device)
+        self.groups: dict[str, WeightGroup] = {}
+
+    def publish(self, named_tensors: Iterable[tuple[str, Tensor]], version: int) -> WeightUpdate:
+        """Copy a version, tensor by tensor, so that nothing is gathered any more when it is sent."""
+        copies = [(name, tensor.detach().to("cpu", copy=True).contiguous()) for name, tensor in named_tensors]
+        return WeightUpdate(version, {"from_group": True}, compute_digests(copies), GroupSender(self, copies))
+
+    def finish(self, taking: Collection[int] = ()) -> None:
+        """Do nothing: the version is kept for servers that return."""
+
+    def close(self) -> None:
+        while self.groups:
+            self.groups.popitem()[1].close()
+
+
+def init_info(address: GroupAddress) -> JsonObject:
+    """Return the body of `/init_weight_transfer_engine`."""
+    return {"host": address.host, "port": address.port, "backend": address.backend, "timeout_s": address.timeout_s}

@@ -1,0 +1,168 @@
+"""Run coroutines from ordinary functions, also where an event loop runs already, as in a notebook.
+
+A loop that runs cannot be entered a second time: the work then goes to the loop of another thread, and the caller
+waits for it.
+"""
+
+import asyncio
+import signal
+import threading
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import AbstractContextManager
+from contextvars import copy_context
+from typing import Any, Protocol, Self, TypeVar
+
+from envgym.runtime.processes.interrupts import interrupt, interrupts_passed_on
+
+T = TypeVar("T")
+
+_WAKE_S = 0.2
+"""An interrupt that arrives just before a thread begins to wait is handled when it wakes."""
+
+
+class Runner(Protocol):
+    """Runs coroutines one after the other in one event loop, as `asyncio.Runner` does."""
+
+    def run(self, coro: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine to its end and return its result."""
+        ...
+
+
+def make_runner() -> AbstractContextManager[Runner]:
+    """Return a runner that works wherever it is called from."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        is_main = threading.current_thread() is threading.main_thread()
+        return _ProgramRunner() if is_main and signal.getsignal(signal.SIGINT) is interrupt else asyncio.Runner()
+    return _ThreadRunner()
+
+
+def run_coroutine(work: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine to its end and return its result, as `asyncio.run` does, also inside a running loop."""
+    with make_runner() as runner:
+        return runner.run(work)
+
+
+async def in_daemon_thread(work: Callable[[], T]) -> T:
+    """Wait for what may block for long, in a thread that neither the end of the process nor a pool waits for.
+
+    Raises: whatever the work raises.
+    """
+    done: Future[T] = Future()
+    done.set_running_or_notify_cancel()  # the work goes on if nobody waits any more
+
+    def run() -> None:
+        try:
+            done.set_result(work())
+        except BaseException as error:  # noqa: BLE001  # whoever waits gets it
+            done.set_exception(error)
+
+    threading.Thread(target=run, name="daemon-work", daemon=True).start()
+    return await asyncio.wrap_future(done)
+
+
+class LoopThread:
+    """An event loop in a daemon thread of its own, for work that goes on beside the threads that began it."""
+
+    def __init__(self, name: str) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name=name, daemon=True)
+        self._thread.start()
+
+    @property
+    def is_running(self) -> bool:
+        return self._thread.is_alive()
+
+    def begin(self, work: Coroutine[Any, Any, T]) -> "Future[T]":  # of any coroutine
+        """Begin work, and do not wait for it."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:  # of any coroutine
+        """Do work, and wait for it."""
+        return self.begin(work).result()
+
+    def call(self, function: Callable[[], object]) -> None:
+        """Call a function in the thread of the loop, and do not wait for it."""
+        self._loop.call_soon_threadsafe(function)
+
+    def close(self, last: Coroutine[Any, Any, None]) -> None:
+        """Cancel all work that is under way and wait until it has ended, do the last work, and end the thread."""
+
+        async def end() -> None:
+            tasks = asyncio.all_tasks() - {asyncio.current_task()}
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await last
+
+        self.run(end())
+        self.call(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+class _ProgramRunner:
+    """A runner for `envgym.runtime.processes.interrupts`: while its loop runs, Ctrl-C cancels what runs there."""
+
+    def __enter__(self) -> Self:
+        self._runner = asyncio.Runner()
+        return self
+
+    def run(self, coro: Coroutine[Any, Any, T]) -> T:
+
+        async def work() -> T:
+            with interrupts_passed_on():
+                return await coro
+
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # in place of which the runner puts its own
+        try:
+            return self._runner.run(work())
+        finally:
+            signal.signal(signal.SIGINT, interrupt)
+
+    def __exit__(self, *error: object) -> None:
+        self._runner.close()
+
+
+class _ThreadRunner:
+    """A runner whose loop is in a thread of its own; an interrupt of the caller cancels what runs there."""
+
+    def __enter__(self) -> Self:
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="event-loop")
+        self._runner = asyncio.Runner()
+        self._loop = self._thread.submit(self._runner.get_loop).result()
+        return self
+
+    def run(self, coro: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine to its end. Raises: whatever it raises, or the interrupt of the caller, once it has ended."""
+        tasks: list[asyncio.Task[Any]] = []  # of any result
+        is_interrupted = False
+
+        async def work() -> T:
+            task = asyncio.current_task()
+            assert task is not None, "a runner makes one"
+            tasks.append(task)
+            if is_interrupted:
+                task.cancel()
+            return await coro
+
+        try:
+            return _result(self._thread.submit(self._runner.run, work(), context=copy_context()))
+        except KeyboardInterrupt:
+            is_interrupted = True
+            for task in tasks:
+                self._loop.call_soon_threadsafe(task.cancel)
+            _result(self._thread.submit(bool))  # its turn comes when the work has ended
+            raise
+
+    def __exit__(self, *error: object) -> None:
+        self._thread.submit(self._runner.close).result()
+        self._thread.shutdown()
+
+
+def _result(future: Future[T]) -> T:
+    while not wait([future], timeout=_WAKE_S).done:
+        pass
+    return future.result()

@@ -1,0 +1,175 @@
+"""The policy of `envgym policy-server --engine vllm`, run by vLLM on the CPU, beside transformers' numbers."""
+
+import asyncio
+import threading
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import LlamaForCausalLM, PreTrainedModel
+
+from envgym.agents.models.loading import load
+from envgym.agents.models.weights import merged_weights
+from envgym.agents.policies.serving.client import ClientLimits, ServedPolicy
+from envgym.agents.policies.weights.transport import (
+    FileTransport,
+    GroupTransport,
+    SharedTransport,
+    WeightTransport,
+    WeightUpdate,
+)
+from envgym.agents.policies.weights.weight_store import compute_digests
+from envgym.agents.protocols import GenerateRequest, Generation
+from envgym.errors import InvalidInput, PolicyFailure
+from tests.agents.policies.small_models import raw_logprobs, request
+from tests.support.retrievers import serve, served_url
+
+pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("ignore")]
+
+CONTEXT = tuple(range(40, 140))
+LIMITS = ClientLimits(timeout_s=120, update_timeout_s=120, retries=0)
+OPTIONS = "--engine vllm --threads 1 --cache-gib 0.1 --max-context 1000 --dtype"
+
+
+@pytest.fixture
+def url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Serve the tiny model, which ties its head to its embedding, and asks for a token."""
+    monkeypatch.setenv("ENVGYM_POLICY_TOKEN", "right")
+    with serve("policy-server", "tiny", *OPTIONS.split(), "float32", cache=tmp_path / "cache") as printed:
+        yield served_url(printed.readline())
+
+
+@pytest.fixture
+def model() -> LlamaForCausalLM:
+    loaded = load("tiny", dtype="float32", device="cpu").model
+    assert isinstance(loaded, LlamaForCausalLM)
+    return loaded
+
+
+@torch.no_grad()
+def change(model: PreTrainedModel, seed: int) -> None:
+    torch.manual_seed(seed)
+    for parameter in model.parameters():
+        parameter.add_(torch.randn_like(parameter), alpha=0.02)
+
+
+def connect(url: str, folder: Path, transport: FileTransport | None = None) -> ServedPolicy:
+    return ServedPolicy([url], transport=transport or FileTransport(folder), limits=LIMITS, token="right")
+
+
+def generate(policy: ServedPolicy, item: GenerateRequest) -> Generation:
+    return asyncio.run(policy.generate(item))
+
+
+def live_digests(policy: ServedPolicy) -> dict[str, str]:
+    answer: Any = policy._loop.run(policy._fleet.links[0].ask("POST", "/weight_checker", {"action": "checksum"}))
+    digests: dict[str, str] = answer["checksums"]
+    return digests
+
+
+def largest_gap(policy: ServedPolicy, model: LlamaForCausalLM) -> float:
+    found = asyncio.run(policy.compute_logprobs([CONTEXT]))[0]
+    expected = raw_logprobs(model, CONTEXT)
+    return max(abs(found[place + 1] - expected[place, token].item()) for place, token in enumerate(CONTEXT[1:]))
+
+
+class StaleTransport(FileTransport):
+    """Sends servers to the files of the version before, with the digests of the new one."""
+
+    before: WeightUpdate | None = None
+
+    def publish(self, named_tensors: Iterable[tuple[str, Tensor]], version: int) -> WeightUpdate:
+        update, before = super().publish(named_tensors, version), self.before
+        self.before = update
+        return update if before is None else update._replace(update_info=before.update_info)
+
+
+def test_vllm_samples_from_the_weights_that_it_is_sent_and_proves_it(
+    url: str, model: LlamaForCausalLM, tmp_path: Path
+) -> None:
+    with pytest.raises(InvalidInput, match=r"server must accept the token, got 401 token must be the server's"):
+        ServedPolicy([url], transport=FileTransport(tmp_path / "other"), token="wrong")
+    policy = connect(url, tmp_path / "weights", StaleTransport(tmp_path / "weights"))
+    try:
+        assert policy.accepts_weights
+        info = policy._fleet.links[0].info
+        assert (info.engine, info.dtype, info.max_context, policy.version) == ("vllm", "float32", 1000, 0)
+        assert live_digests(policy) == compute_digests(merged_weights(model))
+        assert largest_gap(policy, model) < 1e-4
+        assert generate(policy, request(CONTEXT, max_new_tokens=2)).num_prefilled == 100 - 3 * 32
+
+        change(model, 1)
+        assert largest_gap(policy, model) > 0.01
+        spans = _update_while_sampling(policy, model, version=3)
+        assert [version for version, _ in spans] == [0, 3]
+        assert sum(count for _, count in spans) == 800
+        assert live_digests(policy) == compute_digests(merged_weights(model))
+        found = generate(policy, request(CONTEXT, max_new_tokens=2))
+        assert (found.num_prefilled, found.policy_version) == (100, 3), "no block of older weights is found"
+        assert largest_gap(policy, model) < 1e-4
+
+        change(model, 2)  # a planted fault: the files are those of version 3
+        with pytest.raises(PolicyFailure, match=r"is broken \(PolicyFailure: \d+ weights are not those of version 4"):
+            policy.update_weights(merged_weights(model), 4)
+        with pytest.raises(PolicyFailure, match="no policy server is up"):
+            generate(policy, request(CONTEXT))
+    finally:
+        policy.close()
+
+
+def _update_while_sampling(policy: ServedPolicy, model: LlamaForCausalLM, *, version: int) -> list[tuple[int, int]]:
+    """Update when a request has begun; return versions and numbers of tokens of its answer."""
+    answers = list[Generation]()
+    long = request(CONTEXT, max_new_tokens=800)
+    sampling = threading.Thread(target=lambda: answers.append(generate(policy, long)))
+    sampling.start()
+    link = policy._fleet.links[0]
+    while True:
+        lines = str(policy._loop.run(link.ask("GET", "/metrics"))).splitlines()
+        running = [line for line in lines if line.startswith("vllm:num_requests_running{")]
+        if running and running[0].endswith(" 1.0"):
+            break
+    policy.update_weights(merged_weights(model), version)
+    sampling.join()
+    return [(span.policy_version, span.num_tokens) for span in answers[0].spans]
+
+
+def test_in_bfloat16_fused_layers_are_read_back_bit_for_bit_and_a_failed_update_breaks_the_server(
+    tmp_path: Path,
+) -> None:
+    model: Any = load("tiny", dtype="bfloat16", device="cpu").model  # a LlamaForCausalLM
+    folder = tmp_path / "weights"
+    with serve("policy-server", "tiny", *OPTIONS.split(), "bfloat16", cache=tmp_path / "cache") as printed:
+        policy = ServedPolicy([served_url(printed.readline())], transport=FileTransport(folder), limits=LIMITS)
+        try:
+            change(model, 1)
+            policy.update_weights(merged_weights(model), 1)
+            assert live_digests(policy) == compute_digests(merged_weights(model))
+            _update_by_other_ways(policy, model)
+            with pytest.raises(PolicyFailure, match=r"is broken \(ServerRefused: 500 .*new weights must be the 38"):
+                policy.update_weights(list(merged_weights(model))[:-1], 6)
+            link = policy._fleet.links[0]
+            for path in ("/resume", "/inference/v1/generate"):
+                with pytest.raises(Exception, match=r"503 the server is broken, as /update_weights failed"):
+                    policy._loop.run(link.ask("POST", path, {}))
+        finally:
+            policy.close()
+
+
+def _update_by_other_ways(policy: ServedPolicy, model: PreTrainedModel) -> None:
+    """Send two versions by gloo, over one group, and two in shared memory."""
+    cpu = torch.device("cpu")
+    ways: list[WeightTransport] = [GroupTransport("gloo", device=cpu, timeout_s=60), SharedTransport(cpu)]
+    for number, transport in enumerate(ways):
+        other = ServedPolicy([policy._fleet.links[0].url], transport=transport, limits=LIMITS)
+        try:
+            for version in (2 + 2 * number, 3 + 2 * number):
+                change(model, version)
+                other.update_weights(merged_weights(model), version)
+                assert live_digests(other) == compute_digests(merged_weights(model))
+                assert generate(other, request(CONTEXT)).policy_version == version
+        finally:
+            other.close()

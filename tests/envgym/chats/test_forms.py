@@ -1,0 +1,138 @@
+"""The law of every form: reading a written message gives an equal one, or the form refuses to write it."""
+
+import json
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from envgym.chats.openai import listed_tools, read_openai, read_tools, write_openai
+from envgym.chats.sharegpt import read_sharegpt, write_sharegpt
+from envgym.core.json_types import JsonValue
+from envgym.core.messages import Message, Part, Role, TextPart, ToolCall
+from envgym.errors import InvalidInput
+from envgym.tools import ToolSpec
+
+TEXTS = st.text(max_size=8) | st.sampled_from(
+    ["<tool_call>", "</tool_call>", "<think>a</think>b", "<tool_response>x</tool_response>", '{"name": "f"}', " a\n"]
+)
+NAMES = st.text("abz_", min_size=1, max_size=4)
+JSON: st.SearchStrategy[JsonValue] = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | TEXTS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3),
+    max_leaves=5,
+)
+CALLS = st.builds(
+    ToolCall, name=NAMES, arguments=st.dictionaries(NAMES, JSON, max_size=3), id=st.none() | st.text(max_size=3)
+)
+ONE_PART = TEXTS.map(lambda text: (TextPart(text),) if text else ())
+MESSAGES = st.builds(
+    Message,
+    role=st.sampled_from(Role),
+    parts=ONE_PART | ONE_PART | st.lists(TEXTS.map(TextPart), max_size=2).map(tuple),
+    thinking=st.none() | TEXTS,
+    tool_calls=st.lists(CALLS, max_size=2).map(tuple),
+    tool_call_id=st.none() | TEXTS,
+    name=st.none() | NAMES | st.just("guide"),
+    is_error=st.booleans(),
+)
+SPECS = st.builds(
+    ToolSpec,
+    name=NAMES,
+    description=TEXTS,
+    parameters=st.fixed_dictionaries({"type": st.just("object"), "properties": st.dictionaries(NAMES, st.just({}))}),
+)
+OPENAI: tuple[Any, Any] = (write_openai, lambda data: (read_openai(data, where="here"),))
+SHAREGPT: tuple[Any, Any] = (write_sharegpt, lambda data: read_sharegpt(data, where="here"))
+FORMS = pytest.mark.parametrize("write, read", [OPENAI, SHAREGPT], ids=["openai", "sharegpt"])
+Write = Callable[[Message], dict[str, Any]]
+Read = Callable[[object], tuple[Message, ...]]
+CALL = ToolCall(name="f", arguments={"x": [1, None, "</tool_call>"]})
+
+
+@FORMS
+@given(message=MESSAGES)
+def test_reading_what_was_written_gives_the_message(write: Write, read: Read, message: Message) -> None:
+    data: dict[str, Any] | None = None
+    with suppress(InvalidInput):
+        data = write(message)
+    assert data is None or read(json.loads(json.dumps(data))) == (message,)
+
+
+@FORMS
+@pytest.mark.parametrize(
+    "message",
+    [
+        Message(role=Role.SYSTEM, content="s"),
+        Message(role=Role.USER, content="u\n"),
+        Message(role=Role.ASSISTANT, content="a"),
+        Message(role=Role.ASSISTANT, thinking="t", content="a"),
+        Message(role=Role.ASSISTANT, tool_calls=(CALL,)),
+        Message(role=Role.ASSISTANT, tool_calls=(CALL, ToolCall(name="g"))),
+        Message(role=Role.ASSISTANT, thinking="t", content="a", tool_calls=(CALL, CALL)),
+        Message(role=Role.TOOL, content='{"r": 1}'),
+    ],
+)
+def test_messages_that_a_form_holds(write: Write, read: Read, message: Message) -> None:
+    assert read(write(message)) == (message,)
+
+
+def test_openai_holds_ids_and_names_and_several_parts() -> None:
+    call = ToolCall(name="f", arguments={}, id="c1")
+    for message in (
+        Message(role=Role.ASSISTANT, tool_calls=(call,)),
+        Message(role=Role.TOOL, content="r", tool_call_id="c1", name="f"),
+        Message(role=Role.USER, parts=[TextPart("a"), TextPart("b")]),
+        Message(role=Role.USER, content="a hint", name="guide"),
+    ):
+        assert read_openai(write_openai(message), where="here") == message
+
+
+class ImagePart(Part):
+    """A part that is no text."""
+
+    type = "image"
+
+
+@FORMS
+@pytest.mark.parametrize(
+    "message, reason",
+    [
+        (Message(role=Role.USER, parts=[ImagePart()]), "message part must be text, got image"),
+        (Message(role=Role.TOOL, content="r", is_error=True), "is_error of the tool message must be one that the form"),
+        (Message(role=Role.USER, content="a", thinking="t"), "thinking of the user message must be one that"),
+    ],
+)
+def test_what_no_form_holds_is_refused(write: Write, read: Read, message: Message, reason: str) -> None:
+    with pytest.raises(InvalidInput, match=reason):
+        write(message)
+
+
+@pytest.mark.parametrize(
+    "message, part",
+    [
+        (Message(role=Role.ASSISTANT, tool_calls=(ToolCall(name="f", id="c1"),)), "tool_calls"),
+        (Message(role=Role.TOOL, content="r", tool_call_id="c1"), "tool_call_id"),
+        (Message(role=Role.TOOL, content="r", name="f"), "name"),
+        (Message(role=Role.ASSISTANT, content="<think>a</think>b"), "parts"),
+    ],
+)
+def test_what_sharegpt_does_not_hold_is_refused(message: Message, part: str) -> None:
+    with pytest.raises(InvalidInput, match=f"{part} of the {message.role} message must be one that the form can hold"):
+        write_sharegpt(message)
+
+
+@given(st.lists(SPECS, max_size=3, unique_by=lambda spec: spec.name).map(tuple))
+def test_reading_written_tools_gives_the_tools(tools: tuple[ToolSpec, ...]) -> None:
+    written = listed_tools(tools)
+    assert read_tools(written, where="here") == tools
+    assert read_tools(json.dumps(written), where="here") == tools
+    assert read_tools([item["function"] for item in written], where="here") == tools
+
+
+def test_two_tools_of_one_name_are_refused() -> None:
+    with pytest.raises(InvalidInput, match="tools must have different names, got f"):
+        read_tools([{"name": "f"}, {"name": "f"}], where="here")

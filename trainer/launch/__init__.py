@@ -1,0 +1,1 @@
+"""Processes of a training run: what is started where, learner ranks, and servers that join and leave."""
