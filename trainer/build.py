@@ -15,15 +15,21 @@ from envgym.agents.protocols import Policy
 from envgym.agents.search import Strategy
 from envgym.agents.search.protocol import SEARCH, TreeStrategy
 from envgym.trainer.checks.changes import planned_settings
-from envgym.trainer.checks.compatibility import check_critic_stays, check_run, check_search, warn_of_other_rewards
-from envgym.trainer.checks.preflight import check_hint_wrappers, check_task_inputs, warn_of_idle_choices
+from envgym.trainer.checks.compatibility import check_critic_stays
+from envgym.trainer.checks.environments import (
+    check_hint_wrappers,
+    check_run,
+    check_search,
+    check_task_inputs,
+    warn_of_idle_choices,
+)
 from envgym.trainer.env_source import EnvSource, TaskPool, build_env_sources, decontaminate
 from envgym.trainer.launch.endpoints import Endpoints
 from envgym.trainer.learner.causal_lm import check_head
 from envgym.trainer.learner.critic import Critic
 from envgym.trainer.learner.learner import Learner
 from envgym.trainer.learner.settings import CriticSettings
-from envgym.trainer.method import Method, build_method, changed_method, run_choices
+from envgym.trainer.method import Method, build_method, changed_method
 from envgym.trainer.methods.losses.kl_reference import REFERENCE
 from envgym.trainer.methods.protocols import (
     CriticCredit,
@@ -200,7 +206,7 @@ def _check_choices(
     check_hint_wrappers(env_sources)
     requests = list(method.scores)
     for changed in planned:
-        planned_method = build_method(changed)
+        planned_method = build_method(changed, warns=False)
         requests += planned_method.scores
         check_run(planned_method, env_sources, changed.agent, changed.rollout.group_size)
         check_task_inputs(planned_method.task_readers, env_sources)
@@ -211,7 +217,6 @@ def _check_choices(
     check_annotations_are_made(method.annotators, readers)
     if settings.demonstrations is None:  # those may read annotations, too
         warn_of_idle_choices(method.curriculum, method.annotators, readers.values(), env_sources)
-    warn_of_other_rewards(run_choices(method, settings))
     return requests
 
 

@@ -13,7 +13,7 @@ from envgym.core.segments import Origin
 from envgym.core.trajectory import Group
 from envgym.core.tree import Source
 from envgym.errors import SettingsError, sentence
-from envgym.trainer.checks.compatibility import check_choices, check_critic_stays
+from envgym.trainer.checks.compatibility import check_choices, check_critic_stays, warn_of_other_rewards
 from envgym.trainer.learner.objective import ONE, Objective, Term
 from envgym.trainer.learner.settings import ObjectiveSettings, TermSettings
 from envgym.trainer.methods.annotators.base import ANNOTATOR, Annotator
@@ -111,8 +111,15 @@ class Method(GroupPlugins):
         return {name: part for name, part in self.parts.items() if isinstance(part, Checkpointed)}
 
 
-def build_method(settings: TrainSettings) -> Method:
-    """Find the method at every plug-in point. Raises: SettingsError, UnknownName: before anything is loaded."""
+def build_method(settings: TrainSettings, *, warns: bool = True) -> Method:
+    """Find the method at every plug-in point.
+
+    Args:
+        settings: of the run.
+        warns: log choices that are allowed and may surprise; not again for later settings of the same run.
+
+    Raises: SettingsError, UnknownName: before anything is loaded.
+    """
     method = Method(
         curriculum=CURRICULUM.build(settings.curriculum),
         search=SEARCH.build(settings.search),
@@ -139,7 +146,10 @@ def build_method(settings: TrainSettings) -> Method:
     )
     check_score_names(method.scores, settings.models)
     plugins = [*method.parts.values(), *(term.loss for term in method.objective.further)]
-    check_choices(run_choices(method, settings), plugins)
+    choices = _run_choices(method, settings)
+    check_choices(choices, plugins)
+    if warns:
+        warn_of_other_rewards(choices)
     if settings.critic is not None and not isinstance(method.credit, CriticCredit):
         do = "choose such as credit.name=gae_turn, or leave the section out"
         must, got = "be used with a credit that uses a critic", f"credit {settings.credit.name}"
@@ -148,7 +158,7 @@ def build_method(settings: TrainSettings) -> Method:
     return method
 
 
-def run_choices(method: Method, settings: TrainSettings) -> Choices:
+def _run_choices(method: Method, settings: TrainSettings) -> Choices:
     """Return the choices of a run, as the requirements of its plug-ins read them."""
     objective = method.objective
     terms = [TermChoice("the policy's loss", settings.loss.name, objective.loss, (Source.POLICY,), {Origin.POLICY})]
@@ -172,7 +182,7 @@ def run_choices(method: Method, settings: TrainSettings) -> Choices:
 
 def changed_method(method: Method, before: TrainSettings, after: TrainSettings) -> Method:
     """Return the method after a change of settings. Raises: SettingsError: it needs a critic, and there is none."""
-    built = build_method(after)
+    built = build_method(after, warns=False)
     check_critic_stays(method.credit, built.credit, after.credit.name)
     unchanged = {
         field.name: getattr(method, field.name)

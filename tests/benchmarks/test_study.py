@@ -22,7 +22,7 @@ from envgym.config.plugins import Choice
 from envgym.config.settings import apply_overrides
 from envgym.errors import RunError, SettingsError
 from envgym.runs.changes import changed_keys
-from envgym.trainer.checks.compatibility import check_search
+from envgym.trainer.checks.environments import check_search
 from envgym.trainer.env_source import build_env_sources
 from envgym.trainer.method import build_method
 from envgym.trainer.settings import TrainSettings, load_train_settings

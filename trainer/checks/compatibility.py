@@ -4,31 +4,18 @@ A plug-in states what it requires (`methods.requirements`). The rules here read 
 """
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
-from envgym.agents.loop.agent import AgentSettings
-from envgym.agents.search import Strategy
-from envgym.agents.search.snapshots import Branching, resolve_branching
 from envgym.core.segments import Origin
 from envgym.core.tree import Source
-from envgym.errors import SettingsError, check_known
-from envgym.trainer.env_source import EnvSource
+from envgym.errors import SettingsError
 from envgym.trainer.methods.losses.base import is_corrected
-from envgym.trainer.methods.protocols import BatchCredit, Credit, CriticCredit, Curriculum
-from envgym.trainer.methods.requirements import Choices, Fault, GroupPlugins, Requires
+from envgym.trainer.methods.protocols import BatchCredit, Credit, CriticCredit
+from envgym.trainer.methods.requirements import Choices, Fault, Requires
 from envgym.trainer.methods.scores import POLICY_MODEL, ScoreRequest
 
 _log = logging.getLogger(__name__)
-
-
-def check_run(method: GroupPlugins, env_sources: Mapping[str, EnvSource], agent: AgentSettings, size: int) -> None:
-    """Check that a method suits the envs, the agent and the size of groups. Raises: SettingsError: it does not."""
-    check_search(method.search, env_sources, agent, group_size=size)
-    for point in ("curriculum", "allocator"):
-        check_start_states(getattr(method, point), env_sources, where=point)
-    check_skills(method.curriculum, env_sources)
 
 
 def check_critic_stays(before: Credit | BatchCredit, after: Credit | BatchCredit, name: str) -> None:
@@ -38,29 +25,6 @@ def check_critic_stays(before: Credit | BatchCredit, after: Credit | BatchCredit
         must = f"{'read' if had_critic else 'not read'} a critic's values, as the one before"
         do = "start a new run with it: the critic is built with the model"
         raise SettingsError.of("credit", must, name, where="controllers", do=do)
-
-
-def check_search(
-    search: Strategy, env_sources: Mapping[str, EnvSource], agent: AgentSettings, *, group_size: int | None
-) -> None:
-    """Check that every env, the agent and the group size suit the search. Raises: SettingsError: they do not."""
-    for env_source in env_sources.values():
-        with closing(env_source.make()) as env:
-            search.check(env, agent, group_size=group_size)
-
-
-def check_start_states(method: object, env_sources: Mapping[str, EnvSource], *, where: str) -> None:
-    """Check that episodes can go on from recorded states where a method asks for it. Raises: SettingsError."""
-    for env_source in env_sources.values() if getattr(method, "needs_start_states", False) else ():
-        with closing(env_source.make()) as env:
-            resolve_branching(env, Branching.AUTO, where=where)
-
-
-def check_skills(curriculum: Curriculum, env_sources: Mapping[str, EnvSource]) -> None:
-    """Check that the skills of a curriculum are for envs of the run. Raises: UnknownName: one names another env."""
-    for skill in getattr(curriculum, "skills", ()):
-        for env in getattr(skill, "envs", ()):
-            check_known("env", env, list(env_sources), where=f"curriculum, skill {skill.name}")
 
 
 def allocator_needs_room(choices: Choices) -> Fault | None:

@@ -101,7 +101,7 @@ def follow(
         RunError.unless(beginning.version == __version__, "envgym", must, __version__, where="learner rank", do=do)
         on_settings(beginning.settings)
         settings = train_settings(beginning.settings)
-        build_method(settings)  # knows the classes of the user's files, of which objectives are made
+        build_method(settings, warns=False)  # knows the classes of the user's files, of which objectives are made
         torch.manual_seed(settings.run.seed)
         model, _ = load_model(settings.model, group.device, None)
         critic = (settings.critic or CriticSettings()) if beginning.has_critic else None

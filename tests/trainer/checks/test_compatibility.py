@@ -9,7 +9,7 @@ import pytest
 from envgym.agents.search.protocol import SEARCH
 from envgym.errors import SettingsError
 from envgym.trainer import method
-from envgym.trainer.checks.compatibility import RULES, warn_of_other_rewards
+from envgym.trainer.checks.compatibility import RULES
 from envgym.trainer.method import build_method
 from envgym.trainer.methods.requirements import Choices, Requires
 from envgym.trainer.recipes import RECIPE
@@ -323,21 +323,17 @@ def test_every_example_works(config: Path) -> None:
 
 
 @pytest.mark.parametrize("credit", ["gdpo", "istar", "psr_nsr"])
-def test_a_filter_that_drops_what_a_credit_trains_is_logged(
-    credit: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_filter_that_drops_what_a_credit_trains_is_logged(credit: str, caplog: pytest.LogCaptureFixture) -> None:
     for keep in ("keep_all", "zero_variance"):
-        warn_of_other_rewards(asked({"credit": credit, "filter": keep}, monkeypatch)[0])
-    warn_of_other_rewards(asked({"credit": "grpo"}, monkeypatch)[0])
+        build_method(chosen({"credit": credit, "filter": keep}))
+    build_method(chosen({"credit": credit, "filter": "zero_variance"}), warns=False)
+    build_method(chosen({"credit": "grpo"}))
     (message,) = caplog.messages
     assert message.startswith(f"filter zero_variance drops groups of equal rewards, which credit {credit} would train")
 
 
-def test_a_baseline_of_other_rewards_is_logged(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_baseline_of_other_rewards_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     for shaping in ("none", "overlong"):
-        sections = {"credit": "reinforce_ada", "allocator": "reinforce_ada", "shaping": shaping}
-        warn_of_other_rewards(asked(sections, monkeypatch)[0])
+        build_method(chosen({"credit": "reinforce_ada", "allocator": "reinforce_ada", "shaping": shaping}))
     (message,) = caplog.messages
     assert message.endswith("from successes after shaping overlong")

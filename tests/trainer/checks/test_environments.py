@@ -8,8 +8,12 @@ import pytest
 from envgym.agents.settings import EnvSettings, EvaluationSettings
 from envgym.core.tasks import Split, Task
 from envgym.errors import InvalidInput, SettingsError, UnknownName
-from envgym.trainer.checks.compatibility import check_skills
-from envgym.trainer.checks.preflight import check_hint_wrappers, check_task_inputs, warn_of_idle_choices
+from envgym.trainer.checks.environments import (
+    check_hint_wrappers,
+    check_skills,
+    check_task_inputs,
+    warn_of_idle_choices,
+)
 from envgym.trainer.env_source import EnvSource, build_env_sources
 from envgym.trainer.method import build_method
 from envgym.trainer.methods.curricula.dump import Dump
