@@ -125,7 +125,6 @@ def check_attention(device: torch.device, is_dry: bool) -> Checked:
 
 
 def _worst(one: float, other: float) -> float:
-    """Return the larger number, or the one that is none."""
     return one if math.isnan(one) or one > other else other
 
 
@@ -235,8 +234,6 @@ def check_compiled(device: torch.device, is_dry: bool) -> Checked:
 
 
 class _Scored(NamedTuple):
-    """What a model computes from some rows."""
-
     packs: bool
     logprobs_NT: Tensor
     num_trained: int

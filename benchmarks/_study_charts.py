@@ -80,7 +80,6 @@ def plot_differences(panels: Mapping[str, Mapping[str, Mean]], *, axis: str) -> 
 
 @contextmanager
 def _drawing(panels: Mapping[str, object], height: float) -> Iterator[tuple[Figure, list[Axes], StringIO]]:
-    """Open a figure with a panel for each entry, and save it as SVG text at the end."""
     text = StringIO()
     with mpl.rc_context(_STYLE):
         figure = Figure(figsize=(PANEL_WIDTH * len(panels) + 0.4, height), layout="constrained")

@@ -184,7 +184,6 @@ def report_staleness(out: Path) -> dict[str, object]:
 
 
 def _after(out: Path, arm: Arm, seeds: Sequence[int], mark: int) -> dict[int, float]:
-    """Return the success of an arm's runs after a step, by seed."""
     by_seed = {seed: success_after(arm.run(out, seed), mark) for seed in seeds}
     return {seed: share for seed, share in by_seed.items() if share is not None}
 

@@ -211,7 +211,6 @@ def measure(rounds: int) -> dict[str, Any]:
 
 
 def _wait_for(url: str) -> None:
-    """Wait until a server answers."""
     httpx: Any = import_module("httpx")
     until = time.monotonic() + _READY_S
     while time.monotonic() < until:

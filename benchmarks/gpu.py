@@ -112,7 +112,6 @@ def _work(name: str, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _describe(is_dry: bool) -> dict[str, Any]:
-    """Describe the device, and measure what it can do."""
     import torch
     import transformers
 

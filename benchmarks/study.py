@@ -145,7 +145,6 @@ class Study:
             write_atomic(pages / f"{self.folder.name}.svg", figure)
 
     def _context(self, records: Sequence[Record], seeds: Sequence[int]) -> dict[str, Any]:
-        """Return what templates call: the records, and the statistics."""
         declared, context = self.declared, dict[str, Any]()
         if declared.comparison == "seed":
             context["results"] = SeedResults.of(declared, records, seeds)

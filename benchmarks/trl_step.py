@@ -138,8 +138,6 @@ class Ours:
 
 
 class _Keeping(Callback):
-    """Keeps the metrics of the newest step."""
-
     def __init__(self, seen: dict[str, float]) -> None:
         self._seen = seen
 

@@ -205,7 +205,6 @@ class _LeftOpen(Wrapper):
 
 
 async def _play(job: EpisodeJob, settings: EvalSettings, policy: "MessagePolicy | None") -> Tree:
-    """Play one episode with a policy that is given, or with the one of the settings."""
     async with AsyncExitStack() as stack:
         if policy is None:
             policies = stack.enter_context(closing(PolicyHolder()))

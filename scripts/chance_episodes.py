@@ -109,7 +109,6 @@ def textworld(game: str, num: int) -> Iterator[Row]:
 
 
 def _play(env: Household | TextWorld | Science, agent: Agent, index: int) -> ObservedEpisode:
-    """Play the train task of an index to its end."""
     assert env.max_turns is not None
     return play(env, agent, seed=index, task=env.tasks.task(Split.TRAIN, index), max_turns=env.max_turns)
 

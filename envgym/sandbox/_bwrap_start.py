@@ -30,8 +30,6 @@ FIRST = 5
 
 
 class _Program(NamedTuple):
-    """Where bwrap is."""
-
     path: str
     enclosed: str
     """The same in the launcher's own root."""
@@ -59,7 +57,6 @@ def _program() -> _Program:
 
 @cache
 def _launcher(path: str) -> LauncherClient:
-    """Return this process's launcher for one bwrap."""
     return LauncherClient(root_of(_program().binds))
 
 

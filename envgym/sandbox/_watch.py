@@ -110,7 +110,6 @@ def make_completed(
 
 
 def _find_limit(started: RunningProgram, meter: UsageMeter | Cgroup, limits: Limits) -> tuple[RunEnding | None, int]:
-    """Return the limit that a tree of processes breaks, and its memory."""
     used = meter.measure(limits.memory)
     if used.memory > limits.memory:
         return RunEnding.MEMORY, used.memory

@@ -63,7 +63,6 @@ class ViewerApp:
             return error_reply(HTTPStatus.INTERNAL_SERVER_ERROR, sentence("page", "be made", got, where=path, do=do))
 
     def _route(self, request: HttpRequest) -> tuple[str, Callable[[], HttpReply]]:
-        """Return the method of an address, and what makes its reply."""
         query = dict(parse_qsl(request.query, keep_blank_values=True))
         query.pop("token", None)  # it let the request in
         match unquote(request.path).split("/")[1:]:
@@ -165,7 +164,6 @@ def _part(
 
 @_of_query
 def _tree(run: ViewedRun, /, source: str, step: _Number, tree: str) -> Json:
-    """Return a tree; the tokens of its nodes come with `node`."""
     data = run.tree(source, step, tree)
     return {**data, "nodes": [{**node, "content": _outline(node["content"])} for node in data["nodes"]]}
 

@@ -162,8 +162,6 @@ def _checks(space: dict[str, Any], test: str, candidate: Function) -> list[bool]
 
 
 class _CountAsserts(ast.NodeTransformer):
-    """Lets every assertion be counted instead of ending the tests; constant ones do not count."""
-
     def visit_Assert(self, node: ast.Assert) -> ast.stmt:
         if isinstance(node.test, ast.Constant):
             return ast.Pass()

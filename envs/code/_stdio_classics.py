@@ -125,7 +125,6 @@ def _searches() -> Iterator[StdioProblem]:
 
 
 def _one(kind: str, solve: "object", draw: Draw, number: int | None = None, *, named: str = "") -> StdioProblem:
-    """Make a problem; `number` tells those of one kind apart."""
     assert callable(solve)
     facts = _STATEMENTS[kind]
     values = {"number": number, "ordinal": "" if number is None else nth(number), "named": named}

@@ -168,7 +168,6 @@ def _with_count(solve: Program) -> Program:
 
 
 def _on_parts(run: Callable[[list[ItemT]], list[ItemT]]) -> Mapping[str, Callable[[list[ItemT]], list[ItemT]]]:
-    """Return a step that leaves out some of the values."""
     return {
         "only the first": lambda values: run(values[:1]) + values[1:],
         "not the first": lambda values: values[:1] + run(values[1:]),

@@ -57,8 +57,6 @@ class ProgramGrade:
 
 
 class _EndedProcess(NamedTuple):
-    """A compilation or a run."""
-
     code: str
     """Of its exit; "time" where it took too long."""
     out: str
@@ -266,5 +264,4 @@ def _drafts() -> tuple[TaskDraft, ...]:
 
 @lru_cache(maxsize=16)
 def _shipped(levels: tuple[int, ...]) -> ListTasks:
-    """Return the problems that ship with envgym; their tests are drawn once."""
     return ListTasks([draft for draft in _drafts() if draft.metadata["level"] in levels])

@@ -39,7 +39,6 @@ class _Derivation:
         return f"H{self.num_names}"
 
     def premise(self, formula: _Formula) -> str:
-        """Assume a formula; return the name of the hypothesis."""
         self.premises.append((self.fresh(), formula))
         return self.premises[-1][0]
 

@@ -51,8 +51,6 @@ _dice: ContextVar[_Dice | None] = ContextVar("dice", default=None)
 
 
 class _SeededRandom:
-    """What the games know as the module `random`."""
-
     def __getattr__(self, name: str) -> Any:  # Any: whatever the module holds
         dice = _dice.get()
         return getattr(dice.own() if dice is not None and hasattr(random.Random, name) else random, name)

@@ -72,7 +72,6 @@ class TextWorldTasks:
 
 @cache
 def _variations(tasks: TextWorldTasks, fold: str) -> tuple[tuple[str, TextWorldVariation], ...]:
-    """Return the games of a set; in train without those of the test split."""
     rows = [
         (game, variation_of(game, fold, FIRST_SEED[fold] + number, tasks.parameters))
         for number in range(NUM_SEEDS)
@@ -210,7 +209,6 @@ class TextWorld(Env[TextWorldState]):
 
 
 def _changed(games: Sequence[str], parameters: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
-    """Return the parameters that are no defaults. Raises: InvalidInput, UnknownName."""
     ranges = {name: limits for game in games for name, limits in PARAMETERS[game].items()}
     for name, value in parameters.items():
         check_known("parameter", name, ranges, where=_WHERE)

@@ -149,7 +149,6 @@ class Fiction:
         return _unlike(self._taken, self._word)
 
     def _renamed(self, text: str) -> str:
-        """Replace names, the longest first, and mark what was put in their place."""
         parts, end = [], 0
         for word in _CAPITALIZED.finditer(text):
             start = word.start()

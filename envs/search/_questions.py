@@ -102,7 +102,6 @@ def questions(countries: Sequence[Country], kinds: Sequence[str]) -> list[Task]:
 
 
 def _of_kind(kind: str, side: SplitCountries, split: Split) -> list[TaskDraft]:
-    """Draw different questions until there are enough, or the side holds no more."""
     draws, count = generator("search/factbook", kind, split.value), SIZES[kind][split]
     drafts: dict[str, TaskDraft] = {}
     for _ in range(MAX_DRAWS * count):
@@ -269,7 +268,6 @@ def _draft(
 def _some(
     rng: np.random.Generator, side: SplitCountries, count: int
 ) -> tuple[FactbookField, int | None, Sequence[str], Mapping[str, NumberFact]]:
-    """Draw a field, a year, and some countries with that fact."""
     name = _pick(rng, side.fields)
     year = _pick(rng, [year for other, year in side.by_year if other == name])
     names = [str(item) for item in rng.choice(side.by_year[name, year], size=count, replace=False)]
@@ -310,6 +308,5 @@ def _singular_unit(unit: str) -> str:
 
 
 def _list_names(names: Sequence[str], last: str) -> str:
-    """Write countries in a row: `Chad, the Gambia or Mali`."""
     *others, end = (with_article(name) for name in names)
     return f"{', '.join(others)} {last} {end}"

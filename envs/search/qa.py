@@ -166,7 +166,6 @@ class QuestionSource:
 
 @lru_cache(maxsize=8)
 def _load(source: QuestionSource) -> QaTasks:
-    """Return the questions; nobody changes them, so envs share them."""
     data = source.data if isinstance(source.data, str) else dict(source.data)
     splits = None if source.splits is None else dict(source.splits)
     return QaTasks(data, config=source.config, revision=source.revision, splits=splits)
@@ -174,7 +173,6 @@ def _load(source: QuestionSource) -> QaTasks:
 
 @lru_cache(maxsize=8)
 def _retriever(source: QuestionSource, corpus: str | None, url: str | None) -> Retriever:
-    """Return the retriever; identical queries are answered from memory."""
     if url is not None:
         from envgym.retrieval.http_client import HttpRetriever
 

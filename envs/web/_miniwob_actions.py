@@ -149,7 +149,6 @@ def _place(id: str, x: str | None = None, y: str | None = None) -> ElementPoint:
 
 
 def _plain(text: str | None) -> str:
-    """Return the content of a quoted text, and any other text as it is."""
     text = (text or "").strip(_BLANK)
     if _STRINGS.fullmatch(text):
         try:

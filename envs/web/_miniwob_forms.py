@@ -179,7 +179,6 @@ def _parities(view: PageView) -> Iterator[str]:
 
 
 def _slides(view: PageView, values: Sequence[int]) -> str | None:
-    """Move the first slider that is wrong by its keys, or return None."""
     nodes = [node for node in view.nodes if node.id is not None]
     handles = [node for node in nodes if "ui-slider-handle" in node.name]
     for handle, value in zip(handles, values, strict=True):

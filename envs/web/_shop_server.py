@@ -80,7 +80,6 @@ def _follow(session: ShopSession, query: str) -> HttpReply:
 
 
 def _press(session: ShopSession, request: HttpRequest) -> HttpReply:
-    """Press a button, and send the browser back to the page."""
     act = PageAction.read(parse_qs(request.body.decode("utf-8", "replace")).get("act", [""])[0])
     if act is not None:
         session.act(act)

@@ -92,7 +92,6 @@ def search_products(text: str) -> str:
 
 
 def _chosen(product: Product, before: tuple[tuple[str, str], ...], argument: str) -> tuple[tuple[str, str], ...]:
-    """Return the choices with one more, in the product's order."""
     name, _, value = argument.partition(": ")
     choices = {**dict(before), name: value}
     return tuple((key, choices[key]) for key in product.options if key in choices)

@@ -31,8 +31,6 @@ class PrefillWave(NamedTuple):
 
 
 class _Origin(NamedTuple):
-    """Where a context finds its beginning."""
-
     depth: int
     """Waves before its own."""
     start: int
@@ -131,7 +129,6 @@ class PrefixTable:
         return [origins[index] for index in range(len(contexts))], is_contained
 
     def _shares(self, tokens: Ints) -> Ints:
-        """Return [rows] how many first tokens each row shares with `tokens`."""
         width = min(len(tokens), self._tokens.shape[1])
         if not width:
             return np.zeros(self._capacity, np.int64)

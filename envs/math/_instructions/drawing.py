@@ -62,7 +62,6 @@ def _draw_kinds(rng: np.random.Generator, kinds: Sequence[str], num: int, may_ha
 
 
 def _draw_parameters(rng: np.random.Generator, kinds: Sequence[str]) -> tuple[Constraint, ...]:
-    """Draw numbers and texts in the order of the table. Raises: OutlineTooNarrow: no text meets them."""
     field = DATA["fields"][rng.integers(len(DATA["fields"]))]
     topic = field["topics"][rng.integers(len(field["topics"]))]
     outline = Outline(topic=topic)

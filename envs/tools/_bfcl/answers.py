@@ -138,8 +138,6 @@ def _never(value: JsonValue) -> bool:
 
 
 class _Accepts:
-    """Tells whether a value is among the possible ones of an argument."""
-
     def __init__(self, schema: JsonObject, options: list[Any]) -> None:
         kind, items = str(schema["type"]), schema.get("items")
         self.options, self.is_float, self.outer = options, kind == "float", _TYPES[kind]
@@ -147,7 +145,6 @@ class _Accepts:
         self.usual = _first_type(options)
 
     def __call__(self, value: Any) -> bool:
-        """Check type and value."""
         if self.is_float and type(value) is int and abs(value) < 2**1000:
             value = float(value)
         is_usual = self.usual is not None and type(value) is self.usual

@@ -136,7 +136,6 @@ class ServerConnection:
     # ---- in the thread of the loop -------------------------------------------------------------------------------
 
     def _wait(self, work: Coroutine[Any, Any, ResultT]) -> ResultT:
-        """Wait for work in the loop. Raises: ServerLost: the server has ended."""
         future = self._loop.begin(work)
         try:
             return future.result()
@@ -173,7 +172,6 @@ class ServerConnection:
 
     @asynccontextmanager
     async def _streams(self) -> AsyncIterator[Any]:  # the pair of streams that the SDK reads and writes
-        """Connect the client's streams with the process, one message at a time."""
         to_client, from_server = anyio.create_memory_object_stream[SessionMessage | Exception](0)
         to_server, from_client = anyio.create_memory_object_stream[SessionMessage](0)
 
@@ -208,5 +206,4 @@ def _loop_of(process: int) -> LoopThread:
 
 
 def _shared_loop() -> LoopThread:
-    """Return the loop of this process, another one in a forked child."""
     return _loop_of(os.getpid())

@@ -114,7 +114,6 @@ def _expression_in(action: Message) -> str | None:
 
 
 def _last_action(episode: Trajectory) -> Message | None:
-    """Return the last action of an episode; None: it was cut before the env got it."""
     outcome = episode.turns[-1].outcome if episode.turns else None
     return None if outcome is None else outcome.action.message
 

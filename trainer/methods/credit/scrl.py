@@ -62,7 +62,6 @@ def _sampled_strings(edge: Edge) -> list[str]:
 
 
 def _span(text: str, number: int, episode: Trajectory) -> tuple[int, int]:
-    """Return where a block begins and ends. Raises: InvalidInput: it is not there."""
     first, last = text.find(f"<p{number}>"), text.find(f"</p{number}>")
     if first < 0 or last < 0:
         must, do = f"spell block <p{number}>", "sample with an engine that returns the text of its tokens"
