@@ -152,14 +152,6 @@ def _join(rng: np.random.Generator, side: SplitCountries) -> TaskDraft | None:
     return _number("join", _pick(rng, list(country.facts)), phrase, country, places, spec)
 
 
-def _compare(rng: np.random.Generator, side: SplitCountries) -> TaskDraft | None:
-    return _extreme(rng, side, "compare", 2)
-
-
-def _superlative(rng: np.random.Generator, side: SplitCountries) -> TaskDraft | None:
-    return _extreme(rng, side, "superlative", int(rng.integers(3, 6)))
-
-
 def _extreme(rng: np.random.Generator, side: SplitCountries, kind: str, count: int) -> TaskDraft | None:
     field, year, names, facts = _some(rng, side, count)
     order = sorted(names, key=lambda name: facts[name].reading.value)
@@ -218,8 +210,8 @@ def _unanswerable(rng: np.random.Generator, side: SplitCountries) -> TaskDraft |
 _WRITERS: Mapping[str, Callable[[np.random.Generator, SplitCountries], TaskDraft | None]] = {
     "one_hop": _one_hop,
     "join": _join,
-    "compare": _compare,
-    "superlative": _superlative,
+    "compare": lambda rng, side: _extreme(rng, side, "compare", 2),
+    "superlative": lambda rng, side: _extreme(rng, side, "superlative", int(rng.integers(3, 6))),
     "filter_count": _filter_count,
     "unanswerable": _unanswerable,
 }

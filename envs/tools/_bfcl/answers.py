@@ -157,7 +157,7 @@ class _Accepts:
         if self.outer is dict:
             return any(_is_dict(value, option) for option in self.options)
         if isinstance(value, list) and self.inner is dict:
-            return any(_is_list_of_dicts(value, option) for option in self.options)
+            return any(len(value) == len(option) and all(map(_is_dict, value, option)) for option in self.options)
         if self.outer is str:
             return _normal(value) in [_normal(option) for option in self.options if isinstance(option, str)]
         if self.outer is list:
@@ -188,7 +188,3 @@ def _is_dict(value: Any, option: Any) -> bool:
         return False
     is_accepted = all(key in option and _normal(part) in _normal_list(option[key]) for key, part in value.items())
     return is_accepted and all(_LEFT_OUT in parts for key, parts in option.items() if key not in value)
-
-
-def _is_list_of_dicts(value: list[Any], option: Any) -> bool:
-    return len(value) == len(option) and all(map(_is_dict, value, option))

@@ -68,7 +68,7 @@ class ServerConnection:
         self._read_only: frozenset[str] = frozenset()
         self._process = ServerProcess(name)
         self._loss: BaseException | None = None
-        self._loop = _shared_loop()
+        self._loop = _loop_of(os.getpid())
         try:
             self._client, self._ending = self._wait(self._open())
         except BaseException:
@@ -203,7 +203,3 @@ class ServerConnection:
 @cache
 def _loop_of(process: int) -> LoopThread:
     return LoopThread("envgym-mcp")
-
-
-def _shared_loop() -> LoopThread:
-    return _loop_of(os.getpid())
