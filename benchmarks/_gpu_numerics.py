@@ -51,8 +51,6 @@ BOUNDS: Final = {
 
 
 class Check(NamedTuple):
-    """One number and the most that it may be."""
-
     name: str
     value: float
     bound: float
@@ -67,8 +65,6 @@ class Check(NamedTuple):
 
 
 class Checked(NamedTuple):
-    """What a stage of checks found."""
-
     checks: list[Check]
     numbers: dict[str, object]
     """What has no bound."""

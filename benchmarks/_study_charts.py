@@ -28,8 +28,6 @@ _STYLE: dict[Any, Any] = {  # matplotlib's type lists every name of a setting
 
 
 class CurvePoint(NamedTuple):
-    """Success after so many steps, or tokens."""
-
     spent: float
     success: Mean
 

@@ -180,7 +180,6 @@ def hold_sessions(make: Callable[[], Env[Any]]) -> int:
 
 
 def measure(rounds: int) -> dict[str, Any]:
-    """Measure all sides in turns."""
     figures: dict[str, list[float]] = {}
     with ExitStack() as stack:
         url = stack.enter_context(served("-m", "envgym", "serve", _ECHO, "--port", "0")).removesuffix(f"/{_ECHO}")

@@ -138,7 +138,6 @@ class Study:
         return text, "".join(figures)
 
     def report(self, pages: Path = PAGES) -> None:
-        """Write the page and its figure."""
         text, figure = self.page()
         write_atomic(pages / f"{self.folder.name}.md", text)
         if figure:
@@ -164,14 +163,12 @@ def paired(before: EvalRecord, after: EvalRecord, label: str = "") -> PairedComp
 
 
 def success(record: EvalRecord) -> Mean:
-    """Return success with its interval over tasks."""
     estimate = record.success
     assert estimate is not None, "valid episodes"
     return Mean(estimate.value, estimate.interval.low, estimate.interval.high)
 
 
 def difference(comparison: PairedComparison) -> Mean:
-    """Return the mean difference with its interval."""
     interval = comparison.difference.interval
     return Mean(comparison.difference.value, interval.low, interval.high)
 

@@ -57,7 +57,6 @@ class Case:
 
     @property
     def new_tokens(self) -> int:
-        """All that a step samples."""
         return self.turns * self.tokens * self.group
 
 

@@ -198,8 +198,6 @@ def play_episode(
 
 
 class _LeftOpen(Wrapper):
-    """An env that outlives its episode."""
-
     def close(self) -> None:
         """Leave it open."""
 

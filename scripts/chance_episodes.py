@@ -181,7 +181,6 @@ def _value(schema: Json, seen: list[str], rng: np.random.Generator) -> JsonValue
 
 
 def _add_values(result: object, seen: list[str]) -> None:
-    """Add the texts of a result, and their lines, to the values."""
     if isinstance(result, str):
         seen.extend(line for line in [result, *result.split("\n")] if line not in seen)
     elif isinstance(result, Mapping | list):

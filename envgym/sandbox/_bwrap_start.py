@@ -169,7 +169,6 @@ def pid_of(process: int) -> int:
 
 
 def kernel_limits(limits: Limits) -> list[tuple[int, int]]:
-    """Return the limits that the kernel itself holds."""
     return [
         (resource.RLIMIT_DATA, limits.memory),
         (resource.RLIMIT_CPU, math.ceil(limits.cpu_s)),

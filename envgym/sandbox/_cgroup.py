@@ -231,7 +231,6 @@ class CgroupMaker:
 
 @cache
 def shared_cgroups() -> CgroupMaker:
-    """Return this process' maker of cgroups."""
     return CgroupMaker()
 
 

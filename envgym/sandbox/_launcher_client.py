@@ -29,8 +29,6 @@ Root = Mapping[str, Any]  # becomes JSON
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchRequest:
-    """What to start."""
-
     bwrap: str
     """Its path inside the launcher's root."""
     options: Sequence[Argument]

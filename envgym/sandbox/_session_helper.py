@@ -25,8 +25,6 @@ _WORK_S = 20
 
 
 class HelperProcess(NamedTuple):
-    """A helper process, and the socket to it."""
-
     pid: int
     channel: socket.socket
 

@@ -30,8 +30,6 @@ Mark = tuple[int, int, int, int]
 
 
 class CommandEnd(NamedTuple):
-    """How the command ended."""
-
     code: int
     ending: str
     output: bytes

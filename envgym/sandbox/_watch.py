@@ -28,8 +28,6 @@ Fields = Mapping[str, Any]  # decoded JSON
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunningProgram:
-    """A program that runs."""
-
     pid: int
     """Its first process; when that one is killed, all are."""
     kill: Callable[[], None]

@@ -164,6 +164,7 @@ def _part(
 
 @_of_query
 def _tree(run: ViewedRun, /, source: str, step: _Number, tree: str) -> Json:
+    """Return a tree; the tokens of its nodes come with `node`."""
     data = run.tree(source, step, tree)
     return {**data, "nodes": [{**node, "content": _outline(node["content"])} for node in data["nodes"]]}
 

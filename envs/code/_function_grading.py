@@ -37,8 +37,6 @@ class FunctionProblem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FunctionGrade:
-    """How a function did."""
-
     num_passed: int
     num_checks: int
     num_trivial: int = 0

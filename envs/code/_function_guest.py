@@ -24,8 +24,6 @@ _MARKS: dict[type, str] = {tuple: "t", set: "s", frozenset: "z"}
 
 
 class Calls(NamedTuple):
-    """What the tests of one problem do."""
-
     arguments: list[Data]
     """One list of positional arguments and one mapping of named ones, for each call."""
     num_checks: int
@@ -162,6 +160,8 @@ def _checks(space: dict[str, Any], test: str, candidate: Function) -> list[bool]
 
 
 class _CountAsserts(ast.NodeTransformer):
+    """Lets every assertion be counted instead of ending the tests; constant ones do not count."""
+
     def visit_Assert(self, node: ast.Assert) -> ast.stmt:
         if isinstance(node.test, ast.Constant):
             return ast.Pass()

@@ -25,7 +25,6 @@ def load_tasks() -> ListTasks:
 
 
 def problem_of(task: Task) -> FunctionProblem:
-    """Return the problem of a task."""
     fields = {name: str(task.payload[name]) for name in ("prompt", "solution", "test", "name")}
     return FunctionProblem(**fields)
 

@@ -49,7 +49,6 @@ _STATEMENTS: Mapping[str, Mapping[str, Any]] = read_toml("code/data/stdio_classi
 
 
 def classics() -> Iterator[StdioProblem]:
-    """Yield all problems."""
     yield from _arithmetic()
     yield from _sequences()
     yield from _texts()

@@ -105,7 +105,6 @@ _REPEATED = 0.25
 
 
 def pipelines() -> Iterator[StdioProblem]:
-    """Yield all problems."""
     intro = "The first line holds n, the second n integers."
     for keep, change, end in _names(NUMBER_FILTERS, NUMBER_CHANGES, NUMBER_ENDS):
         steps = {keep: NUMBER_FILTERS[keep], change: NUMBER_CHANGES[change]}

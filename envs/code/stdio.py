@@ -264,4 +264,5 @@ def _drafts() -> tuple[TaskDraft, ...]:
 
 @lru_cache(maxsize=16)
 def _shipped(levels: tuple[int, ...]) -> ListTasks:
+    """Return the problems that ship with envgym; their tests are drawn once."""
     return ListTasks([draft for draft in _drafts() if draft.metadata["level"] in levels])

@@ -131,7 +131,6 @@ def read_reply(text: str) -> tuple[str, int] | None:
 
 
 def shown(text: str) -> str:
-    """Cut a text to what is shown."""
     return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}\n... ({len(text) - MAX_SHOWN} characters left out)"
 
 

@@ -141,7 +141,6 @@ _NAMES = {"->": "=>", "!=": "distinct"}
 
 
 def write_smt(formula: Formula) -> str:
-    """Write a formula in SMT-LIB."""
     operator, *parts = formula
     if operator == "number":
         number = int(str(parts[0]))

@@ -96,7 +96,6 @@ class _Derivation:
 
 
 def propositional(sampler: Sampler, level: int) -> Theorem:
-    """Draw a theorem of intuitionistic propositional logic."""
     depth, atom_depth = _DEPTHS[level]
     atoms = [_Formula(letter) for letter in sampler.some(_ATOMS, 4)]
     derivation = _Derivation(sampler, atoms)

@@ -144,6 +144,7 @@ def _items(value: str | Mapping[str, str] | None) -> str | tuple[tuple[str, str]
 
 @lru_cache(maxsize=8)
 def _load(data: _DataSet) -> ProblemTasks:
+    """Return the problems of a data set; nobody changes them, so envs share them."""
     preset = PRESETS[data.preset]
     place = data.place or preset.hub
     do = "pass data=problems.jsonl, or a preset with a place on the hub"

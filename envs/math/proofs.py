@@ -203,4 +203,5 @@ def _theorems(
 
 @lru_cache(maxsize=8)
 def _files(data: str | tuple[tuple[str, str], ...]) -> TheoremFiles:
+    """Return the theorems of files; nobody changes them, so envs share them."""
     return TheoremFiles(data if isinstance(data, str) else dict(data))

@@ -60,8 +60,6 @@ class HouseholdState(NamedTuple):
 
 
 class CommandOutcome(NamedTuple):
-    """What follows a command."""
-
     state: HouseholdState
     text: str
     is_done: bool

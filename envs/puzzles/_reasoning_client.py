@@ -29,8 +29,6 @@ class GeneratorFailed(EnvFailure):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GeneratedItem:
-    """One generated problem."""
-
     question: str
     answer: str | None
     """As the generator gives it; None where only the scorer knows what is right."""
@@ -42,8 +40,6 @@ class GeneratedItem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ItemGenerator:
-    """A generator with its settings."""
-
     dataset: str
     config: str
     """JSON of the settings, seed and size included."""

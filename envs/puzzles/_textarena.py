@@ -73,8 +73,6 @@ def _rolling(dice: _Dice) -> Iterator[None]:
 
 
 class TextArenaGame:
-    """A running game of one player."""
-
     def __init__(self, inner: Any, dice: _Dice) -> None:  # Any: an untyped package
         self.inner = inner
         self._dice = dice
@@ -94,7 +92,6 @@ class TextArenaGame:
         return bool(self.inner.state.done)
 
     def play(self, move: str) -> None:
-        """Make a move, written as the game reads it."""
         with _rolling(self._dice):
             self.inner.step(move)
         self.inner.state.logs.clear()

@@ -72,6 +72,7 @@ class TextWorldTasks:
 
 @cache
 def _variations(tasks: TextWorldTasks, fold: str) -> tuple[tuple[str, TextWorldVariation], ...]:
+    """Return the games of a set; in train without those of the test split."""
     rows = [
         (game, variation_of(game, fold, FIRST_SEED[fold] + number, tasks.parameters))
         for number in range(NUM_SEEDS)

@@ -162,7 +162,6 @@ class Fiction:
 
 
 def fictional(entries: Sequence[FactbookEntry], seed: int) -> list[FactbookEntry]:
-    """Return the entries of a fictional world, by name."""
     countries = [entry for entry in entries if entry.code not in _NO_COUNTRIES]
     fiction = Fiction(countries, seed)
     return sorted((fiction.entry(entry) for entry in countries), key=lambda entry: entry.name)

@@ -63,15 +63,12 @@ _NAMES: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class SplitCountries:
-    """The countries of one split."""
-
     countries: Mapping[str, Country]
     by_year: Mapping[tuple[str, int | None], Sequence[str]]
     """(field, year) -> countries with this fact; at least six."""
 
     @property
     def fields(self) -> Sequence[str]:
-        """The fields that can be compared."""
         return sorted({name for name, _ in self.by_year})
 
     @classmethod

@@ -166,6 +166,7 @@ class QuestionSource:
 
 @lru_cache(maxsize=8)
 def _load(source: QuestionSource) -> QaTasks:
+    """Return the questions; nobody changes them, so envs share them."""
     data = source.data if isinstance(source.data, str) else dict(source.data)
     splits = None if source.splits is None else dict(source.splits)
     return QaTasks(data, config=source.config, revision=source.revision, splits=splits)

@@ -40,8 +40,6 @@ class ElementPoint(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageCommand:
-    """One action on a page."""
-
     name: str
     start: ElementPoint | None = None
     end: ElementPoint | None = None

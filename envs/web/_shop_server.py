@@ -29,8 +29,6 @@ _TEMPLATES = Path(__file__).parent / "templates"
 
 @dataclass(slots=True, kw_only=True)
 class ShopSession:
-    """One visitor."""
-
     name: str
     engine: TextShop
     view: ShopView
@@ -103,7 +101,6 @@ def _template() -> jinja2.Template:
 
 @cache
 def server() -> ShopServer:
-    """Return the server of this process."""
     return ShopServer()
 
 

@@ -58,6 +58,7 @@ class _CanaryReading:
 
     @property
     def gap(self) -> float:
+        """Mean difference between policy and learner, nats."""
         return _mean_distance(self.policy_logprobs, self.learner_logprobs)
 
     def moves_since(self, last: "_CanaryReading") -> tuple[float, float]:

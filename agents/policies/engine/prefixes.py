@@ -129,6 +129,7 @@ class PrefixTable:
         return [origins[index] for index in range(len(contexts))], is_contained
 
     def _shares(self, tokens: Ints) -> Ints:
+        """Return [rows] how many first tokens each row shares with `tokens`."""
         width = min(len(tokens), self._tokens.shape[1])
         if not width:
             return np.zeros(self._capacity, np.int64)

@@ -24,6 +24,8 @@ _WHERE: Final = "weights in shared memory"
 
 
 class _Entry(NamedTuple):
+    """Where a tensor lies in the buffer."""
+
     name: str
     shape: list[int]
     dtype: str

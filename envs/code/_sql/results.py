@@ -15,8 +15,6 @@ _DIGITS = 9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryResult:
-    """A result."""
-
     columns: tuple[str, ...]
     rows: tuple[Row, ...]
     is_cut: bool = False

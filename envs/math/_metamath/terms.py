@@ -191,7 +191,6 @@ def substitute(pattern: Term, values: Mapping[str, Term]) -> Term:
 
 
 def variables_of(term: Term) -> frozenset[str]:
-    """Return the variables of a term."""
     if isinstance(term, str):
         return frozenset((term,))
     assert isinstance(term, tuple), "no metavariable in a goal"

@@ -117,7 +117,6 @@ class _Stack:
 
 
 def substituted(statement: Symbols, values: Mapping[str, Symbols]) -> Symbols:
-    """Replace variables by symbols."""
     symbols: list[str] = []
     for part in statement:
         value = values.get(part)

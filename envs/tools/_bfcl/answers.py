@@ -44,7 +44,6 @@ def tool_name(function: str) -> str:
 
 
 def tool_spec(document: JsonObject) -> ToolSpec:
-    """Return a function as a tool."""
     name, description, parameters = (document[key] for key in ("name", "description", "parameters"))
     assert isinstance(parameters, Mapping), "checked when it was read"
     return ToolSpec(name=tool_name(str(name)), description=str(description), parameters=_schema(parameters))

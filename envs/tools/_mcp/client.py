@@ -82,7 +82,6 @@ class ServerConnection:
 
     @property
     def instructions(self) -> str:
-        """What the server says about itself."""
         return self._client.session.instructions or ""
 
     def load(self, state: McpServerState) -> None:
@@ -129,7 +128,6 @@ class ServerConnection:
         return self._has_new_tools
 
     def close(self) -> None:
-        """End session and process; may be called twice."""
         self._loop.call(self._ending.set)
         self._process.close()
 

@@ -169,7 +169,6 @@ def _as_json(value: object) -> object:
 
 
 def rows(holder: JsonObject | None, name: str) -> list[dict[str, Any]]:
-    """Return the rows under a name; none where there is nothing."""
     items = (holder or {}).get(name) or []
     assert isinstance(items, list), "as the wheel's files are written"
     return [dict(item) for item in items if isinstance(item, Mapping)]
