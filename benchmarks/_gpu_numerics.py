@@ -51,8 +51,6 @@ BOUNDS: Final = {
 
 
 class Check(NamedTuple):
-    """One number and the most that it may be."""
-
     name: str
     value: float
     bound: float
@@ -67,8 +65,6 @@ class Check(NamedTuple):
 
 
 class Checked(NamedTuple):
-    """What a stage of checks found."""
-
     checks: list[Check]
     numbers: dict[str, object]
     """What has no bound."""
@@ -125,7 +121,6 @@ def check_attention(device: torch.device, is_dry: bool) -> Checked:
 
 
 def _worst(one: float, other: float) -> float:
-    """Return the larger number, or the one that is none."""
     return one if math.isnan(one) or one > other else other
 
 
@@ -235,8 +230,6 @@ def check_compiled(device: torch.device, is_dry: bool) -> Checked:
 
 
 class _Scored(NamedTuple):
-    """What a model computes from some rows."""
-
     packs: bool
     logprobs_NT: Tensor
     num_trained: int

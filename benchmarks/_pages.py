@@ -43,12 +43,10 @@ def template_environment(folders: Iterable[Path], *, undefined: type[Undefined] 
 
 
 def row(*cells: object) -> str:
-    """Return a row of a table."""
     return f"| {' | '.join(map(str, cells))} |"
 
 
 def head(*cells: object) -> str:
-    """Return the head of a table."""
     return f"{row(*cells)}\n|{'---|' * len(cells)}"
 
 
@@ -97,7 +95,6 @@ def render_speed(plan: Plan, record: Record, profiles: Sequence[Profile]) -> str
 
 
 def render_packing(record: Record) -> str:
-    """Return the page on packing."""
     return _speed_environment().get_template("packing.md.jinja").render(record=record)
 
 

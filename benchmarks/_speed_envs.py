@@ -26,15 +26,11 @@ PEERS: Final = {"gem": "gem-llm", "textarena": "textarena", "openenv": "openenv-
 
 
 class Answer(NamedTuple):
-    """What a guess brought."""
-
     text: str
     is_over: bool
 
 
 class Side(NamedTuple):
-    """One interface."""
-
     reset: Callable[[int], tuple[int, int]]
     """Begin the game of a seed; return the lowest and the highest number."""
     step: Callable[[Any], Any]  # whatever the interface takes and returns
@@ -60,7 +56,6 @@ def make_envgym() -> Side:
 
 
 def make_gem() -> Side:
-    """Return GEM's game."""
     gem: Any = import_module("gem")  # ships no types
     env = gem.make("game:GuessTheNumber-v0-hard", min_number=LOW, max_number=HIGH, max_turns=GUESSES)
 
@@ -93,7 +88,6 @@ def make_textarena() -> Side:
 
 
 def make_openenv() -> Side:
-    """Return the game on OpenEnv's interface."""
     interfaces: Any = import_module("openenv.core.env_server.interfaces")  # not installed where types are checked
     types: Any = import_module("openenv.core.env_server.types")  # as above
 
@@ -173,7 +167,6 @@ def play(side: Side, num_steps: int) -> Times:
 
 
 def main() -> None:
-    """Measure and print."""
     options = read_options(__doc__, steps=500, rounds=25, sides=tuple(MAKERS))
     sides = {name: MAKERS[name]() for name in options.sides}
     for side in sides.values():

@@ -23,7 +23,6 @@ TALK = "go on"
 
 
 def make_env(num_turns: int) -> Any:  # verifiers.MultiTurnEnv, not installed where types are checked
-    """Return the environment that says `ok`."""
     verifiers: Any = import_module("verifiers")  # as above
     datasets: Any = import_module("datasets")  # as above
 
@@ -36,7 +35,6 @@ def make_env(num_turns: int) -> Any:  # verifiers.MultiTurnEnv, not installed wh
 
 
 def make_client() -> Any:  # verifiers.Client
-    """Return the scripted model."""
     verifiers: Any = import_module("verifiers")  # as above
     types: Any = import_module("verifiers.types")  # as above
 
@@ -57,7 +55,6 @@ async def run(env: Any, client: Any, num_episodes: int) -> list[Any]:  # as abov
 
 
 def main() -> None:
-    """Measure and print."""
     options = read_options(__doc__, episodes=1000, turns=10, repeat=3)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -14,7 +14,6 @@ _SET_CHILD_SUBREAPER: Final = 36
 
 
 def describe_machine() -> dict[str, Any]:
-    """Return what figures depend on."""
     info = PROC / "cpuinfo"
     lines = info.read_text().splitlines() if info.exists() else []
     names = [line.partition(": ")[2] for line in lines if line.startswith("model name")]

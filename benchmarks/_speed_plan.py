@@ -19,8 +19,6 @@ class _Data(BaseModel):
 
 
 class Aim(_Data):
-    """What a figure must reach."""
-
     figure: str
     key: str
     """Path in the part's result; a `*` is every entry that has the rest, and the worst of them counts."""
@@ -31,8 +29,6 @@ class Aim(_Data):
 
 
 class Side(_Data):
-    """One side of a comparison."""
-
     name: str
     key: str
     part: str | None = None
@@ -42,16 +38,12 @@ class Side(_Data):
 
 
 class Compared(_Data):
-    """A figure of envgym beside that of others."""
-
     figure: str
     better: Better
     sides: tuple[Side, ...]
 
 
 class Part(_Data):
-    """One benchmark."""
-
     title: str
     module: str
     what: str
@@ -64,8 +56,6 @@ class Part(_Data):
 
 
 class Stated(_Data):
-    """A figure that another command measures."""
-
     figure: str
     value: float
     better: Better
@@ -76,8 +66,6 @@ class Stated(_Data):
 
 
 class Plan(_Data):
-    """All of it."""
-
     parts: Mapping[str, Part]
     stated: tuple[Stated, ...] = ()
 
@@ -113,7 +101,6 @@ def values_at(found: Any, key: str) -> list[Any]:  # any JSON tree
 
 
 def worst(found: Any, key: str, better: Better) -> float | None:  # any JSON tree
-    """Return the worst number at a path; None: there is none."""
     numbers = [value for value in values_at(found, key) if isinstance(value, int | float)]
     if not numbers:
         return None
@@ -121,7 +108,6 @@ def worst(found: Any, key: str, better: Better) -> float | None:  # any JSON tre
 
 
 def is_reached(value: float, aim: float, better: Better) -> bool:
-    """Compare a figure with an aim."""
     return value >= aim if better == "high" else value <= aim
 
 
@@ -132,12 +118,10 @@ def is_idle(measured: Record) -> bool:
 
 
 def aims_of(plan: Plan) -> Iterator[tuple[str, Part, Aim]]:
-    """Yield every aim with its part and the part's name."""
     for name, part in plan.parts.items():
         for aim in part.aims:
             yield name, part, aim
 
 
 def arguments_of(part: Part, *, more: bool) -> Sequence[str]:
-    """Return the arguments of a part's benchmark."""
     return part.more_arguments if more and part.more_arguments is not None else part.arguments

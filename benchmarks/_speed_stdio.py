@@ -15,7 +15,6 @@ from envgym.env import Env
 
 
 def main() -> None:
-    """Measure and print."""
     options = read_options(__doc__, programs=80)
     left: SimpleQueue[tuple[Env[Any], str]] = SimpleQueue()  # every env has its own state type
     num_tests: list[int] = []

@@ -63,7 +63,6 @@ def measure(case: Case, options: argparse.Namespace) -> dict[str, float]:
 
 
 def main() -> None:
-    """Measure and print."""
     options = read_options(__doc__, model="smollm2", steps=3, threads=os.cpu_count())
     torch.set_num_threads(options.threads)
     register(ENV_ID, "benchmarks._talks:Ledger")

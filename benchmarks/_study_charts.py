@@ -28,8 +28,6 @@ _STYLE: dict[Any, Any] = {  # matplotlib's type lists every name of a setting
 
 
 class CurvePoint(NamedTuple):
-    """Success after so many steps, or tokens."""
-
     spent: float
     success: Mean
 
@@ -80,7 +78,6 @@ def plot_differences(panels: Mapping[str, Mapping[str, Mean]], *, axis: str) -> 
 
 @contextmanager
 def _drawing(panels: Mapping[str, object], height: float) -> Iterator[tuple[Figure, list[Axes], StringIO]]:
-    """Open a figure with a panel for each entry, and save it as SVG text at the end."""
     text = StringIO()
     with mpl.rc_context(_STYLE):
         figure = Figure(figsize=(PANEL_WIDTH * len(panels) + 0.4, height), layout="constrained")

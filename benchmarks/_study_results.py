@@ -33,8 +33,6 @@ MARKS = 8
 
 
 class Declaration(Settings):
-    """What was fixed before the first declared run."""
-
     question: str
     """What the study asks; the page asks it in its own words."""
     metric: str
@@ -75,7 +73,6 @@ class SeedResults:
 
     @classmethod
     def of(cls, declared: Declaration, records: Iterable[Record], seeds: Sequence[int]) -> "SeedResults":
-        """Take the records of whole seeds."""
         by_key = {(record["seed"], record["cell"], record["arm"]): record for record in records}
         needed = [(cell, arm) for cell in declared.cells for arm in declared.arms]
         whole = tuple(seed for seed in seeds if all((seed, *key) in by_key for key in needed))
@@ -94,7 +91,6 @@ class SeedResults:
         return [area(self.records[seed, cell, arm]["points"], self.budget(cell)) for seed in self.seeds]
 
     def mean(self, cell: str, arm: str, name: str) -> float:
-        """Return the mean of a total over seeds."""
         return fmean(self.records[seed, cell, arm][name] for seed in self.seeds)
 
     def differences(self, cell: str, arm: str, other: str, *, is_area: bool = True) -> list[float]:
@@ -128,7 +124,6 @@ class SeedResults:
         return [more - less for more, less in zip(rest[-1], first, strict=True)] if rest else first
 
     def primary_test(self) -> Comparison:
-        """Compare the primary arm with the baseline."""
         return compare(self.primary_differences(self.declared.constants["primary"]))
 
     def final_differences(self, cell: str) -> dict[str, list[float]]:

@@ -35,16 +35,12 @@ READS: Final = "reads.json"
 
 
 class Budget(Settings):
-    """Tokens that training may spend."""
-
     tokens: int = Field(ge=1)
     prefilled: bool = True
     """Whether prefilled tokens count, besides generated ones."""
 
 
 class Run(Settings):
-    """One command of a study."""
-
     name: str
     """Its directory, under the root of the study."""
     command: tuple[str, ...]
@@ -64,7 +60,6 @@ class Run(Settings):
 
     @property
     def is_training(self) -> bool:
-        """Whether the command is `train`."""
         return self.command[0] == "train"
 
     def overrides(self, root: Path) -> list[str]:

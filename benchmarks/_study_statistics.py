@@ -27,8 +27,6 @@ class Mean(NamedTuple):
 
 
 class Comparison(NamedTuple):
-    """A mean difference of paired seeds."""
-
     mean: Mean
     p_value: float
     """Of the paired t-test, two-sided."""

@@ -37,8 +37,6 @@ _PROMPT: Final = Segment(origin=Origin.PROMPT, token_ids=(0,))
 
 
 class Choice(NamedTuple):
-    """One turn as it was sampled."""
-
     above: int
     """Index of the turn before it in the tree, -1 at the start."""
     turn: int
@@ -100,8 +98,6 @@ def tree_of(name: str, choices: Sequence[Choice]) -> Tree:
 
 
 class SampledGroup(NamedTuple):
-    """A group, with what its nodes hold."""
-
     group: Group
     choices: tuple[tuple[Choice, ...], ...]
     """Of each tree; node n + 1 of the tree is choice n."""
@@ -112,13 +108,11 @@ class SampledGroup(NamedTuple):
         return sum(early if turn < NUM_NOISY else 1.0 for turn in turns)
 
     def path(self, episode: Trajectory) -> Iterator[Choice]:
-        """Yield the turns of an episode."""
         choices = self.choices[[tree.id for tree in self.group.trees].index(episode.tree.id)]
         return (choices[node - 1] for node in episode.path[1:])
 
 
 def make_group(name: str, trees: Sequence[Sequence[Choice]]) -> SampledGroup:
-    """Record sampled trees as a group."""
     recorded = tuple(tree_of(f"{name}-{number}", choices) for number, choices in enumerate(trees))
     return SampledGroup(Group(key=name, trees=recorded), tuple(tuple(choices) for choices in trees))
 

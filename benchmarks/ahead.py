@@ -80,7 +80,6 @@ def settings(groups: int, **rollout: Any) -> TrainSettings:
 
 
 async def drive(bench: RunContext, asked: TrainSettings, *, steps: int, learn_s: float) -> Found:
-    """Collect and learn in turns."""
     server, renderer = Server(SERVICE_S), bench.agent.renderer
     words = renderer.encode_action(renderer.parse(bench.tokenizer.encode("a")))
     server._answer = lambda request: words  # in the tokens of the agent's model
@@ -100,7 +99,6 @@ async def drive(bench: RunContext, asked: TrainSettings, *, steps: int, learn_s:
 
 
 def main() -> None:
-    """Drive every way in one run, and print one line."""
     options = read_options(__doc__, steps=8, groups=16, learn_s=2.0)
     bench = build_run_context(settings(options.groups))
     figures: dict[str, object] = {}

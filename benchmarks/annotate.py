@@ -44,8 +44,6 @@ class SlowJudge(Model):
 
 
 def collect(options: argparse.Namespace, *, judged: bool, afterwards: bool = False) -> float:
-    """Return the seconds of a step."""
-
     async def work() -> float:
         make = partial(Parrot, max_turns=options.turns)
         source = EnvSource(label="parrot", env_id="parrot", weight=1.0, make=make, tasks=ParrotTasks(), held_out=())
@@ -79,7 +77,6 @@ def collect(options: argparse.Namespace, *, judged: bool, afterwards: bool = Fal
 
 
 def main() -> None:
-    """Collect three times, and print one line."""
     options = read_options(
         __doc__,
         groups=32,

@@ -27,7 +27,6 @@ TOOL = {"name": "add", "description": "Add two numbers.", "parameters": {"type":
 
 
 def conversation(number: int) -> dict[str, object]:
-    """Return a row of nine messages."""
     messages: list[dict[str, object]] = [{"role": "system", "content": "You are a calculator. Answer in one line."}]
     for turn in range(2):
         call = {"name": "add", "arguments": json.dumps({"a": number, "b": turn})}

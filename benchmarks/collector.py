@@ -90,8 +90,6 @@ class Found(NamedTuple):
 
 
 def drive(make_jobs: Callable[[], list[EpisodeJob]], *, service_s: float, concurrency: int, lock_step: bool) -> Found:
-    """Run all episodes."""
-
     async def work() -> Found:
         server, jobs = Server(service_s), make_jobs()
         num_left = len(jobs)
@@ -112,7 +110,6 @@ def drive(make_jobs: Callable[[], list[EpisodeJob]], *, service_s: float, concur
 
 
 def main() -> None:
-    """Drive both ways in one run, and print one line."""
     options = read_options(__doc__, episodes=640, turns=4, concurrency=64, service_ms=20.0)
 
     def jobs() -> list[EpisodeJob]:

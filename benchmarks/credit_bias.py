@@ -35,7 +35,6 @@ TRUTH = WORLD.true_gradient()
 
 
 def reinforce(group: Group) -> tuple[TrajectoryCredit, ...]:
-    """Take the reward as it is."""
     return episode_credits(group.valid, episode_rewards(group))
 
 
@@ -53,7 +52,6 @@ def with_values(credit: CriticCredit, value: float) -> Credit:
 
 
 def of_one_group(credit: BatchCredit) -> Credit:
-    """Let a credit of a whole step see one group."""
     return lambda group: tuple(credit.assign([group], CreditContext()))
 
 
@@ -76,7 +74,6 @@ def methods() -> dict[str, Credit]:
 
 
 def searches() -> dict[str, Callable[[], list[SampledGroup]]]:
-    """Return how groups are sampled."""
     return {
         "chains, G=2": lambda: groups(WORLD.chains(), 2),
         "chains, G=3": lambda: groups(WORLD.chains(), 3),
@@ -95,7 +92,6 @@ def distance(gradient: Array) -> dict[str, float]:
 
 
 def measure(only: Sequence[str]) -> dict[str, dict[str, dict[str, float]]]:
-    """Return method -> search -> distance."""
     chosen = {name: credit for name, credit in methods().items() if not only or name in only}
     table: dict[str, dict[str, dict[str, float]]] = {name: {} for name in chosen}
     for search, sample in searches().items():

@@ -101,11 +101,9 @@ class Arm(NamedTuple):
 
     @property
     def label(self) -> str:
-        """As it is called."""
         return f"staleness {self.staleness}, {self.correction}"
 
     def run(self, out: Path, seed: int) -> Path:
-        """Return the directory of its run."""
         return out / f"staleness-{self.staleness}-{self.correction}-{seed}"
 
 
@@ -123,7 +121,6 @@ BySeed = Mapping[int, float]
 
 
 def run_staleness(out: Path) -> None:
-    """Make what is missing, one seed after the other."""
     for seed in SEEDS:
         seeds: dict[str, JsonValue] = {"run.seed": seed, "model.tiny.seed": seed}
         start = {**seeds, "run.steps": 0, "sft.episodes": WARM_START}
@@ -184,7 +181,6 @@ def report_staleness(out: Path) -> dict[str, object]:
 
 
 def _after(out: Path, arm: Arm, seeds: Sequence[int], mark: int) -> dict[int, float]:
-    """Return the success of an arm's runs after a step, by seed."""
     by_seed = {seed: success_after(arm.run(out, seed), mark) for seed in seeds}
     return {seed: share for seed, share in by_seed.items() if share is not None}
 

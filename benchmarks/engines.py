@@ -133,7 +133,6 @@ class Vllm:
 
 
 def measure(side: Side, talk: Talk, shape: Shape, *, tokens: int) -> Run:
-    """Go through a cell once."""
     started, started_cpu = time.perf_counter(), time.process_time()
     count, phases = side(talk, shape, tokens=tokens)
     wall, cpu = time.perf_counter() - started, time.process_time() - started_cpu
@@ -166,7 +165,6 @@ def summary(runs: Mapping[str, list[Run]]) -> dict[str, object]:
 
 
 def start(name: str, loaded: LoadedModel, options: argparse.Namespace) -> Side:
-    """Start an engine."""
     if name == "vllm":
         return Vllm(loaded.source, options)
     if name == "recomputed":

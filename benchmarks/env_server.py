@@ -180,7 +180,6 @@ def hold_sessions(make: Callable[[], Env[Any]]) -> int:
 
 
 def measure(rounds: int) -> dict[str, Any]:
-    """Measure all sides in turns."""
     figures: dict[str, list[float]] = {}
     with ExitStack() as stack:
         url = stack.enter_context(served("-m", "envgym", "serve", _ECHO, "--port", "0")).removesuffix(f"/{_ECHO}")
@@ -211,7 +210,6 @@ def measure(rounds: int) -> dict[str, Any]:
 
 
 def _wait_for(url: str) -> None:
-    """Wait until a server answers."""
     httpx: Any = import_module("httpx")
     until = time.monotonic() + _READY_S
     while time.monotonic() < until:

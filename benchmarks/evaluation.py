@@ -34,7 +34,6 @@ class Spent(NamedTuple):
 
 
 def measured(work: Callable[[], object]) -> Spent:
-    """Run something, and return what it took."""
     before = time.perf_counter(), time.process_time(), time.thread_time()
     work()
     after = time.perf_counter(), time.process_time(), time.thread_time()
@@ -53,7 +52,6 @@ def settings_of(model: str, tasks: int, directory: Path) -> EvalSettings:
 
 
 def main() -> None:
-    """Measure, and print."""
     options = read_options(__doc__, model="tiny", tasks=272)
     with tempfile.TemporaryDirectory() as folder:
         _, few, many = (  # the first one imports what the others need, too

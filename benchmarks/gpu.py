@@ -112,7 +112,6 @@ def _work(name: str, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _describe(is_dry: bool) -> dict[str, Any]:
-    """Describe the device, and measure what it can do."""
     import torch
     import transformers
 
@@ -169,7 +168,6 @@ def failures(record: Mapping[str, Any]) -> list[str]:
 
 
 def main() -> int:
-    """Run a stage, or all of them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--dry-run", action="store_true", help="small sizes, on the CPU")
     parser.add_argument("--limit-s", type=float, default=570.0, help="for all stages together (default: 570)")

@@ -59,7 +59,6 @@ RESULT = TypeAdapter(JudgeResult)
 
 
 def answers(task: Task) -> tuple[str, str]:
-    """Return the right and a wrong answer."""
     key, rng = int(str(task.payload["answer"])), generator("judges", task.id)
     return str(key), str(key + int(rng.integers(1, 10)) * int(rng.choice([-1, 1])))
 
@@ -79,7 +78,6 @@ def best_threshold(judge: Verifier, tasks: Sequence[Task]) -> float:
 
 
 def judged(judge: Verifier, tasks: Sequence[Task], *, probe_tasks: int, name: str, accept_above: float) -> JudgeResult:
-    """Put every answer, and every probe, to a judge."""
     exact, failed = Numeric(), 0
     agrees, accepted = dict[str, list[float]](), {True: dict[str, list[float]](), False: dict[str, list[float]]()}
     for task in track(tasks, name, console=Console(file=sys.stderr)):
@@ -103,7 +101,6 @@ def judged(judge: Verifier, tasks: Sequence[Task], *, probe_tasks: int, name: st
 
 
 def page(results: Mapping[str, JudgeResult], options: argparse.Namespace) -> str:
-    """Return the page."""
     environment = template_environment([TEMPLATES])
     environment.globals["shares"] = lambda probe: [_share(of.probes[probe]) for of in results.values()]
     environment.filters.update(estimate=_percent, mean_share=_mean_share, text=partial(json.dumps, ensure_ascii=False))
@@ -138,7 +135,6 @@ def _mean_share(probes: Mapping[str, float | None]) -> str:
 
 
 def main() -> None:
-    """Ask judges, and print one line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--judge", nargs="*", choices=JUDGES, default=JUDGES, help="none: report what is kept")
     parser.add_argument("--model", default="smollm2")

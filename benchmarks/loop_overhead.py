@@ -76,7 +76,6 @@ def elapsed(num_episodes: int, num_turns: int) -> Elapsed:
 
 
 def main() -> None:
-    """Measure and print."""
     options = read_options(__doc__, episodes=1000, turns=10, repeat=5)
     num_turns = options.episodes * options.turns
     runs: list[Elapsed] = []

@@ -160,7 +160,6 @@ def measure(cell: str, name: str, options: argparse.Namespace, turns: "Connectio
 
 
 def alternate(cell: str, options: argparse.Namespace) -> list[Side]:
-    """Measure both sides of a cell, in turn."""
     processes = multiprocessing.get_context("spawn")
     turns: list[Connection] = []
     for name in options.sides:
@@ -191,14 +190,12 @@ def prepare(rows: Any, max_tokens: int) -> None:  # TrainRows
 
 
 def timed(work: Callable[[], object]) -> float:
-    """Return the seconds that `work` takes."""
     started = time.perf_counter()
     work()
     return time.perf_counter() - started
 
 
 def compare(packed: Side, padded: Side) -> dict[str, float]:
-    """Return what packing gains."""
     speedup = statistics.median(slow / fast for slow, fast in zip(padded.steps_s, packed.steps_s, strict=True))
     ratio = padded.gflops / packed.gflops
     return {
@@ -211,7 +208,6 @@ def compare(packed: Side, padded: Side) -> dict[str, float]:
 
 
 def main() -> None:
-    """Compare the sides in every cell, and print one line."""
     options = read_options(
         __doc__,
         model="smollm2",

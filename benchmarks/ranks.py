@@ -144,7 +144,6 @@ def measure_steps(num_steps: int) -> dict[str, object]:
 
 
 def main() -> None:
-    """Measure, and print one JSON line."""
     args = read_options(
         __doc__, steps=0, groups=16, ranks=8, seeds=20, rank=-1, of=1, threads=1, out="", meeting=""
     )  # from `rank` on of a process that this starts

@@ -81,7 +81,6 @@ def time_episodes(url: str, episodes: int) -> float:
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
-    """Measure both launchers in turns."""
     figures: dict[str, list[float]] = {}
     os.environ.setdefault(TOKEN_VARIABLE, "benchmark")  # both servers ask for it
     specs = [waiting(number) for number in range(options.processes)]
@@ -125,7 +124,6 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Measure and print."""
     options = read_options(__doc__, processes=4, rounds=5, episodes=32)
     if find_spec("ray") is None:
         print_result("ray_launcher", skipped="Ray is not installed")

@@ -37,7 +37,6 @@ Run = Callable[[], None]
 
 
 def milliseconds(call: Callable[[], object]) -> float:
-    """Return the wall time of one call."""
     start = time.perf_counter()
     call()
     return (time.perf_counter() - start) * 1e3

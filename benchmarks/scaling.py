@@ -98,7 +98,6 @@ def echo() -> Iterator[tuple[str, int]]:
 
 
 def processor_s(pids: Sequence[int]) -> float:
-    """Return the processor time that processes have used."""
     return sum(sum(psutil.Process(pid).cpu_times()[:2]) for pid in pids)
 
 
@@ -125,7 +124,6 @@ async def grow(strategy: Strategy, cell: Cell, url: str, policy: ServedPolicy) -
 
 
 def measure_cell(cell: Cell, env_url: str, env_pid: int, num_turns: int) -> Cost:
-    """Return what a turn of a cell takes."""
     strategy = SurprisalFork(trees=1, nodes=2, branches=cell.branches) if cell.branches else Chain()
     limits = ClientLimits(max_concurrency=max(64, cell.episodes))
     with ExitStack() as held:
@@ -145,7 +143,6 @@ def measure_cell(cell: Cell, env_url: str, env_pid: int, num_turns: int) -> Cost
 
 
 def median_cost(costs: Sequence[Cost]) -> Cost:
-    """Return the medians over rounds."""
     return Cost(*(statistics.median(values) for values in zip(*costs, strict=True)))
 
 
@@ -230,7 +227,6 @@ def measure_learning(rounds: int) -> dict[str, object]:
 
 
 def main() -> None:
-    """Measure and print."""
     options = read_options(__doc__, rounds=3, turns=4096)
     torch.set_num_threads(1)
     load = os.getloadavg()[0]

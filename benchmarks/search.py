@@ -77,7 +77,6 @@ class Slots(asyncio.Semaphore):
 
 
 async def grow_group(strategy: Strategy, job: EpisodeJob, context: RolloutContext, *, group_size: int) -> list[Tree]:
-    """Grow all trees of a group side by side."""
     make_job = episode_factory(job)
     numbers = range(strategy.num_trees(group_size))
     return await asyncio.gather(
@@ -124,7 +123,6 @@ def _job(seed: int, depth: int, slowest_s: float) -> EpisodeJob:
 
 
 def main() -> None:
-    """Count tokens, measure both ways of expansion, and print one line."""
     options = read_options(__doc__, groups=16, depth=6, tasks=200)
     shapes: dict[str, tuple[Strategy, int]] = {
         "chain": (Chain(), 6),

@@ -53,7 +53,6 @@ def settings(directory: Path) -> TrainSettings:
 
 
 def plans() -> dict[str, SelfTrainingPlan]:
-    """Return the methods by name."""
     return {
         "rest_mcts": RestMctsRounds(search={"simulations": 8}, sft={"batch_size": 8, "lr": 0.001}, min_value=-1.0),
         "agent_prm": AgentPrmRounds(update="reinforce", sections={"run": {"steps": 15}}),
@@ -74,7 +73,6 @@ def compared(rounds: Sequence[RoundRuns]) -> dict[str, object]:
 
 
 def main() -> None:
-    """Run both methods, and print one line."""
     options = read_options(__doc__, out=Path("runs/self_training"), rounds=3)
     figures: dict[str, object] = {}
     shared = options.out / "first"

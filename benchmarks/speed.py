@@ -83,7 +83,6 @@ def read_record(path: Path) -> dict[str, Any]:
 
 
 def write_pages(page: Path, record: Record) -> None:
-    """Write the file and the two pages."""
     write_json(page.with_suffix(".json"), record)
     write_atomic(page, render_speed(read_plan(), record, read_profiles()))
     write_atomic(page.with_name("packing.md"), render_packing(record))

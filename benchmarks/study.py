@@ -138,14 +138,12 @@ class Study:
         return text, "".join(figures)
 
     def report(self, pages: Path = PAGES) -> None:
-        """Write the page and its figure."""
         text, figure = self.page()
         write_atomic(pages / f"{self.folder.name}.md", text)
         if figure:
             write_atomic(pages / f"{self.folder.name}.svg", figure)
 
     def _context(self, records: Sequence[Record], seeds: Sequence[int]) -> dict[str, Any]:
-        """Return what templates call: the records, and the statistics."""
         declared, context = self.declared, dict[str, Any]()
         if declared.comparison == "seed":
             context["results"] = SeedResults.of(declared, records, seeds)
@@ -165,14 +163,12 @@ def paired(before: EvalRecord, after: EvalRecord, label: str = "") -> PairedComp
 
 
 def success(record: EvalRecord) -> Mean:
-    """Return success with its interval over tasks."""
     estimate = record.success
     assert estimate is not None, "valid episodes"
     return Mean(estimate.value, estimate.interval.low, estimate.interval.high)
 
 
 def difference(comparison: PairedComparison) -> Mean:
-    """Return the mean difference with its interval."""
     interval = comparison.difference.interval
     return Mean(comparison.difference.value, interval.low, interval.high)
 

@@ -69,29 +69,23 @@ class Arm(NamedTuple):
 
 
 def chains(count: int) -> Callable[[np.random.Generator, float, str], SampledGroup]:
-    """Sample independent episodes."""
     return trees(TreePlan(count))
 
 
 def trees(plan: TreePlan) -> Callable[[np.random.Generator, float, str], SampledGroup]:
-    """Sample planned trees."""
     levels = dict(zip(plan.turns, plan.children, strict=True))
     return lambda rng, c, name: make_group(name, [grow(rng, c, levels) for _ in range(plan.trees)])
 
 
 def random_expand(rng: np.random.Generator, c: float, name: str) -> SampledGroup:
-    """Sample two trees with two continuations each."""
     return make_group(name, [expand_at_random(rng, c, 2) for _ in range(2)])
 
 
 def by(credit: Credit | BatchCredit) -> Callable[[Sequence[SampledGroup], float], list[TrajectoryCredit]]:
-    """Assign a credit without a critic."""
     return lambda groups, c: assign_credits(credit, [item.group for item in groups])
 
 
 def with_critic(credit: BatchCredit, fit: Values) -> Callable[[Sequence[SampledGroup], float], list[TrajectoryCredit]]:
-    """Assign a credit with a critic."""
-
     def assign(groups: Sequence[SampledGroup], c: float) -> list[TrajectoryCredit]:
         predict = fit(groups)
         values: list[TrajectoryValues] = []
@@ -133,7 +127,6 @@ def with_known_variance(groups: Sequence[SampledGroup], c: float) -> list[Trajec
 
 
 def arms() -> dict[str, Arm]:
-    """Return the rows whose plan is fixed."""
     six, two_levels = chains(6), trees(TreePlan(3, (2, 6), (2, 2)))
     after_noise, half = trees(TreePlan(4, (NUM_NOISY,), (2,))), trees(TreePlan(4, (NUM_TURNS // 2,), (2,)))
     return {

@@ -57,7 +57,6 @@ class Case:
 
     @property
     def new_tokens(self) -> int:
-        """All that a step samples."""
         return self.turns * self.tokens * self.group
 
 
@@ -138,8 +137,6 @@ class Ours:
 
 
 class _Keeping(Callback):
-    """Keeps the metrics of the newest step."""
-
     def __init__(self, seen: dict[str, float]) -> None:
         self._seen = seen
 

@@ -31,7 +31,6 @@ REPEATS = 5
 
 
 def slowest_ms(work: Callable[[], object], repeats: int = REPEATS) -> float:
-    """Return the slowest of some calls."""
     waits = []
     for _ in range(repeats):
         started = time.perf_counter()
@@ -41,13 +40,11 @@ def slowest_ms(work: Callable[[], object], repeats: int = REPEATS) -> float:
 
 
 def first_page(ask: Callable[[str, dict[str, str | int | float]], None]) -> None:
-    """Ask for all that the first page and the table need."""
     for path in (*FIRST, "/api/runs/0/episodes"):
         ask(path, {})
 
 
 def main() -> None:
-    """Measure, and print."""
     num_episodes = read_options(__doc__, episodes=100_000).episodes
     with tempfile.TemporaryDirectory() as folder:
         num_steps = max(1, num_episodes // PER_STEP)

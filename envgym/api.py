@@ -198,14 +198,11 @@ def play_episode(
 
 
 class _LeftOpen(Wrapper):
-    """An env that outlives its episode."""
-
     def close(self) -> None:
         """Leave it open."""
 
 
 async def _play(job: EpisodeJob, settings: EvalSettings, policy: "MessagePolicy | None") -> Tree:
-    """Play one episode with a policy that is given, or with the one of the settings."""
     async with AsyncExitStack() as stack:
         if policy is None:
             policies = stack.enter_context(closing(PolicyHolder()))

@@ -221,7 +221,6 @@ class Env(gymnasium.Env[str, str], Generic[StateT]):
             return failed_record(self._turn, action, ending_of(error), _failure("step", self.name, error))
 
     def _play(self, action: Action) -> StepRecord:
-        """Play one turn. Raises: whatever the author's code raises."""
         if len(action) > MAX_ACTION_CHARS:
             text = f"Your message has {len(action)} characters; at most {MAX_ACTION_CHARS} are read."
             return _settled(self._turn, action, Reply(observation=text))

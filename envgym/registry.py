@@ -137,7 +137,6 @@ def maker(env_id: str) -> Callable[..., "Env[Any]"]:  # as `make`
 
 
 def _make(entry: Registration, creator: Callable[..., object], **kwargs: Any) -> "Env[Any]":  # as `make`
-    """Make an environment from its class or function. Raises: as `make`."""
     arguments = {**_defaults(entry), **kwargs}
     accepted = parameters(creator)
     passed = dict(arguments) if accepted is None or _RENDER_MODE in accepted else _without_render_mode(arguments)
@@ -207,7 +206,6 @@ def _spec_id(entry: Registration) -> str:
 
 
 def _import(module_name: str, env_id: str) -> None:
-    """Import a module for what it registers."""
     try:
         import_module(module_name)
     except ImportError as error:
@@ -236,7 +234,6 @@ def _import_file(path: str) -> str:
 
 
 def _broken(env_id: str, error: Exception) -> InvalidInput:
-    """Say what code raised while it was imported, and where."""
     if isinstance(error, SyntaxError):
         file, line, reason = error.filename, error.lineno, error.msg
     else:
@@ -247,7 +244,6 @@ def _broken(env_id: str, error: Exception) -> InvalidInput:
 
 
 def _checked(env: object, entry: Registration) -> "Env[Any]":  # every env has its own state type
-    """Return `env`. Raises: InvalidInput: it is no envgym env."""
     from envgym.env import Env
 
     if not isinstance(env, gymnasium.Env) or not isinstance(env.unwrapped, Env):
@@ -350,7 +346,6 @@ def _check_kind(item: inspect.Parameter, value: object, where: str) -> None:
 
 
 def _add(entry: Registration) -> None:
-    """Enter a registration here and in Gymnasium's registry."""
     if not _ID.fullmatch(entry.id):
         where, do = entry.origin, "rename it, as in math/arithmetic-v0"
         raise InvalidInput.of("env id", "have the form family/name-vN", entry.id, where=where, do=do)

@@ -241,7 +241,6 @@ def reasoning_gym(dataset: str, num: int) -> Iterator[Row]:
 
 
 def _items(source: ItemGenerator, first: int, count: int) -> Mapping[int, GeneratedItem]:
-    """Make items that may be tasks, as many as there is time for."""
     end = time.monotonic() + SECONDS
     items: dict[int, GeneratedItem] = {}
     for index in range(first, NUM_ITEMS):

@@ -109,7 +109,6 @@ def textworld(game: str, num: int) -> Iterator[Row]:
 
 
 def _play(env: Household | TextWorld | Science, agent: Agent, index: int) -> ObservedEpisode:
-    """Play the train task of an index to its end."""
     assert env.max_turns is not None
     return play(env, agent, seed=index, task=env.tasks.task(Split.TRAIN, index), max_turns=env.max_turns)
 
@@ -182,7 +181,6 @@ def _value(schema: Json, seen: list[str], rng: np.random.Generator) -> JsonValue
 
 
 def _add_values(result: object, seen: list[str]) -> None:
-    """Add the texts of a result, and their lines, to the values."""
     if isinstance(result, str):
         seen.extend(line for line in [result, *result.split("\n")] if line not in seen)
     elif isinstance(result, Mapping | list):

@@ -149,7 +149,6 @@ def transcript(episode: Sequence[tuple[str, str]]) -> str:
 
 
 def _message(who: str, text: str) -> str:
-    """Write one message with its speaker in the margin."""
     text = re.sub(r"<tool_call>\s*(.*?)\s*</tool_call>", _call, text, flags=re.DOTALL)
     lines = [part for line in text.splitlines() for part in textwrap.wrap(line, WIDTH, drop_whitespace=False) or [""]]
     if len(lines) > MAX_LINES:
@@ -158,7 +157,6 @@ def _message(who: str, text: str) -> str:
 
 
 def _call(match: re.Match[str]) -> str:
-    """Write a tool call as Python does."""
     call = json.loads(match[1])
     arguments = ", ".join(
         f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in call["arguments"].items()

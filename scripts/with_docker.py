@@ -95,7 +95,6 @@ def _started(data: Path, folder: Path) -> Iterator[str]:
 
 
 def _build(host: str, *, is_own: bool) -> None:
-    """Build the image, unless the engine has one made of the same files. Raises: NoEngine: it cannot be built."""
     sources = [ROOT / "docker" / "sandbox" / "Dockerfile", ROOT / "docker" / "build_base.sh"]
     key = hashlib.blake2b(b"".join(path.read_bytes() for path in sources), digest_size=8).hexdigest()
     inspect = ["docker", "image", "inspect", IMAGE, "--format", f'{{{{index .Config.Labels "{_LABEL}"}}}}']
@@ -120,7 +119,6 @@ def _answers(host: str) -> bool:
 
 
 def _run(command: list[str], host: str, deadline: float | None = None) -> tuple[int, str]:
-    """Run a command against an engine; return its exit code and what it said. Raises: NoEngine: past the deadline."""
     environment = {**os.environ, **_naming(host), "DOCKER_BUILDKIT": "0"}  # the builder of old is in every engine
     with subprocess.Popen(
         command,

@@ -309,7 +309,6 @@ class TrainLoop:
         update_policy(self.context, self.step)
 
     def _check_weights(self, runner: Runner) -> Metrics:
-        """Check that the policy samples from the learner's weights. Raises: RunError: it does not."""
         if self._canary is None:
             return {}
         return runner.run(self._canary.check(self.context.policy, self._compute_logprobs, step=self.step))

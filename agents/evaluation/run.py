@@ -211,7 +211,6 @@ def write_evaluation(run: RunDirectory, evaluation: Evaluation) -> None:
 
 
 def _open(settings: EvalSettings, *, resume: bool) -> RunDirectory | None:
-    """Return the run to resume, or see that a new directory can be made."""
     path = settings.run.path
     if not resume:
         check_new(path, another="choose another directory with --out")
@@ -287,7 +286,6 @@ async def open_player(
 
 
 def _tokenizer(settings: EvalSettings) -> Any:  # PreTrainedTokenizerFast, which is heavy to import
-    """Load the model's tokenizer. Raises: UnknownName, InvalidInput: there is none."""
     from envgym.agents.models.loading import load_model_tokenizer  # transformers is heavy
 
     try:

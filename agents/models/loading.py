@@ -151,7 +151,6 @@ def check_model(name: str | Path) -> None:
 
 @cache
 def _ask_hub(name: str) -> None:
-    """See that the hub has a model. Raises: InvalidInput: it has none, or does not answer."""
     from huggingface_hub import HfApi, constants, try_to_load_from_cache
     from huggingface_hub.errors import HfHubHTTPError, RepositoryNotFoundError
 

@@ -69,7 +69,6 @@ def _first_choice(body: object) -> Any:  # JSON
 
 
 def _field_of(holder: object, key: str, kind: type, where: str) -> Any:  # checked here
-    """Return a field of a type. Raises: BadResponse: it is missing, or of another type."""
     value = get_nested(holder, key)
     if not isinstance(value, kind):
         raise BadResponse(f"{where} holds no {key}")
@@ -136,7 +135,6 @@ def _read_content(content: object) -> tuple[str, str]:
 
 
 def _text_of(value: object, depth: int = 0) -> str:
-    """Return the text of a field: a text, a part, or a list of parts."""
     if isinstance(value, str) or depth > _MAX_DEPTH:
         return value if isinstance(value, str) else ""
     if isinstance(value, list):

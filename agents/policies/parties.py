@@ -148,14 +148,11 @@ class _Connections:
         os.register_at_fork(after_in_child=self._forget)
 
     def _forget(self) -> None:
-        """Begin without connections in a forked child: they and their thread are the parent's."""
         self._lock = threading.Lock()
         self._loop: LoopThread | None = None
         self._policies: dict[str, OpenAIPolicy] = {}
 
     def run(self, settings: EndpointSettings, ask: Callable[[OpenAIPolicy], Awaitable[T]], *, deadline_s: float) -> T:
-        """Ask an endpoint, and wait. Raises: TimeoutError: the deadline has passed. What `ask` raises."""
-
         async def work() -> T:
             key = settings.model_dump_json()
             if key not in self._policies:
@@ -169,7 +166,6 @@ class _Connections:
         return future.result()
 
     def close(self) -> None:
-        """Cancel what is asked, and close all connections; the next request opens them again."""
         with self._lock:
             loop, self._loop = self._loop, None
             if loop is not None:
@@ -273,14 +269,12 @@ class _LocalModel:
         return tuple(token for segment in segments for token in segment.token_ids)
 
     def spell(self, text: str) -> tuple[int, ...]:
-        """Return the tokens of a text with which a reply begins."""
         stops, token_ids = set(self.agent.renderer.stop_token_ids), self.agent.renderer.encode_action(Action(text))
         while token_ids and token_ids[-1] in stops:
             token_ids = token_ids[:-1]
         return token_ids
 
     def generate(self, messages: Sequence[Message], sampling: Sampling, seed: int) -> Action:
-        """Sample a reply. Raises: PartyFailure."""
         stops = tuple(self.agent.renderer.stop_token_ids)
         sampling = Sampling(
             temperature=sampling.temperature, max_new_tokens=sampling.max_new_tokens, stop_token_ids=stops

@@ -354,7 +354,6 @@ def _last_sampled(whole: Any) -> int | None:  # a RenderedTokens of `renderers`
 
 
 def _call(parsed: Any) -> tuple[ToolCall | None, str]:  # a ParsedToolCall of `renderers`
-    """Return the call, or what is wrong with it."""
     status, arguments = str(parsed.status), parsed.arguments
     if isinstance(arguments, str):
         try:

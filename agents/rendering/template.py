@@ -51,8 +51,6 @@ def _pool() -> WorkerPool:
 
 
 def _answer(line: str) -> Mapping[str, str]:
-    """Return a worker's answer to a request. Raises: WorkerDied, WorkerHung."""
-
     def ask(worker: Worker) -> Mapping[str, str]:
         worker.send_line(line)
         return worker.receive(_WALL_S)

@@ -218,7 +218,6 @@ class Simulations:
         return self._tree.add_branch(node.state)
 
     async def _simulate(self, branch: Branch, *, whole: bool = False) -> float | None:
-        """Run a branch and return its value; None where it has none."""
         num_turns = None if whole or self._value_fn is None else 1 + self._settings.roll_forward
         return await self._value_of(await self._tree.run(branch, num_turns=num_turns))
 

@@ -103,7 +103,6 @@ class PlannedTrees(TreeStrategy):
             tree.shortfall = ENDED_BEFORE
 
     async def _grow_from(self, tree: SearchTree, branch: Branch, plan: tuple[Level, ...]) -> None:
-        """Run a branch, and what branches from it as soon as it has ended."""
         await tree.run(branch)
         await run_concurrently([self._grow_from(tree, child, plan) for child in self._branch(tree, branch, plan)])
 

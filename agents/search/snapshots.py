@@ -108,7 +108,6 @@ async def _fail(error: InfrastructureError) -> EpisodeEnv:
 
 
 async def _replay(job: EpisodeJob, first_observation: Observation, turns: Sequence[TurnOutcome]) -> EpisodeEnv:
-    """Replay recorded turns in a new env. Raises: InfrastructureError: the env failed, or a named value differs."""
     env = EpisodeEnv(job)
     check = partial(check_equal, where=f"{job.env_id}, tree {job.tree_id}", kind=EnvFailure)
     try:

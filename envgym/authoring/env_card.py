@@ -66,5 +66,4 @@ def card_of(creator: Callable[..., object]) -> str | None:
 
 
 def _default_of(parameter: inspect.Parameter) -> str:
-    """Return the default of a parameter as Python writes it, `required` where there is none."""
     return "required" if parameter.default is parameter.empty else repr(parameter.default)

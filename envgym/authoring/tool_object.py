@@ -126,7 +126,6 @@ class ToolObjectEnv(Env[ObjectT]):
         )
 
     def _score(self) -> float:
-        """Return the object's score. Raises: InvalidInput: it returns none."""
         return verdict_of(self.state.score(), f"{self.object_class.__name__}.score", task=self.task).score
 
     def oracle(self) -> str:

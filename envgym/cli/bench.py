@@ -109,7 +109,6 @@ def measure(env: AnyEnv, seconds: float) -> Speed:
 
 
 def _play(env: AnyEnv, steps: list[float]) -> None:
-    """Let the oracle finish an episode, and note what its turns cost."""
     is_over = False
     while not is_over:
         result, cost = _timed(partial(env.step, env.oracle()))
@@ -118,7 +117,6 @@ def _play(env: AnyEnv, steps: list[float]) -> None:
 
 
 def _forks(env: AnyEnv, seconds: float) -> tuple[float | None, float | None]:
-    """Return the median cost of a fork and of its first turn, over the turns of episodes."""
     if env.unwrapped.fork_capability is envgym.ForkCapability.NONE:
         return None, None
     costs: list[float] = []
@@ -147,7 +145,6 @@ def _timed(call: Callable[[], ResultT]) -> tuple[ResultT, float]:
 
 
 def _cells(item: Speed | str) -> Sequence[str]:
-    """Write the numbers of a row with three digits that count."""
     if isinstance(item, str):
         return [*("-" for _ in _COLUMNS[:-1]), item]
     values = [getattr(item, name) for name in _COLUMNS]

@@ -99,7 +99,6 @@ def _place(num_done: int, total: int, seconds: float) -> str:
 
 
 def _summary(results: Mapping[str, Sequence[Check]], seconds: float) -> Iterator[str]:
-    """Yield how many environments passed, then each that failed or could not be made, with the reason."""
     failed = {env_id: checks for env_id, checks in results.items() if not is_passed(checks)}
     absent = {env_id: checks[0].detail for env_id, checks in results.items() if checks[0].name == _MAKE}
     passed = len(results) - len(failed) - len(absent)

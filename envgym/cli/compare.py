@@ -75,7 +75,6 @@ def _needed(item: "ModelComparison") -> str:
 
 
 def _curve(curve: "PassAtKCurve | None") -> list[str]:
-    """Return pass@k of both models by k, and what it says of the tasks that the model solves at all."""
     if curve is None:
         return []
     lines = [

@@ -120,7 +120,6 @@ def _complete(
 
 
 def _settings_keys() -> _Keys:
-    """Return every key that `--set` takes, a plug-in by its name, with the values that it can be completed with."""
     from envgym import list_ids
     from envgym.cli.settings import kinds_by_key, read_settings_file_sections
 

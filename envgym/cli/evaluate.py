@@ -151,7 +151,6 @@ def _given_options(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _settings(args: argparse.Namespace) -> "EvalSettings":
-    """Return the settings that the arguments, and the run that `--model` names, give."""
     from envgym.api import eval_settings
     from envgym.runs.directory import RunDirectory
 
@@ -214,7 +213,6 @@ def _given_values(args: argparse.Namespace, *names: str) -> dict[str, Any]:
 
 
 def _given(args: argparse.Namespace) -> dict[str, str]:
-    """Return for the settings that an argument gave directly what gave them."""
     sections = {
         "evaluation": (*_SIZE, "temperature", "top_p", "top_k"),
         "engine": _ENGINE,
@@ -251,6 +249,5 @@ def _engine(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _envs(args: argparse.Namespace) -> list[dict[str, Any]]:
-    """Return the envs that are named, each with the settings that are given; without a name they are for all."""
     settings = apply_overrides({}, args.env_set, option="--env-set")
     return [{"id": name, "settings": settings} for name in args.env] or [{"settings": settings}]

@@ -71,7 +71,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _of_the_system(error: OSError) -> str:
-    """Say in the house's form what the operating system refused."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         do = "free some space, then run the command again; a run goes on with --resume"
         return sentence(
@@ -83,7 +82,6 @@ def _of_the_system(error: OSError) -> str:
 
 
 def _command_of(words: Sequence[str]) -> str | None:
-    """Return the command's name, the first word that is no option. Raises: UnknownName: there is no such command."""
     name = next((word for word in words if not word.startswith("-")), None)
     if name is not None and name not in COMMANDS:
         raise unknown_name("command", name, COMMANDS, where="envgym --help")

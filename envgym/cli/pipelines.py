@@ -80,7 +80,6 @@ def _run_rounds(data: Mapping[str, Any], args: argparse.Namespace) -> int:
 
 
 def _check_folder(directory: Path, args: argparse.Namespace) -> None:
-    """See that the runs may be written. Raises: RunError: the folder is taken, and `--resume` was not given."""
     from envgym.runs.directory import check_new
 
     if not args.resume:
@@ -89,7 +88,6 @@ def _check_folder(directory: Path, args: argparse.Namespace) -> None:
 
 
 def _describe_runs(directory: Path, args: argparse.Namespace) -> str:
-    """Say what runs that are interrupted have saved, and how to go on."""
     if not directory.exists():
         return "nothing was written"
     words = [args.command, args.config, *(word for text in args.settings for word in ("--set", text)), "--resume"]

@@ -110,7 +110,6 @@ def _unread(stream: TextIO) -> int:
 
 
 def _tools_now(env: AnyEnv, first: Sequence[ToolSpec]) -> Sequence[ToolSpec]:
-    """Return the tools with which the episode began, and those that are offered now."""
     now = (tool.spec for tool in env.unwrapped.toolset().values())
     return list({spec.name: spec for spec in (*first, *now)}.values())
 

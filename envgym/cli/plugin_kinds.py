@@ -78,14 +78,12 @@ def _row(kind: PluginKind[Any], name: str) -> PluginRow:
 
 
 def _summary(plugin: Any) -> str:  # a class, a function, or an instance that may have a summary
-    """Return the first line of a plug-in's docstring; the summary of an instance that has one."""
     is_instance = not (isinstance(plugin, type) or inspect.isroutine(plugin))
     text = getattr(plugin, "summary", None) if is_instance else None
     return (text or inspect.getdoc(plugin) or "").partition("\n")[0]
 
 
 def _settings(kind: PluginKind[Any], plugin: Any) -> tuple[SettingKey, ...]:  # see `_summary`
-    """Return a plug-in's own settings: the fields of its model, else its keyword arguments."""
     if not kind.is_called(plugin):
         return ()
     if isinstance(plugin, type) and issubclass(plugin, BaseModel):
@@ -101,7 +99,6 @@ def _settings(kind: PluginKind[Any], plugin: Any) -> tuple[SettingKey, ...]:  # 
 
 
 def _argument_texts(plugin: Any) -> dict[str, str]:  # a class or a function
-    """Return the description of each argument in the docstring of a function or of a class's constructor."""
     function = plugin.__init__ if isinstance(plugin, type) else plugin  # type: ignore[misc]  # read, not called
     text = inspect.getdoc(function) or ""
     arguments = text.partition("Args:\n")[2].partition("\n\n")[0]

@@ -77,7 +77,6 @@ def _announce(model: str, url: str) -> None:
 
 
 def _listening(args: argparse.Namespace) -> "socket.socket":
-    """Return a socket that is bound to the address. Raises: InvalidInput: it cannot be used."""
     import socket
 
     from envgym.runtime.http.access import unusable_address

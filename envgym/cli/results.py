@@ -81,7 +81,6 @@ def print_evaluations(directory: Path) -> None:
 
 
 def _tasks_lines(run: RunDirectory, record: Mapping[str, Any]) -> list[str]:
-    """Return a line where the split had fewer tasks than the settings ask for, else none."""
     tasks, target = _size(record)[0], run.config["evaluation"]["tasks"]
     if tasks >= target or not record["label"].startswith(tuple(SPLIT_LABELS.values())):  # in between, fewer are wanted
         return []

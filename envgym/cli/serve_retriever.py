@@ -44,7 +44,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _retriever(args: argparse.Namespace) -> "Retriever":
-    """Return the retriever of the corpus. Raises: InvalidInput: a dense index without a model, or nothing to search."""
     from envgym.retrieval import Bm25, Cached
 
     corpus = _corpus(args)
@@ -61,7 +60,6 @@ def _retriever(args: argparse.Namespace) -> "Retriever":
 
 
 def _corpus(args: argparse.Namespace) -> "Corpus":
-    """Return the corpus of a file or of an environment. Raises: InvalidInput: there is none."""
     import envgym
     from envgym.retrieval.corpus import open_corpus
 

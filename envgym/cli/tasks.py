@@ -73,7 +73,6 @@ def _first(source: TaskSource, split: Split, count: int) -> Iterator[Task]:
 
 
 def _print_report(report: dict[str, Any], as_json: bool) -> int:  # JSON
-    """Print the report; return 1 where the splits overlap."""
     if as_json:
         print_json(report)
     else:

@@ -38,7 +38,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _told(entry: Mapping[str, Any]) -> str:
-    """Return the text of a line: the episode and its branch, the event or message, and its numbers."""
     branch = "" if entry.get("branch") is None else f" branch {entry['branch']}"
     what = entry.get("event") or f"{entry['level']} {entry.get('message', '')}"
     fields = (f"{key}={_short(value)}" for key, value in entry.items() if key not in _OWN)

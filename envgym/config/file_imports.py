@@ -175,7 +175,6 @@ def _installed(folder: Path, top: str) -> Iterator[None]:
 
 
 def _is_elsewhere(top: str) -> bool:
-    """Return whether an ordinary import would find a module of the name."""
     try:
         return PathFinder.find_spec(top) is not None
     except (ImportError, ValueError):
@@ -187,8 +186,6 @@ def _is_of(name: str, top: str) -> bool:
 
 
 class _FolderFinder(MetaPathFinder):
-    """Finds one module of a folder, and what is inside it."""
-
     def __init__(self, folder: Path, top: str) -> None:
         self._folder, self._top = folder, top
 

@@ -34,7 +34,6 @@ _PATH = re.compile(r"(?P<place>.+):(?P<attribute>[A-Za-z_][\w.]*)")
 
 
 def _or_bare_name(schema: dict[str, Any]) -> None:
-    """Let the JSON Schema of a choice take a bare name, too."""
     whole = dict(schema)
     schema.clear()
     schema["anyOf"] = [whole, {"type": "string"}]
@@ -134,7 +133,6 @@ class PluginKind(Generic[T]):
         return partial(self._make, self.load(choice.name, where=where), choice)
 
     def _make(self, plugin: Any, choice: Choice, *arguments: object) -> T:  # as `load` checked
-        """Make a plug-in that was loaded. Raises: SettingsError: settings that it refuses."""
         place = f"{self.title} {choice.name}"
         if not self.is_called(plugin):
             if choice.settings:
@@ -166,7 +164,6 @@ class PluginKind(Generic[T]):
             raise SettingsError(sentence(f"{self.name}.name", must, path, where=where, do=do)) from error
 
     def _misfit(self, plugin: object) -> str | None:
-        """Return why an object is no plug-in of this kind; None: it is one."""
         protocols = [import_path(path) for path in self.protocols]
         if isinstance(plugin, type):
             return _uncallable(plugin) or misfit(plugin, protocols)
@@ -188,7 +185,6 @@ class PluginKind(Generic[T]):
 
 
 def _installed(group: str) -> EntryPoints:
-    """Return the entry points of a group, of all distributions that are installed by now."""
     return _entry_points_of(group, tuple((folder, _modified_ns(folder or os.curdir)) for folder in sys.path))
 
 
@@ -236,7 +232,6 @@ def import_path(path: str) -> Any:  # whatever stands there
 
 
 def _uncallable(plugin: type) -> str | None:
-    """Return why a class cannot make an instance: it is abstract, or a protocol."""
     if inspect.isabstract(plugin) or is_protocol(plugin):
         return f"{plugin.__name__} is abstract"
     return None
@@ -297,5 +292,4 @@ def _annotations_at(annotation: Any, key: str) -> Iterator[Any]:
 
 
 def _parts(annotation: Any) -> tuple[Any, ...]:
-    """Return the types of a union, or the one that is none."""
     return get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)

@@ -89,7 +89,6 @@ def _method_misfit(
 
 
 def _parameter_types(function: object, parameters: Sequence[inspect.Parameter]) -> dict[int, object]:
-    """Return the annotation of each positional parameter that has one, by its position."""
     hints = _type_hints(function)
     positional = [item for item in parameters if item.kind in _POSITIONAL]
     return {index: hints[item.name] for index, item in enumerate(positional) if item.name in hints}

@@ -139,7 +139,6 @@ def _held(schema: Schema) -> list[Schema]:
 
 
 def _values(schema: Schema) -> list[object]:
-    """Return the values of a schema that lists them; true and false are listed, too."""
     if schema.get("type") == "boolean":
         return [True, False]
     return list(schema.get("enum", [schema["const"]] if "const" in schema else []))

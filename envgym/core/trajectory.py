@@ -175,7 +175,6 @@ class Trajectory:
 
 
 def _turn_nodes(tree: Tree, path: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
-    """Return the nodes of every turn along a path from the root."""
     ends = [place for place, index in enumerate(path) if tree.nodes[index].edge.ends_turn]
     turns = [path[before + 1 : end + 1] for before, end in pairwise((0, *ends))]
     cut = path[ends[-1] + 1 if ends else 1 :]

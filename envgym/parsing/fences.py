@@ -74,7 +74,6 @@ def read_fences(text: str, *, inline: bool = False) -> list[FencedBlock]:
 
 
 def _opening(line: str, *, inline: bool) -> _Opening | None:
-    """Read a line that opens a block; None of any other line."""
     if "```" not in line and "~~~" not in line:
         return None
     match = _OPENING.match(line)

@@ -119,7 +119,6 @@ def _read_calls(asks: Sequence[tuple[str, str]]) -> tuple[list[ToolCall], list[s
 
 
 def _read_call(name: str, raw: str) -> ToolCall:
-    """Read one call. Raises: ValueError: one clause that says what is wrong."""
     if not name or "\n" in name:
         raise ValueError("Action must hold the name of one tool, on one line")
     inner = without_fence(raw)

@@ -51,7 +51,6 @@ class XmlTags:
 
 
 def _read_call(text: str, opening: re.Match[str]) -> tuple[list[ToolCall], int]:
-    """Read the call of an opening tag; return it and where the text continues. Raises: ValueError: one clause."""
     closing = _TAG.search(text, opening.end())
     if closing is None or not closing[1]:
         raise ValueError("the tag </tool> is missing")

@@ -190,7 +190,6 @@ def tree_of_run(run: RunDirectory, name: str) -> ReportData:
 
 
 def _no_trees(run: RunDirectory) -> RunError:
-    """Say that a run has no episodes: not yet, or at all."""
     last = run.config.get("run", {}).get("steps")  # an evaluation has none
     if any(last in (None, data["step"]) for data in run.evals()):
         got, do = "none", "run it again; run.save_episodes_every must be above 0 for those of training"
@@ -306,7 +305,6 @@ def trees_shown(rows: Sequence[Mapping[str, Any]], *, source: str) -> list[TreeD
 
 
 def _episodes(rows: Sequence[Mapping[str, Any]], *, source: str) -> list[EpisodeData]:
-    """Return the episodes of some rows of the table, with the advantages that training gave them."""
     row_of = {(row["tree_id"], row["leaf"]): row for row in rows}
     episodes: list[EpisodeData] = []
     for tree in trees_of(rows):

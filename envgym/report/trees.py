@@ -128,7 +128,6 @@ def _rewards_below(tree: Tree) -> list[list[float | None]]:
 
 
 def _by_node(tree: Tree, advantages: Mapping[int, Sequence[NodeAdvantage]]) -> list[dict[int, NodeAdvantage]]:
-    """Return for every node the entries of the episodes through it, by leaf."""
     entries_of: list[dict[int, NodeAdvantage]] = [{} for _ in tree.nodes]
     for leaf, entries in advantages.items():
         path = tree.path(leaf) if leaf in tree.leaves else ()

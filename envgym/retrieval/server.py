@@ -42,7 +42,6 @@ def make_server(retriever: Retriever, *, name: str, token: str | None = None) ->
 
 
 def _reply(retriever: Retriever, name: str, request: HttpRequest) -> HttpReply:
-    """Answer a request, or refuse it in one sentence."""
     answers: Mapping[str, Callable[[Retriever, JsonObject], JsonObject]]
     answers = {RETRIEVE: _retrieve, DOCUMENTS: _documents}
     if request.method == "GET" and request.path == HEALTH:
@@ -61,7 +60,6 @@ def _reply(retriever: Retriever, name: str, request: HttpRequest) -> HttpReply:
 
 
 def _read(content: bytes, where: str) -> JsonObject:
-    """Decode a request. Raises: InvalidInput: it is no JSON object."""
     try:
         value = parse_json(content, 8 * MAX_BATCH)
     except ValueError as error:
@@ -108,7 +106,6 @@ def _bounded(answers: Iterable[T], documents_in: Callable[[T], Iterable[Document
 
 
 def _texts(value: JsonValue, name: str, where: str) -> list[str]:
-    """Return a list of texts. Raises: InvalidInput: it is none, or too long."""
     texts = [item for item in value if isinstance(item, str)] if isinstance(value, list) else []
     if not isinstance(value, list) or len(texts) != len(value) or len(texts) > MAX_BATCH:
         raise InvalidInput.of(name, f"be a list of at most {MAX_BATCH} texts", value, where=where, do="correct it")

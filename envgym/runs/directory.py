@@ -363,7 +363,6 @@ def check_labels(names: Iterable[str], *, where: str) -> None:
 
 
 def _read_table(file: Path, **options: Any) -> Any:  # a pyarrow.Table, and what choose its rows and columns
-    """Read a Parquet file. Raises: RunError: it is none, or one of other columns."""
     import pyarrow.parquet as pq  # heavy: loaded where it is needed
 
     with reading(str(file)):

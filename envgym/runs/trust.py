@@ -87,7 +87,6 @@ def _is_code(before: str, after: str) -> bool:
 
 
 def _key(run: Path) -> bytes:
-    """Return the entry of a run in the list: a digest of its id and its settings."""
     parts = [hashlib.sha256(read_regular(run / name)).digest() for name in ("run.json", "config.json")]
     return hashlib.sha256(b"".join(parts)).hexdigest().encode()
 

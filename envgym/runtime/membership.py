@@ -82,7 +82,6 @@ def change_servers(file: Path, kind: ServerKind, *, add: Iterable[str] = (), rem
 
 @contextmanager
 def _sole_change(folder: Path) -> Iterator[None]:
-    """Hold a folder, so that two changes follow each other. Raises: RunError: there is none."""
     try:
         handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     except OSError as error:

@@ -62,7 +62,6 @@ class _NotebookOutput:
         self._handle: Any = None  # an IPython.display.DisplayHandle, once there is something to show
 
     def print(self, line: str) -> None:
-        """Add a line; it is seen with the next `show`."""
         self._lines.append(line)
 
     def show(self, bars: Iterable[tuple[float, str]], below: Iterable[str] = ()) -> None:

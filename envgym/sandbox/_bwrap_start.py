@@ -30,8 +30,6 @@ FIRST = 5
 
 
 class _Program(NamedTuple):
-    """Where bwrap is."""
-
     path: str
     enclosed: str
     """The same in the launcher's own root."""
@@ -59,7 +57,6 @@ def _program() -> _Program:
 
 @cache
 def _launcher(path: str) -> LauncherClient:
-    """Return this process's launcher for one bwrap."""
     return LauncherClient(root_of(_program().binds))
 
 
@@ -172,7 +169,6 @@ def pid_of(process: int) -> int:
 
 
 def kernel_limits(limits: Limits) -> list[tuple[int, int]]:
-    """Return the limits that the kernel itself holds."""
     return [
         (resource.RLIMIT_DATA, limits.memory),
         (resource.RLIMIT_CPU, math.ceil(limits.cpu_s)),

@@ -223,7 +223,6 @@ class CgroupMaker:
         self._own = own
 
     def _forget(self) -> None:
-        """Start afresh in a forked child: the cgroups are the parent's."""
         self._lock = threading.Lock()
         if self._own is not None:
             os.close(self._held)
@@ -232,7 +231,6 @@ class CgroupMaker:
 
 @cache
 def shared_cgroups() -> CgroupMaker:
-    """Return this process' maker of cgroups."""
     return CgroupMaker()
 
 
@@ -269,7 +267,6 @@ def _give_controllers(path: Path) -> None:
 
 
 def _remove_all(path: Path) -> None:
-    """End all that is in a cgroup and in those below it, and remove them."""
     deadline = time.monotonic() + _DYING_S
     _kill(path)
     while not _is_removed(path):
@@ -281,7 +278,6 @@ def _remove_all(path: Path) -> None:
 
 
 def _is_removed(path: Path) -> bool:
-    """Remove a cgroup; tell whether it is gone."""
     try:
         path.rmdir()
     except OSError:
@@ -295,7 +291,6 @@ def _kill(path: Path) -> None:
 
 
 def _locked(directory: Path, how: int) -> int:
-    """Return a descriptor that holds a lock until it is closed. Raises: OSError."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
     try:
         fcntl.flock(descriptor, how)

@@ -191,7 +191,6 @@ def _check_listening() -> None:
 
 @contextmanager
 def _answering() -> Iterator[None]:
-    """Turn what the SDK raises into a `ToolInfraFailure`."""
     from docker.errors import APIError, DockerException
     from requests.exceptions import RequestException
 
@@ -276,7 +275,6 @@ def owner() -> str:
 
 
 def _is_dead(whose: str) -> bool:
-    """Tell whether an owner was a process of this machine and is gone."""
     try:
         host, pid, start = json.loads(whose)
     except ValueError:

@@ -88,7 +88,6 @@ def _run(order: Fields, stdin: int) -> Fields:
 
 
 def _become(order: Fields, stdin: int) -> None:
-    """Turn a fresh child into the program; never returns."""
     try:
         os.setsid()
         os.dup2(stdin, 0)
@@ -171,7 +170,6 @@ def _end_all() -> None:
 
 
 def _used_by_others(used: Usage) -> Usage:
-    """Return the usage of all processes except this one."""
     own = os.times()
     return Usage(used.cpu_s - own.user - own.system, used.memory - _own_memory(), used.processes - 1)
 

@@ -68,7 +68,6 @@ class ContainerRun:
         return self._completed(report, time.monotonic() - begun)
 
     def _follow(self, deadline: float) -> Fields:
-        """Collect output until the report is there, or the end. Raises: OSError, ToolInfraFailure."""
         killed = 0.0  # when the engine was asked to kill
         while self._stdout.report is None or self._stderr.report is None:
             now = time.monotonic()
@@ -122,7 +121,6 @@ class ContainerRun:
 
 
 def _order(program: Program, limits: Limits, token: str) -> bytes:
-    """Return a program and its limits as the first process of a container reads them."""
     fields = {
         "argv": list(program.argv),
         "files": {path: len(content) for path, content in program.files.items()},

@@ -42,7 +42,6 @@ class _Held(NamedTuple):
 
 
 def _held(descriptor: int, status: os.stat_result, name: str | int | None) -> _Held:
-    """Describe a descriptor; `name` is what Python opened it as."""
     path = os.path.abspath(name) if isinstance(name, str) else ""
     with suppress(OSError):
         if path and stat.S_ISREG(status.st_mode) and os.path.samestat(status, os.stat(path)):

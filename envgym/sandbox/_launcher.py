@@ -118,8 +118,6 @@ class _SandboxRequest:
 
 
 class _Launcher:
-    """Starts sandboxes and follows them to their ends."""
-
     def __init__(self, control: socket.socket) -> None:
         self._control = control
         self._selector = selectors.DefaultSelector()
@@ -127,7 +125,6 @@ class _Launcher:
         self._is_over = False
 
     def serve(self) -> None:
-        """Serve until the host process closes its end."""
         self._selector.register(self._control, selectors.EVENT_READ, (2, self._start))
         while not self._is_over:
             # A sandbox that stands is looked at before one that has ended: it may be the same.
@@ -136,7 +133,6 @@ class _Launcher:
                     key.data[1]()
 
     def _start(self) -> None:
-        """Start what is asked for, if the host has not closed its end."""
         message, descriptors, _, _ = socket.recv_fds(self._control, MAX_REQUEST, MAX_DESCRIPTORS)
         if not message:
             self._is_over = True

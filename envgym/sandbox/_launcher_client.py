@@ -29,8 +29,6 @@ Root = Mapping[str, Any]  # becomes JSON
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchRequest:
-    """What to start."""
-
     bwrap: str
     """Its path inside the launcher's root."""
     options: Sequence[Argument]
@@ -116,7 +114,6 @@ class LauncherClient:
             self._stop()
 
     def _forget(self) -> None:
-        """Start afresh in a forked child: the process is the parent's."""
         self._lock = threading.Lock()
         if self._control is not None:
             self._control.close()

@@ -43,7 +43,6 @@ def written_by(pid: int) -> WrittenFiles:
 
 
 def _status_of(pid: int) -> dict[str, str]:
-    """Return the fields of /proc/PID/status. Raises: OSError: there is no such process."""
     with open(f"/proc/{pid}/status", encoding="ascii", errors="replace") as file:
         return dict(line.rstrip("\n").split(":\t", 1) for line in file if ":\t" in line)
 

@@ -30,8 +30,6 @@ Mark = tuple[int, int, int, int]
 
 
 class CommandEnd(NamedTuple):
-    """How the command ended."""
-
     code: int
     ending: str
     output: bytes
@@ -62,7 +60,7 @@ def main() -> None:
     with os.fdopen(1, "wb", closefd=False) as target:
         target.write(json.dumps(head).encode() + b"\n" + ran.output)
         for path in changed:
-            with open(path, "rb", opener=_opener) as file:
+            with open(path, "rb", opener=lambda path, flags: os.open(path, flags | os.O_NOFOLLOW)) as file:
                 while chunk := file.read(_CHUNK):
                     target.write(chunk)
 
@@ -232,10 +230,6 @@ def pack(root: str, marks: dict[str, tuple[int, Mark]], job: Job) -> tuple[list[
 
 def _mark(status: os.stat_result) -> Mark:
     return status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
-
-
-def _opener(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NOFOLLOW)
 
 
 if __name__ == "__main__":

@@ -32,8 +32,6 @@ class InvalidTree(Exception):
 
 @dataclass(frozen=True, slots=True)
 class TreeEntry:
-    """A file, a link or a directory."""
-
     kind: str
     """file, link or directory."""
     content: bytes = b""
@@ -91,12 +89,10 @@ def _put(entries: dict[str, TreeEntry], path: str, content: bytes) -> None:
 
 
 def size_of(tree: Tree) -> int:
-    """Return the bytes of all files."""
     return sum(len(entry.content) for entry in tree.values() if entry.kind == "file")
 
 
 def pack_tree(tree: Tree, head: Mapping[str, object]) -> bytes:
-    """Return a tree as `_shell_guest` reads it."""
     listed = [[path, entry.kind, entry.mode, entry.mtime_ns, len(entry.content)] for path, entry in tree.items()]
     line = json.dumps({**head, "entries": listed}).encode() + b"\n"
     return b"".join([line, *(entry.content for entry in tree.values())])

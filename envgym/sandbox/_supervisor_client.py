@@ -173,7 +173,6 @@ class SupervisorClient:
         return answer | {"pids": pids} if "ids" in answer else answer
 
     def sweep(self) -> None:
-        """End what nobody uses any more."""
         with self.lock:
             garbage, self.garbage = self.garbage, []
             generation = self.generation if self._control is not None else -1
@@ -276,7 +275,6 @@ class SupervisorClient:
             self._stop()
 
     def _forget(self) -> None:
-        """Start afresh in a forked child: the sandbox is the parent's."""
         self.lock = threading.RLock()
         self.garbage = []
         if self._control is not None:
@@ -306,7 +304,6 @@ def close_cgroups(remotes: Sequence[RemoteSession]) -> None:
 
 
 def socket_name(end: socket.socket) -> str:
-    """Return how /proc names a socket."""
     return f"socket:[{os.fstat(end.fileno()).st_ino}]"
 
 
@@ -317,5 +314,4 @@ def _dead(got: str) -> ToolInfraFailure:
 
 @cache
 def shared_supervisor() -> SupervisorClient:
-    """Return this process's supervisor."""
     return SupervisorClient()

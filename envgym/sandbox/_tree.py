@@ -145,8 +145,6 @@ class UsageMeter:
 
 
 class _ProcessRecord(NamedTuple):
-    """One process at one time."""
-
     own_ticks: int
     waited_ticks: int
     """Of children that it has waited for."""
@@ -162,7 +160,6 @@ class _ProcessRecord(NamedTuple):
 
 
 def _records(pid: int) -> dict[int, _ProcessRecord]:
-    """Return a process and its descendants by their ids."""
     records = {}
     for current in descendants(pid):
         with suppress(OSError, IndexError, ValueError):
@@ -192,7 +189,6 @@ def _running_share(pid: int) -> float:
 
 
 def _sizes(task: str) -> dict[bytes, int]:
-    """Return the sizes in a task's status, in bytes."""
     with suppress(OSError):
         return {name: int(size) * 1024 for name, size in _SIZE.findall(_read(f"{task}/status"))}
     return {}
@@ -224,7 +220,6 @@ def _proportional_memory(task: str) -> int:
 
 
 def _rows(pid: int, name: str) -> Iterator[list[bytes]]:
-    """Return the rows of a table of sockets in a process' network namespace."""
     with suppress(OSError), open(f"/proc/{pid}/net/{name}", "rb") as table:
         next(table, None)
         yield from (line.split() for line in table)

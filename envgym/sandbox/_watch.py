@@ -28,8 +28,6 @@ Fields = Mapping[str, Any]  # decoded JSON
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunningProgram:
-    """A program that runs."""
-
     pid: int
     """Its first process; when that one is killed, all are."""
     kill: Callable[[], None]
@@ -110,7 +108,6 @@ def make_completed(
 
 
 def _find_limit(started: RunningProgram, meter: UsageMeter | Cgroup, limits: Limits) -> tuple[RunEnding | None, int]:
-    """Return the limit that a tree of processes breaks, and its memory."""
     used = meter.measure(limits.memory)
     if used.memory > limits.memory:
         return RunEnding.MEMORY, used.memory

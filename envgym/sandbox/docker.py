@@ -72,12 +72,10 @@ class _Pool:
         return waiting
 
     def discard(self, waiting: WaitingContainer) -> None:
-        """Remove a container; the engine does so while others run."""
         waiting.close()
         self._submit_removal(waiting.id)
 
     def close(self) -> None:
-        """End all that wait, and all threads."""
         with self._lock:
             self._is_closed = True
             idle, self._idle = self._idle, []
@@ -123,8 +121,6 @@ class _Pool:
 
 
 class _Shared:
-    """What all sandboxes of this process share."""
-
     def __init__(self) -> None:
         self.forget()
 
@@ -135,7 +131,6 @@ class _Shared:
         self._pools: dict[DockerSandbox, _Pool] = {}
 
     def pool(self, settings: DockerSandbox) -> _Pool:
-        """Return the pool of a sandbox. Raises: ToolInfraFailure."""
         with self._lock:
             if settings not in self._pools:
                 self._engine = self._engine or DockerEngine()

@@ -164,7 +164,6 @@ class ShellSession:
             raise InvalidInput.of("session", "be open", "a closed one", where="shell", do="start a new one")
 
     def _take(self, tree: Tree) -> None:
-        """Take a changed directory. Raises: ToolError: it is too much."""
         if len(tree) > MAX_ENTRIES:
             raise ToolError(f"The directory holds at most {MAX_ENTRIES} files.")
         if size_of(tree) > self.limits.disk:

@@ -103,7 +103,6 @@ def _schema_problem(text: str) -> str | None:
 
 
 def _keywords(node: JsonValue) -> Iterator[tuple[str, JsonValue]]:
-    """Yield the keywords of a schema and of all schemas in it."""
     if isinstance(node, Mapping):
         for name, value in node.items():
             yield name, value

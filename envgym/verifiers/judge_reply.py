@@ -90,7 +90,6 @@ def _is_claim(line: str) -> bool:
 
 
 def _plain(line: str) -> str | None:
-    """Return a line without Markdown and marks around the number; None: it is too long."""
     if len(line) > MAX_LINE_CHARS:
         return None
     line = _LIST_MARK.sub("", _EMPHASIS.sub("", line).strip())

@@ -184,7 +184,6 @@ class WorkerPool:
             worker.close()
 
     def _forget(self) -> None:
-        """Start afresh in a forked child."""
         for worker in self._workers:
             worker.forget()
         self._lock = threading.Lock()

@@ -28,8 +28,6 @@ _MAX_WAIT_S: Final = 0.2
 
 
 class _FileKey(NamedTuple):
-    """What tells one version of a file from the next."""
-
     name: str
     size: int
     modified_ns: int

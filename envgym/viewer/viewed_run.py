@@ -100,7 +100,6 @@ class ViewedRun:
         }
 
     def _settings(self) -> Json:
-        """Return the settings' part of a summary. Raises: RunError: envgym does not write such settings."""
         with reading(str(self.run.path / "config.json")):
             config = self.run.config
             run, model, agent = (config.get(name) or {} for name in ("run", "model", "agent"))
@@ -114,7 +113,6 @@ class ViewedRun:
             }
 
     def _progress(self) -> Json:
-        """Return the part of a summary for metrics and evaluations. Raises: RunError: they cannot be read."""
         metrics = self.metrics()
         return {
             "last_step": metrics[-1]["step"] if metrics else None,

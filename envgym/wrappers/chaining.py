@@ -187,7 +187,6 @@ class Horizon(Wrapper):
         return InvalidInput.of(f"split {self.task.split}", must, count, where=where, do=do)
 
     def _try_task(self, task: Task) -> ResetResult | None:
-        """Begin a task; None: it does not fit the chain."""
         return self.env.reset(options={"task": task})
 
     def _candidates(self) -> Iterator[Task]:

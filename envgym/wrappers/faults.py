@@ -96,7 +96,6 @@ def _without_tools(env: AnyEnv, action: Action) -> StepResult:
 
 
 def _answering(message: Message, open_calls: list[ToolCall]) -> Message:
-    """Give a refusal the name and id of the call it answers."""
     if message.role is not Role.TOOL or message.content != UNAVAILABLE or not open_calls:
         return message
     call = open_calls.pop(0)

@@ -79,7 +79,6 @@ class Subproblems(Wrapper):
         return "\n".join(f"<p{number}>{answer}</p{number}>" for number, answer in enumerate(answers, start=1))
 
     def _paid(self, record: StepRecord, whole: Action, solved: Sequence[bool], *, is_well_written: bool) -> StepRecord:
-        """Return the turn as one of the whole message."""
         if isinstance(record.reward, Invalid):
             return replace(record, turn=self._turn, action=whole)
         prefix = next((place for place, is_solved in enumerate(solved) if not is_solved), len(solved))
@@ -125,7 +124,6 @@ def _question(texts: Sequence[str]) -> str:
 
 
 def _own(task: Task, value: JsonValue) -> list[Task]:
-    """Return a task's own subproblems. Raises: InvalidInput: they are no list of prompts and payloads."""
     items = value if isinstance(value, list) else [value]
     tasks: list[Task] = []
     for number, item in enumerate(items, start=1):

@@ -37,8 +37,6 @@ class FunctionProblem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FunctionGrade:
-    """How a function did."""
-
     num_passed: int
     num_checks: int
     num_trivial: int = 0
@@ -85,7 +83,6 @@ def grade(problem: FunctionProblem, code: str, limits: Limits) -> FunctionGrade:
 
 
 def _define_function(session: PythonSession, problem: FunctionProblem, code: str) -> str | None:
-    """Define the function in an agent's sandbox; return what went wrong."""
     try:
         session.write_file("_function_guest.py", _GUEST_SCRIPT.read_bytes())
     except ToolError as refusal:
@@ -123,7 +120,6 @@ class _GradingSession:
         self._session: PythonSession | None = None
 
     def calls(self, problem: FunctionProblem) -> tuple[Data, int, int]:
-        """Run the tests with the reference. Raises: EnvFailure: it fails them."""
         result, noted = self._do("note_calls", {"problem": list(_fields(problem))}, b"[]")
         if noted is None:
             got, do = result.output[-300:], "take the problem out"
@@ -131,7 +127,6 @@ class _GradingSession:
         return noted[0], int(noted[1]), int(noted[2])
 
     def num_passed(self, problem: FunctionProblem, calls: Data, answers: bytes) -> int:
-        """Run the tests on answers; what breaks them is wrong."""
         _, passed = self._do("num_passed", {"problem": list(_fields(problem)), "calls": calls}, answers)
         return passed if isinstance(passed, int) else 0
 

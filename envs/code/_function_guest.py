@@ -24,8 +24,6 @@ _MARKS: dict[type, str] = {tuple: "t", set: "s", frozenset: "z"}
 
 
 class Calls(NamedTuple):
-    """What the tests of one problem do."""
-
     arguments: list[Data]
     """One list of positional arguments and one mapping of named ones, for each call."""
     num_checks: int

@@ -45,7 +45,6 @@ class Language(BaseModel):
 
 
 def names() -> list[str]:
-    """Return the names of all languages."""
     return sorted(path.stem for path in _FOLDER.glob("*.yaml"))
 
 

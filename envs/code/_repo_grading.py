@@ -23,8 +23,6 @@ _OWN = "own"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RepoGrade:
-    """How a repository did."""
-
     issue_share: float
     """Share of the task's own examples that hold."""
     other_share: float
@@ -62,7 +60,6 @@ def grade(repair: RepoTask, files: Mapping[str, bytes], sandbox: Sandbox) -> Rep
 
 
 def is_source(path: str, package: str) -> bool:
-    """Tell whether a file is graded."""
     return path.startswith(f"{package}/") and path.endswith(".py")
 
 

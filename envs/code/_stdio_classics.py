@@ -49,7 +49,6 @@ _STATEMENTS: Mapping[str, Mapping[str, Any]] = read_toml("code/data/stdio_classi
 
 
 def classics() -> Iterator[StdioProblem]:
-    """Yield all problems."""
     yield from _arithmetic()
     yield from _sequences()
     yield from _texts()
@@ -125,7 +124,6 @@ def _searches() -> Iterator[StdioProblem]:
 
 
 def _one(kind: str, solve: "object", draw: Draw, number: int | None = None, *, named: str = "") -> StdioProblem:
-    """Make a problem; `number` tells those of one kind apart."""
     assert callable(solve)
     facts = _STATEMENTS[kind]
     values = {"number": number, "ordinal": "" if number is None else nth(number), "named": named}

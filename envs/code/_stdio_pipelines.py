@@ -105,7 +105,6 @@ _REPEATED = 0.25
 
 
 def pipelines() -> Iterator[StdioProblem]:
-    """Yield all problems."""
     intro = "The first line holds n, the second n integers."
     for keep, change, end in _names(NUMBER_FILTERS, NUMBER_CHANGES, NUMBER_ENDS):
         steps = {keep: NUMBER_FILTERS[keep], change: NUMBER_CHANGES[change]}
@@ -168,7 +167,6 @@ def _with_count(solve: Program) -> Program:
 
 
 def _on_parts(run: Callable[[list[ItemT]], list[ItemT]]) -> Mapping[str, Callable[[list[ItemT]], list[ItemT]]]:
-    """Return a step that leaves out some of the values."""
     return {
         "only the first": lambda values: run(values[:1]) + values[1:],
         "not the first": lambda values: values[:1] + run(values[1:]),

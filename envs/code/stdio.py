@@ -57,8 +57,6 @@ class ProgramGrade:
 
 
 class _EndedProcess(NamedTuple):
-    """A compilation or a run."""
-
     code: str
     """Of its exit; "time" where it took too long."""
     out: str

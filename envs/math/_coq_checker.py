@@ -188,8 +188,6 @@ _LIMIT_WORDS = {
 
 
 class CheckerPool(WarmPool[CoqChecker, Sequence[ProofStep]]):
-    """The checkers of a process."""
-
     def start(self) -> CoqChecker:
         """Start a checker. Raises: ToolInfraFailure: there is no Coq, or it does not start."""
         return CoqChecker()
@@ -229,7 +227,6 @@ class CheckerPool(WarmPool[CoqChecker, Sequence[ProofStep]]):
 
 @cache
 def shared_checkers() -> CheckerPool:
-    """Return this process' checkers."""
     return CheckerPool(min(MAX_CHECKERS, max(2, os.cpu_count() or 1)))
 
 
@@ -239,5 +236,4 @@ def _guest() -> str:
 
 
 def broken(must: str, got: str) -> ToolInfraFailure:
-    """Build the error of a Coq that cannot do what it must."""
     return ToolInfraFailure.of("Coq", f"be able to {must}", got, where="checker", do="run coqtop to see why")

@@ -38,8 +38,6 @@ class ProofLimits:
 
 @dataclass(frozen=True, slots=True)
 class ProofAttempt:
-    """What came of some sentences."""
-
     steps: tuple[ProofStep, ...]
     """Those before, and the new ones unless one of them failed."""
     failure: str = ""

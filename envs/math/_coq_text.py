@@ -131,7 +131,6 @@ def read_reply(text: str) -> tuple[str, int] | None:
 
 
 def shown(text: str) -> str:
-    """Cut a text to what is shown."""
     return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}\n... ({len(text) - MAX_SHOWN} characters left out)"
 
 
@@ -161,12 +160,10 @@ def _plain(text: str) -> str:
 
 
 def _split(text: str) -> Sequence[str]:
-    """Return the sentences without their full stops; bullets and braces before a tactic are sentences."""
     return [part for piece in re.split(r"\.(?= |$)", text) for part in _bullets(piece.strip())]
 
 
 def _bullets(text: str) -> Iterator[str]:
-    """Yield the bullets before a tactic, then the tactic. Raises: TacticRefused: there are too many."""
     start = num_bullets = 0
     while bullet := _BULLET.match(text, start):
         num_bullets += 1

@@ -15,8 +15,6 @@ _PRECEDENCE = {"+": 1, "-": 1, "*": 2, "/": 2}
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One operation on two expressions."""
-
     op: str
     """One of + - * /"""
     left: Expression
@@ -40,7 +38,6 @@ def evaluate(expression: Expression) -> Fraction:
 
 
 def num_operations(expression: Expression) -> int:
-    """Count the operations."""
     if isinstance(expression, int):
         return 0
     return 1 + num_operations(expression.left) + num_operations(expression.right)
@@ -95,7 +92,6 @@ def draw_number(rng: np.random.Generator, digits: int) -> int:
 
 
 def draw_factor(rng: np.random.Generator) -> int:
-    """Draw a small factor."""
     return int(rng.choice(SMALL_FACTORS))
 
 

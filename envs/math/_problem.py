@@ -42,8 +42,6 @@ _DRAW_NAMES: Mapping[str, object] = MappingProxyType(
 
 
 class ProblemSampler:
-    """Draws what problems are made of."""
-
     def __init__(self, rng: np.random.Generator) -> None:
         self._rng = rng
 
@@ -79,8 +77,6 @@ class ProblemSampler:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampledProblem:
-    """A problem that was drawn."""
-
     prompt: str
     facts: Mapping[str, int]
     """The numbers that make the problem."""
@@ -125,7 +121,6 @@ FAMILIES: Mapping[str, tuple[ProblemTemplate, ...]] = MappingProxyType(_read_fam
 
 
 def draft_of(name: str, level: int, problem: SampledProblem) -> TaskDraft:
-    """Make the task of a problem."""
     facts: dict[str, JsonValue] = dict(problem.facts)
     return TaskDraft(
         prompt=problem.prompt,

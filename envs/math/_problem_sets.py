@@ -30,8 +30,6 @@ _MAX_REPEATS = 1000
 
 @dataclass(frozen=True, slots=True)
 class ProblemSelection:
-    """Which of the shipped problems."""
-
     families: tuple[str, ...]
     levels: tuple[int, ...]
     held_out: tuple[str, ...]
@@ -67,8 +65,6 @@ def _drafts(name: str, level: int, num: int) -> Iterable[TaskDraft]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preset:
-    """How a data set is read."""
-
     hub: str = ""
     """Where it is on the hub; empty: a path must be given."""
     config: str | None = None

@@ -54,7 +54,6 @@ class _Reader:
         return token
 
     def expression(self, power: int) -> Formula:
-        """Read operators that bind at least as strongly as `power`."""
         self.nesting += 1
         if self.nesting > MAX_NESTING:
             raise FormulaRefused(f"a formula is nested more than {MAX_NESTING} deep")
@@ -142,7 +141,6 @@ _NAMES = {"->": "=>", "!=": "distinct"}
 
 
 def write_smt(formula: Formula) -> str:
-    """Write a formula in SMT-LIB."""
     operator, *parts = formula
     if operator == "number":
         number = int(str(parts[0]))

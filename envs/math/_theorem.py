@@ -13,8 +13,6 @@ _WORDS = "forall match with end Fixpoint Inductive Prop nat list Type False S le
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Theorem:
-    """A statement with its proof."""
-
     statement: str
     proof: tuple[str, ...]
     """Tactics; Coq accepts them one after another."""
@@ -37,8 +35,6 @@ def _nameless(word: str, names: dict[str, str]) -> str:
 
 
 def renamed(theorem: Theorem, names: Mapping[str, str]) -> Theorem:
-    """Give other names to what a theorem is about."""
-
     def rename(text: str) -> str:
         return _WORD.sub(lambda word: names.get(word[0], word[0]), text)
 

@@ -39,7 +39,6 @@ class _Derivation:
         return f"H{self.num_names}"
 
     def premise(self, formula: _Formula) -> str:
-        """Assume a formula; return the name of the hypothesis."""
         self.premises.append((self.fresh(), formula))
         return self.premises[-1][0]
 
@@ -97,7 +96,6 @@ class _Derivation:
 
 
 def propositional(sampler: Sampler, level: int) -> Theorem:
-    """Draw a theorem of intuitionistic propositional logic."""
     depth, atom_depth = _DEPTHS[level]
     atoms = [_Formula(letter) for letter in sampler.some(_ATOMS, 4)]
     derivation = _Derivation(sampler, atoms)

@@ -27,7 +27,6 @@ class _Term:
         return " ".join([self.name, *map(_enclosed, self.parts)])
 
     def all(self) -> Iterator["_Term"]:
-        """Yield the term and all terms in it."""
         yield self
         for part in self.parts:
             yield from part.all()
@@ -43,7 +42,6 @@ def _enclosed(term: _Term) -> str:
 
 
 def _parsed(text: str) -> _Term:
-    """Read a pattern, as in `add(n, mul(m, p))`."""
     name, bracket, rest = text.partition("(")
     if not bracket:
         return _Term(text.strip())
@@ -59,8 +57,6 @@ def _parsed(text: str) -> _Term:
 
 @dataclass(frozen=True, slots=True)
 class _Lemma:
-    """An equation of Coq's library."""
-
     name: str
     variables: Sequence[str]
     sides: tuple[_Term, _Term]
@@ -80,8 +76,6 @@ class _Lemma:
 
 @dataclass(frozen=True, slots=True)
 class _Use:
-    """A lemma applied to a term."""
-
     tactic: str
     old: _Term
     new: _Term
@@ -165,8 +159,6 @@ def _list(sampler: Sampler, variables: Sequence[str], depth: int) -> _Term:
 
 @dataclass(frozen=True, slots=True)
 class _Subject:
-    """What equations are about."""
-
     type: str
     """Of the variables."""
     lemmas: Sequence[_Lemma]

@@ -60,8 +60,6 @@ class HouseholdState(NamedTuple):
 
 
 class CommandOutcome(NamedTuple):
-    """What follows a command."""
-
     state: HouseholdState
     text: str
     is_done: bool
@@ -285,10 +283,6 @@ def _condition(state: HouseholdState, thing: int) -> str:
     return " and ".join(word for verb, word in STATES.items() if state.treated(verb) >> thing & 1)
 
 
-def _look(state: HouseholdState, command: HouseholdCommand) -> CommandOutcome:
-    return CommandOutcome(state, describe(state), True)
-
-
 def _inventory(state: HouseholdState, command: HouseholdCommand) -> CommandOutcome:
     carried = state.held
     if carried is None:
@@ -308,7 +302,7 @@ _RULES: Mapping[str, Callable[[HouseholdState, HouseholdCommand], CommandOutcome
         **dict.fromkeys(STATES, _treat),
         "turn on": _turn_on,
         "examine": _examine,
-        "look": _look,
+        "look": lambda state, command: CommandOutcome(state, describe(state), True),
         "inventory": _inventory,
     }
 )

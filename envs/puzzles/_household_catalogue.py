@@ -55,8 +55,6 @@ ROOMS: Mapping[str, Mapping[str, tuple[int, int]]] = MappingProxyType(dict(_rows
 
 @dataclass(frozen=True, slots=True)
 class Furniture:
-    """A piece of furniture."""
-
     name: str
     kind: FurnitureKind
     room: int
@@ -64,16 +62,12 @@ class Furniture:
 
 @dataclass(frozen=True, slots=True)
 class Thing:
-    """A thing that lies somewhere."""
-
     name: str
     kind: ThingKind
 
 
 @dataclass(frozen=True, slots=True)
 class HouseholdGoal:
-    """What is to be done."""
-
     kind: str
     """One of place, light, clean, heat, cool and two."""
     thing: str

@@ -119,7 +119,6 @@ def _number_furniture(rooms: Sequence[tuple[str, RoomPlan]]) -> tuple[Furniture,
 
 
 def _draw_rooms(rng: np.random.Generator, kind: str, num_rooms: int) -> list[str]:
-    """Draw different kinds of rooms, one of which has what the goal needs."""
     needed = LAMP_PLACES if kind == "light" else STATIONS.get(kind, FURNITURE)
     able = [room for room, plan in ROOMS.items() if any(low and name in needed for name, (low, _) in plan.items())]
     rooms = [able[rng.integers(len(able))]]

@@ -90,7 +90,6 @@ class JavaMachine:
 
     @property
     def packages(self) -> Any:  # proxy of the machine's packages
-        """The packages of the machine, by name."""
         return self._gateway.jvm
 
     @contextmanager
@@ -172,8 +171,6 @@ MachineT = TypeVar("MachineT", bound=JavaMachine)
 
 
 class JavaGame(ABC, Generic[MachineT, StepT]):
-    """A game in a machine."""
-
     def __init__(self, machine: MachineT) -> None:
         """Count it among the games of its machine."""
         self.machine = machine
@@ -296,5 +293,4 @@ class GamePool(ABC, Generic[StartT, StepT, MachineT, GameT]):
             machine.close()
 
     def _forget(self) -> None:
-        """Begin without machines in a forked child: they are the parent's."""
         self._machines, self._games, self._lock = [], OrderedDict(), threading.Lock()

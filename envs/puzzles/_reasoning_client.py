@@ -29,8 +29,6 @@ class GeneratorFailed(EnvFailure):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GeneratedItem:
-    """One generated problem."""
-
     question: str
     answer: str | None
     """As the generator gives it; None where only the scorer knows what is right."""
@@ -42,8 +40,6 @@ class GeneratedItem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ItemGenerator:
-    """A generator with its settings."""
-
     dataset: str
     config: str
     """JSON of the settings, seed and size included."""
@@ -116,8 +112,6 @@ def _ask(op: str, **arguments: str | int) -> Any:  # Any: decoded JSON
 
 
 def _use(seconds: float, request: JsonObject) -> Any:  # Any: decoded JSON
-    """Ask a worker process. Raises: EnvFailure: it failed, or did not answer twice. WorkerDied: twice, or SIGXCPU."""
-
     def job(worker: Worker) -> Mapping[str, Any]:  # Any: decoded JSON
         worker.send(request)
         return worker.receive(seconds)

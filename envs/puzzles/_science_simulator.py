@@ -20,8 +20,6 @@ FIRST = "look around"
 
 @dataclass(frozen=True, slots=True)
 class ScienceVariation:
-    """What a game is started with."""
-
     kind: str
     """Type of the task."""
     number: int
@@ -31,8 +29,6 @@ class ScienceVariation:
 
 @dataclass(frozen=True, slots=True)
 class ScienceStep:
-    """An action and what followed."""
-
     action: str
     observation: str
     score: int
@@ -41,8 +37,6 @@ class ScienceStep:
 
 
 class ScienceMachine(JavaMachine):
-    """A running Java machine with the simulator."""
-
     def __init__(self) -> None:
         from scienceworld.constants import JAR_PATH
 
@@ -74,8 +68,6 @@ class ScienceMachine(JavaMachine):
 
 
 class ScienceGame(JavaGame[ScienceMachine, ScienceStep]):
-    """A game in a machine."""
-
     def __init__(self, machine: ScienceMachine, variation: ScienceVariation, *, with_gold: bool = False) -> None:
         """Start it. Raises: EnvFailure: the machine has ended, or the simulator knows no such variation."""
         super().__init__(machine)
@@ -132,7 +124,6 @@ class SciencePool(GamePool[ScienceVariation, ScienceStep, ScienceMachine, Scienc
 
 @cache
 def shared_games() -> SciencePool:
-    """Return this process' games."""
     return SciencePool()
 
 

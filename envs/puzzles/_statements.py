@@ -57,7 +57,6 @@ def draw_statement(rng: np.random.Generator, num: int, speaker: int) -> Statemen
 
 
 def words(statement: Statement, names: Sequence[str]) -> str:
-    """Write a statement."""
     form, *parts = statement
     if form == "exactly":
         return f"Exactly {parts[0]} of us {'is a knight' if parts[0] == 1 else 'are knights'}."

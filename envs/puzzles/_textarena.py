@@ -51,8 +51,6 @@ _dice: ContextVar[_Dice | None] = ContextVar("dice", default=None)
 
 
 class _SeededRandom:
-    """What the games know as the module `random`."""
-
     def __getattr__(self, name: str) -> Any:  # Any: whatever the module holds
         dice = _dice.get()
         return getattr(dice.own() if dice is not None and hasattr(random.Random, name) else random, name)
@@ -75,8 +73,6 @@ def _rolling(dice: _Dice) -> Iterator[None]:
 
 
 class TextArenaGame:
-    """A running game of one player."""
-
     def __init__(self, inner: Any, dice: _Dice) -> None:  # Any: an untyped package
         self.inner = inner
         self._dice = dice
@@ -96,7 +92,6 @@ class TextArenaGame:
         return bool(self.inner.state.done)
 
     def play(self, move: str) -> None:
-        """Make a move, written as the game reads it."""
         with _rolling(self._dice):
             self.inner.step(move)
         self.inner.state.logs.clear()

@@ -16,8 +16,6 @@ Content = Callable[[Any], JsonValue]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GameSpec:
-    """One game as registered."""
-
     chance: float
     """What the best fixed moves win at most."""
     chance_partial: float

@@ -79,7 +79,6 @@ def _mastermind(game: Any) -> str:  # Any: see the module
 
 
 def _pegs(code: tuple[int, ...], guess: list[int], pegs: tuple[int, int]) -> bool:
-    """Return whether `guess` would get these black and white pegs for `code`; neither repeats a number."""
     black = sum(one == other for one, other in zip(code, guess, strict=True))
     return (black, len(set(code) & set(guess)) - black) == pegs
 
@@ -111,10 +110,6 @@ def _sudoku(game: Any) -> str:  # Any: see the module
     return f"{row + 1} {column + 1} {game.full_grid[row][column]}"
 
 
-def _three_card_monte(game: Any) -> str:  # Any: see the module
-    return str(game.ball_pos)
-
-
 def _places(rows: list[list[Any]], what: object) -> Iterator[tuple[int, int]]:  # Any: cells of any kind
     return ((at, to) for at, row in enumerate(rows) for to, cell in enumerate(row) if cell == what)
 
@@ -131,7 +126,7 @@ ORACLES: Mapping[str, Callable[[Any], str]] = MappingProxyType(
         "Secretary": _secretary,
         "Set": _set,
         "Sudoku": _sudoku,
-        "ThreeCardMonte": _three_card_monte,
+        "ThreeCardMonte": lambda game: str(game.ball_pos),
     }
 )
 """By the name of a game without its version."""

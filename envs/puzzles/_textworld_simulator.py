@@ -28,8 +28,6 @@ _SEED_PROPERTIES = ("seed", "gameSet")
 
 @dataclass(frozen=True, slots=True)
 class TextWorldVariation:
-    """What a game is started with."""
-
     game: str
     """Its name in the package."""
     parameters: str
@@ -41,8 +39,6 @@ class TextWorldVariation:
 
 @dataclass(frozen=True, slots=True)
 class TextWorldStep:
-    """An action and what followed."""
-
     action: str
     observation: str
     score: float
@@ -106,8 +102,6 @@ class TextWorldMachine(JavaMachine):
 
 
 class TextWorldGame(JavaGame[TextWorldMachine, TextWorldStep]):
-    """A game in a machine."""
-
     def __init__(self, machine: TextWorldMachine, variation: TextWorldVariation, *, with_gold: bool = False) -> None:
         """Start it. Raises: EnvFailure: the machine has ended. InvalidInput: the package refuses the parameters."""
         super().__init__(machine)
@@ -182,7 +176,6 @@ class TextWorldPool(GamePool[TextWorldVariation, TextWorldStep, TextWorldMachine
 
 @cache
 def shared_games() -> TextWorldPool:
-    """Return this process' games."""
     return TextWorldPool()
 
 

@@ -18,7 +18,6 @@ def distance(one: City, other: City) -> int:
 
 
 def length(cities: Cities, tour: Sequence[int]) -> int:
-    """Return the length of a round tour."""
     return sum(distance(cities[tour[index - 1]], cities[tour[index]]) for index in range(len(tour)))
 
 

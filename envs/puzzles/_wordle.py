@@ -45,7 +45,6 @@ def encode_words(words: tuple[str, ...]) -> Codes:
 
 @lru_cache(maxsize=1)
 def hidden_codes() -> Codes:
-    """Return the words that may be hidden, as numbers."""
     return encode_words(load_words().hidden)
 
 

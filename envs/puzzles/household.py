@@ -117,7 +117,6 @@ class Household(Env[HouseholdState]):
         return Reply(observation=f"{text} The task is done.", reward=reward, terminated=True)
 
     def _with_commands(self, text: str) -> str:
-        """Add the commands that can be done, where they are to be listed."""
         if not self.admissible:
             return text
         return f"{text}\nYou can: {', '.join(map(self.write, admissible_commands(self.state)))}."
@@ -155,7 +154,6 @@ class Household(Env[HouseholdState]):
 
 
 def _share(names: Sequence[str], reached: int) -> Scored:
-    """Pay for milestones, each the same share of 1."""
     parts: dict[str, float] = {}
     for number, name in enumerate(names):
         if reached >> number & 1:

@@ -94,7 +94,6 @@ class KnightsKnaves(Env[KnightsKnavesState]):
         self.tasks = GeneratedTasks(self._draw, name="puzzles/knights_knaves")
 
     def _draw(self, rng: np.random.Generator) -> TaskDraft:
-        """Draw who is what, then statements until nobody could be anything else."""
         assignment = tuple(rng.integers(2, size=self.persons).tolist())
         statements: list[Statement] = []
         while not statements or consistent_assignments(statements) != [assignment]:

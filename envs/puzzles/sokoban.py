@@ -99,7 +99,6 @@ class Sokoban(Env[SokobanState]):
         self.tasks = GeneratedTasks(self._draw, name="puzzles/sokoban")
 
     def _draw(self, rng: np.random.Generator) -> TaskDraft:
-        """Draw a room, play backwards from its end, and begin at one of the states found."""
         start = None
         while start is None:
             start = _draw_start(rng, _draw_room(rng, self.size, self.boxes))

@@ -210,7 +210,6 @@ class TextWorld(Env[TextWorldState]):
 
 
 def _changed(games: Sequence[str], parameters: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
-    """Return the parameters that are no defaults. Raises: InvalidInput, UnknownName."""
     ranges = {name: limits for game in games for name, limits in PARAMETERS[game].items()}
     for name, value in parameters.items():
         check_known("parameter", name, ranges, where=_WHERE)

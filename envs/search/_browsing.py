@@ -134,14 +134,12 @@ class BrowsingEnv(Env[BrowsingState]):
     fork_state = share_state
 
     def _spend(self, what: str) -> BrowsingState:
-        """Return the state with one more search or page. Raises: ToolError: there is none left."""
         used, most = getattr(self.state, what), getattr(self.limits, what)
         if used >= most:
             raise ToolError(f"The budget of {most} {what} is used up; answer with what you know.")
         return replace(self.state, **{what: used + 1})
 
     def _page(self, page: str) -> Document:
-        """Return a page that was found, or is known by its id. Raises: ToolError: there is none."""
         name = page.strip()
         document = self.state.known_pages.get(name) or (self.retriever.find(name) if 0 < len(name) <= 500 else None)
         if document is None:
@@ -177,8 +175,6 @@ def _number_lines(lines: Sequence[str], places: Iterable[int]) -> Iterator[str]:
 
 
 class _IndexedPage(NamedTuple):
-    """The lines of a page, and where its words are."""
-
     lines: tuple[str, ...]
     places: Mapping[str, tuple[int, ...]]
     """Word -> the lines that hold it, rising."""

@@ -149,7 +149,6 @@ class Fiction:
         return _unlike(self._taken, self._word)
 
     def _renamed(self, text: str) -> str:
-        """Replace names, the longest first, and mark what was put in their place."""
         parts, end = [], 0
         for word in _CAPITALIZED.finditer(text):
             start = word.start()
@@ -163,7 +162,6 @@ class Fiction:
 
 
 def fictional(entries: Sequence[FactbookEntry], seed: int) -> list[FactbookEntry]:
-    """Return the entries of a fictional world, by name."""
     countries = [entry for entry in entries if entry.code not in _NO_COUNTRIES]
     fiction = Fiction(countries, seed)
     return sorted((fiction.entry(entry) for entry in countries), key=lambda entry: entry.name)

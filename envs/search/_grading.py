@@ -30,7 +30,6 @@ class FactbookMatch:
     """Which of several candidate answers counts."""
 
     def __post_init__(self) -> None:
-        """Refuse what does not exist."""
         check_known("text_score", self.text_score, TEXT_SCORES, where="FactbookMatch")
         if not 0.0 <= self.tolerance <= 0.1:
             raise InvalidInput.of(

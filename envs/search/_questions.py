@@ -63,15 +63,12 @@ _NAMES: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class SplitCountries:
-    """The countries of one split."""
-
     countries: Mapping[str, Country]
     by_year: Mapping[tuple[str, int | None], Sequence[str]]
     """(field, year) -> countries with this fact; at least six."""
 
     @property
     def fields(self) -> Sequence[str]:
-        """The fields that can be compared."""
         return sorted({name for name, _ in self.by_year})
 
     @classmethod
@@ -102,7 +99,6 @@ def questions(countries: Sequence[Country], kinds: Sequence[str]) -> list[Task]:
 
 
 def _of_kind(kind: str, side: SplitCountries, split: Split) -> list[TaskDraft]:
-    """Draw different questions until there are enough, or the side holds no more."""
     draws, count = generator("search/factbook", kind, split.value), SIZES[kind][split]
     drafts: dict[str, TaskDraft] = {}
     for _ in range(MAX_DRAWS * count):
@@ -151,14 +147,6 @@ def _join(rng: np.random.Generator, side: SplitCountries) -> TaskDraft | None:
     if names and rng.random() < 0.15:
         return _text("join", _pick(rng, names), phrase, country, places, spec)
     return _number("join", _pick(rng, list(country.facts)), phrase, country, places, spec)
-
-
-def _compare(rng: np.random.Generator, side: SplitCountries) -> TaskDraft | None:
-    return _extreme(rng, side, "compare", 2)
-
-
-def _superlative(rng: np.random.Generator, side: SplitCountries) -> TaskDraft | None:
-    return _extreme(rng, side, "superlative", int(rng.integers(3, 6)))
 
 
 def _extreme(rng: np.random.Generator, side: SplitCountries, kind: str, count: int) -> TaskDraft | None:
@@ -219,8 +207,8 @@ def _unanswerable(rng: np.random.Generator, side: SplitCountries) -> TaskDraft |
 _WRITERS: Mapping[str, Callable[[np.random.Generator, SplitCountries], TaskDraft | None]] = {
     "one_hop": _one_hop,
     "join": _join,
-    "compare": _compare,
-    "superlative": _superlative,
+    "compare": lambda rng, side: _extreme(rng, side, "compare", 2),
+    "superlative": lambda rng, side: _extreme(rng, side, "superlative", int(rng.integers(3, 6))),
     "filter_count": _filter_count,
     "unanswerable": _unanswerable,
 }
@@ -269,7 +257,6 @@ def _draft(
 def _some(
     rng: np.random.Generator, side: SplitCountries, count: int
 ) -> tuple[FactbookField, int | None, Sequence[str], Mapping[str, NumberFact]]:
-    """Draw a field, a year, and some countries with that fact."""
     name = _pick(rng, side.fields)
     year = _pick(rng, [year for other, year in side.by_year if other == name])
     names = [str(item) for item in rng.choice(side.by_year[name, year], size=count, replace=False)]
@@ -310,6 +297,5 @@ def _singular_unit(unit: str) -> str:
 
 
 def _list_names(names: Sequence[str], last: str) -> str:
-    """Write countries in a row: `Chad, the Gambia or Mali`."""
     *others, end = (with_article(name) for name in names)
     return f"{', '.join(others)} {last} {end}"

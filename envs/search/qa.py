@@ -174,7 +174,6 @@ def _load(source: QuestionSource) -> QaTasks:
 
 @lru_cache(maxsize=8)
 def _retriever(source: QuestionSource, corpus: str | None, url: str | None) -> Retriever:
-    """Return the retriever; identical queries are answered from memory."""
     if url is not None:
         from envgym.retrieval.http_client import HttpRetriever
 

@@ -140,7 +140,6 @@ class OfficeWork(Env[OfficeTools]):
 
 
 def _draft(rng: np.random.Generator, level: int, task_kind: TaskKind) -> TaskDraft:
-    """Draw an office and a task of some kind in it. Raises: Unsuitable: what was drawn does not make one."""
     sampler = OfficeSampler(rng)
     plan, kinds, start = task_kind(sampler), [task_kind.__name__], sampler.office
     if level not in TASK_KINDS:

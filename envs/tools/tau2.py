@@ -172,7 +172,6 @@ class Tau2(Env[Tau2State]):
 
 
 def _next_action(golden: list[dict[str, Any]], called: tuple[Called, ...]) -> dict[str, Any] | None:
-    """Return the first golden action that has not been called, each call counting once."""
     left = Counter(called)
     for action in golden:
         key = (grading.side_of(action), action["name"], json.dumps(action["arguments"], sort_keys=True))

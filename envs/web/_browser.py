@@ -116,7 +116,6 @@ class _BrowserThread:
         self._crashed: weakref.WeakSet[Page] = weakref.WeakSet()
 
     def submit(self, work: Coroutine[Any, Any, ResultT], limit_s: float) -> ResultT:
-        """Run work in the thread and wait. Raises: EnvFailure: it failed or took too long."""
         from playwright.async_api import Error
 
         future = self._loop.begin(asyncio.wait_for(work, limit_s))
@@ -136,7 +135,6 @@ class _BrowserThread:
         return not is_lost and not page.is_closed() and page not in self._crashed
 
     async def open(self, script: str, options: Mapping[str, Any]) -> "Page":
-        """Open a page in a new context, in a new browser where the old one is gone."""
         async with self._lock:
             browser = await self._live_browser()
         context = await browser.new_context(**options)
@@ -163,7 +161,6 @@ class _BrowserThread:
             self._loop.begin(self._close(context))
 
     async def _close(self, context: "BrowserContext") -> None:
-        """Close a context; where a page hangs so that it cannot be closed, close the browser."""
         from playwright.async_api import Error
 
         try:
@@ -175,7 +172,6 @@ class _BrowserThread:
                 await self._stop()
 
     async def _stop(self) -> None:
-        """Close what there is; a driver that died cannot be closed and need not be."""
         browser, playwright = self._browser, self._playwright
         self._browser = self._playwright = None
         closes: list[Callable[[], Coroutine[Any, Any, None]]] = []
@@ -185,7 +181,6 @@ class _BrowserThread:
             await asyncio.gather(asyncio.wait_for(close(), CLOSE_LIMIT_S), return_exceptions=True)
 
     def shut_down(self) -> None:
-        """Close the browser, as the process ends; in a forked process there is none."""
         if os.getpid() == self._pid:
             self._loop.begin(self._stop()).result(4 * CLOSE_LIMIT_S)
 
@@ -208,7 +203,6 @@ _the_lock = Lock()
 
 
 def _owner() -> _BrowserThread:
-    """Return the owner of the process's browser; the first call starts its thread."""
     global _the_owner  # noqa: PLW0603  # one browser per process is the point
     with _the_lock:
         if _the_owner is None:

@@ -40,8 +40,6 @@ class ElementPoint(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageCommand:
-    """One action on a page."""
-
     name: str
     start: ElementPoint | None = None
     end: ElementPoint | None = None
@@ -149,7 +147,6 @@ def _place(id: str, x: str | None = None, y: str | None = None) -> ElementPoint:
 
 
 def _plain(text: str | None) -> str:
-    """Return the content of a quoted text, and any other text as it is."""
     text = (text or "").strip(_BLANK)
     if _STRINGS.fullmatch(text):
         try:

@@ -41,7 +41,6 @@ def _widget(view: PageView) -> str:
 
 
 def _menu(view: PageView) -> str:
-    """Point at each part of the path in turn; click the last."""
     *parents, last = found_in(r"Select (.*)", view.task).split(">")
     for name in [last, *reversed(parents)]:
         for node in every(view, name=name):
@@ -71,7 +70,6 @@ def _ticket(view: PageView) -> str:
 
 
 def _folder(view: PageView) -> str:
-    """Open every folder until the name is to be seen."""
     for node in every(view, name=quoted_in(view.task)[0]):
         return click(node)
     folders = [click(node) for node in every(view, "clickable") if "hitarea" not in node.name]

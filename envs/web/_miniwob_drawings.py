@@ -156,7 +156,6 @@ def _items(view: PageView) -> list[str]:
 
 
 def _moved(view: PageView, at: int, place: int) -> str:
-    """Drag an item of a list from a place to another, counted from 0."""
     items = every(view, "listitem")
     return drag(items[at], items[place], at=(40, 26 if place > at else 2))
 
@@ -176,7 +175,6 @@ def _list(view: PageView) -> str:
 
 
 def _sort(view: PageView) -> str:
-    """Bring the smallest number that is not in its place there."""
     numbers = _items(view)
     for place, number in enumerate(sorted(numbers, key=int)):
         if numbers[place] != number:

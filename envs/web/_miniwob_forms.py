@@ -52,17 +52,9 @@ def _rows(view: PageView) -> dict[str, str]:
     return {parts[0].strip(): parts[1].strip() for parts in pairs if len(parts) > 1}
 
 
-def _labels(view: PageView) -> list[str]:
-    return [_rows(view)[name.rstrip(":")] for name in texts(view) if name.endswith(":")]
-
-
 def _long_text(view: PageView) -> list[str]:
     values = [node.value or "" for node in every(view, "textbox") if node.multiline]
     return [values[number_of(view.task) - 1 if len(values) > 1 else 0]]
-
-
-def _last_word(view: PageView) -> list[str]:
-    return [re.sub("[^a-zA-Z0-9]", "", _long_text(view)[0].split()[-1])]
 
 
 def _sum(view: PageView) -> list[str]:
@@ -179,7 +171,6 @@ def _parities(view: PageView) -> Iterator[str]:
 
 
 def _slides(view: PageView, values: Sequence[int]) -> str | None:
-    """Move the first slider that is wrong by its keys, or return None."""
     nodes = [node for node in view.nodes if node.id is not None]
     handles = [node for node in nodes if "ui-slider-handle" in node.name]
     for handle, value in zip(handles, values, strict=True):
@@ -284,9 +275,9 @@ FORMS: Mapping[str, Oracle] = {
     "multi-orderings": _movie,
     "odd-or-even": all_then_submit(_parities),
     "read-table": enter(lambda view: [_rows(view)[found_in(r"value of (.*) into", view.task)]]),
-    "read-table-2": enter(_labels),
+    "read-table-2": enter(lambda view: [_rows(view)[name.rstrip(":")] for name in texts(view) if name.endswith(":")]),
     "resize-textarea": _resized,
-    "scroll-text": enter(_last_word),
+    "scroll-text": enter(lambda view: [re.sub("[^a-zA-Z0-9]", "", _long_text(view)[0].split()[-1])]),
     "scroll-text-2": _scrolled,
     "simple-algebra": enter(_unknown),
     "simple-arithmetic": enter(_sum),

@@ -19,7 +19,6 @@ from envgym.envs.web._miniwob_view import PageElement, PageView
 
 
 def _near(view: PageView, sender: str) -> Iterator[PageElement]:
-    """Yield what follows the name of a sender, up to the next mail."""
     nodes = [node for node in view.nodes if node.id is not None]
     start = next((place for place, node in enumerate(nodes) if node.name == sender), None)
     if start is None:

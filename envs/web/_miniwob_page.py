@@ -74,7 +74,6 @@ class _IdleTabs:
         self._lock = Lock()
 
     def put(self, name: str, tab: Tab) -> None:
-        """Keep a tab; where there are too many, close the one that waits longest."""
         with self._lock:
             self._tabs.append((name, tab))
             dropped = self._tabs.pop(0)[1] if len(self._tabs) > MAX_IDLE else None
@@ -193,7 +192,6 @@ _STEPS: Final = 12
 
 
 async def _move(page: "Page", place: JsonValue, steps: int = 1) -> bool:
-    """Move the mouse to a place; return whether it is there."""
     at: Mapping[str, float] | None = await page.evaluate(_POINT, [place])
     if at is not None:
         await page.mouse.move(at["x"], at["y"], steps=steps)

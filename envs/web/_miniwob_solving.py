@@ -70,7 +70,6 @@ def number_of(task: str) -> int:
 
 
 def click(node: PageElement, x: float | None = None, y: float | None = None) -> str:
-    """Say a click."""
     return str(PageCommand(name="click", start=_place(node, x, y)))
 
 
@@ -80,17 +79,14 @@ def hover(node: PageElement) -> str:
 
 
 def fill(node: PageElement, text: str) -> str:
-    """Say what is typed."""
     return str(PageCommand(name="fill", start=_place(node), text=text))
 
 
 def select(node: PageElement, *options: str) -> str:
-    """Say what is chosen."""
     return str(PageCommand(name="select", start=_place(node), options=options))
 
 
 def press(node: PageElement, *keys: str) -> str:
-    """Say which keys."""
     return str(PageCommand(name="press", start=_place(node), keys=keys))
 
 
@@ -108,7 +104,6 @@ def _place(node: PageElement, x: float | None = None, y: float | None = None) ->
 
 
 def is_done(view: PageView, action: str) -> bool:
-    """Whether this was done before."""
     return action in view.past
 
 
@@ -118,7 +113,6 @@ def undone(view: PageView, actions: Iterable[str]) -> str | None:
 
 
 def submit(view: PageView, *names: str) -> str:
-    """Click the button that ends it."""
     labels = names or ("Submit",)
     return click(next((node for node in every(view, "button", "clickable") if node.name in labels), _nothing))
 
@@ -130,12 +124,10 @@ _nothing = PageElement(id=0, role="", name="")
 
 
 def click_quoted(*roles: str) -> Oracle:
-    """Click what the task quotes."""
     return lambda view: click(first(view, *roles, name=quoted_in(view.task)[0]))
 
 
 def click_in_turn(*names: str) -> Oracle:
-    """Click one after the other."""
     return lambda view: click(first(view, name=names[len(view.past)]))
 
 
@@ -182,5 +174,4 @@ def open_until(wanted_of: Callable[[PageView], PageElement | None], *covers: str
 
 
 def link_quoted(view: PageView) -> PageElement | None:
-    """Return the link that the task quotes, if it is to be seen."""
     return next(iter(every(view, "link", "clickable", name=quoted_in(view.task)[0])), None)

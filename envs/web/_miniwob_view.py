@@ -35,8 +35,6 @@ COLORS: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageElement:
-    """One element, or a text between elements."""
-
     id: int | None
     """Its number for actions; None for a text between elements."""
     role: str
@@ -100,8 +98,6 @@ def quoted(text: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageView:
-    """A page at the end of a turn."""
-
     page: str
     """The name of the MiniWoB page."""
     task: str

@@ -104,7 +104,6 @@ def _check(answer: "Response | None") -> None:
 
 
 async def read_page(document: "Document") -> ShopPage:
-    """Read the lines of a page out of its document."""
     lines, is_end = await document.evaluate(_READ)
     return ShopPage(
         tuple(

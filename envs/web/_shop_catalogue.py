@@ -48,8 +48,6 @@ class ProductKind:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Product:
-    """One thing that is sold."""
-
     id: str
     kind: ProductKind
     title: str
@@ -69,8 +67,6 @@ class Product:
 
 @dataclass(frozen=True)
 class Catalogue:
-    """All products of one store."""
-
     store: int
     products: Mapping[str, Product]
 

@@ -22,8 +22,6 @@ SAME_CATEGORY, SAME_DEPARTMENT = 0.5, 0.1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GoalItem:
-    """One thing that is asked for."""
-
     type: str
     attributes: tuple[str, ...]
     options: Mapping[str, str]

@@ -49,8 +49,6 @@ class LineCell(NamedTuple):
 
 
 class PageLine(NamedTuple):
-    """A label and the cells after it."""
-
     label: str = ""
     cells: tuple[LineCell, ...] = ()
 

@@ -30,8 +30,6 @@ def words_of(text: str) -> tuple[str, ...]:
 
 
 class SearchHits(NamedTuple):
-    """What a search gives."""
-
     ids: tuple[str, ...]
     """The best ones, best first."""
     total: int

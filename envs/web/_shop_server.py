@@ -29,8 +29,6 @@ _TEMPLATES = Path(__file__).parent / "templates"
 
 @dataclass(slots=True, kw_only=True)
 class ShopSession:
-    """One visitor."""
-
     name: str
     engine: TextShop
     view: ShopView
@@ -80,7 +78,6 @@ def _follow(session: ShopSession, query: str) -> HttpReply:
 
 
 def _press(session: ShopSession, request: HttpRequest) -> HttpReply:
-    """Press a button, and send the browser back to the page."""
     act = PageAction.read(parse_qs(request.body.decode("utf-8", "replace")).get("act", [""])[0])
     if act is not None:
         session.act(act)
@@ -104,7 +101,6 @@ def _template() -> jinja2.Template:
 
 @cache
 def server() -> ShopServer:
-    """Return the server of this process."""
     return ShopServer()
 
 

@@ -15,8 +15,6 @@ MAX_QUERY = 300
 
 
 class OpenPage(StrEnum):
-    """Which page is open."""
-
     HOME = "home"
     RESULTS = "results"
     PRODUCT = "product"
@@ -27,8 +25,6 @@ class OpenPage(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CartItem:
-    """One thing in the cart."""
-
     product: str
     choices: tuple[tuple[str, str], ...]
     """Option and value, in the product's order."""
@@ -36,8 +32,6 @@ class CartItem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShopVisit:
-    """Everything that a visitor changes."""
-
     open_page: OpenPage = OpenPage.HOME
     query: str = ""
     """The words searched for last."""
@@ -55,12 +49,10 @@ class ShopVisit:
 
 
 def dollars(cents: int) -> str:
-    """Write a price."""
     return f"${cents // 100}.{cents % 100:02}"
 
 
 def apply_action(shop: Catalogue, visit: ShopVisit, act: PageAction) -> ShopVisit:
-    """Return the visit after an act that its page offers."""
     match act.verb:
         case "search":
             return replace(visit, open_page=OpenPage.RESULTS, query=search_products(act.argument), number=1)
@@ -92,7 +84,6 @@ def search_products(text: str) -> str:
 
 
 def _chosen(product: Product, before: tuple[tuple[str, str], ...], argument: str) -> tuple[tuple[str, str], ...]:
-    """Return the choices with one more, in the product's order."""
     name, _, value = argument.partition(": ")
     choices = {**dict(before), name: value}
     return tuple((key, choices[key]) for key in product.options if key in choices)

@@ -226,7 +226,6 @@ class Shop(Env[ShopState]):
 
 
 def _make_client(store: int, products: int, *, browser: bool) -> ShopClient:
-    """Return the way into the store. Raises: InvalidInput: no browser is installed."""
     if not browser:
         return TextShop(store, products)
     from envgym.envs.web._shop_browser import BrowserShop

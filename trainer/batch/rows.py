@@ -298,7 +298,6 @@ def pad(rows: Sequence[TrainRow], indices: Sequence[int], device: torch.device) 
 
 
 def _padded(rows: Sequence[TrainRow], indices: Sequence[int], device: torch.device) -> MicroBatch:
-    """Pad rows, in tensors of the CPU that are meant for a device."""
     length = max(len(rows[number]) for number in indices)
     shape = (len(indices), length)
     input_ids_BT = torch.zeros(shape, dtype=torch.int64)

@@ -139,7 +139,6 @@ def _is_cuda(device: str) -> bool:
 
 
 def _existing(path: Path) -> Path:
-    """Return a path, or the nearest directory above it that is there."""
     return next(place for place in (path, *path.parents) if place.is_dir())
 
 

@@ -147,7 +147,6 @@ class StepInputs:
         return loss_fn
 
     def _correction(self, metrics: UpdateMetrics) -> CorrectionStats | None:
-        """Return the correction so far; None: no row has been read."""
         return metrics.correction if self.old_logprobs is None else self.old_logprobs.corrected.stats
 
     def _inputs_of(self, batch: MicroBatch, scored: TokenLogprobs, old_logprobs: OldLogprobs) -> ObjectiveInputs:

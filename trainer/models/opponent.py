@@ -59,8 +59,6 @@ class Game(NamedTuple):
 
 @dataclass(slots=True)
 class _Record:
-    """What was played of a game."""
-
     version: int
     """Of the opponent's weights when it began."""
     moves: dict[_Conversation, Generation] = field(default_factory=dict)
@@ -173,7 +171,6 @@ class Opponent(LearningModel):
         return self._agent.start(messages, ()).segments
 
     def _sample(self, messages: Sequence[Message]) -> Generation:
-        """Sample an answer. Raises: PartyFailure: the model failed."""
         token_ids = tuple(token for segment in self._context_of(messages) for token in segment.token_ids)
         seed = derive_seed(self._context.run.seed, "opponent", self._policy.version, *_texts(messages))
         request = GenerateRequest(token_ids=token_ids, sampling=self._sampling, seed=seed)

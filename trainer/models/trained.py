@@ -119,7 +119,6 @@ class LearningModel(Model):
         return f"models.{self._context.name}.kind.{key}"
 
     def _critic_on(self, module: nn.Module) -> Critic | None:
-        """Return the value head that learns with the model. Default: there is none."""
         del module
         return None
 

@@ -70,7 +70,6 @@ class _Turns:
 
     @classmethod
     def of(cls, episodes: Sequence[Trajectory]) -> "_Turns":
-        """Collect the turns of valid episodes."""
         turns = cls(rows=[], places=[], rewards=[], is_last=[], of_episodes=[])
         for episode in episodes:
             by_turn: dict[int, tuple[int, int, int]] = {}

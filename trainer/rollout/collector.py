@@ -48,8 +48,6 @@ class Collected(NamedTuple):
 
 
 class _Step:
-    """The groups of one step."""
-
     def __init__(self, number: int, draws: StepDraws) -> None:
         self.number, self.per_round = number, draws.per_round
         self.requests = deque(draws.requests)

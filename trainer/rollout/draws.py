@@ -111,7 +111,6 @@ class TaskDraws:
         self._stretches = [_Stretch(*stretch) for stretch in counts["stretches"]]
 
     def _num_before(self, step: int, num_groups: int) -> int:
-        """Return how many groups the steps before had, where this one has `num_groups`."""
         stretch = next((item for item in reversed(self._stretches) if item.step <= step), _Stretch(0, 0, num_groups))
         first = stretch.first + (step - stretch.step) * stretch.num_groups
         if not self._stretches or stretch.num_groups != num_groups:

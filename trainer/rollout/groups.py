@@ -264,7 +264,6 @@ class GroupRunner:
 
 
 def _check_start(start: StartState, task: Task, env_source: EnvSource) -> None:
-    """Refuse a start state that no episode of the task can have. Raises: SettingsError."""
     tree, where = start.tree, f"start state of {env_source.label}"
     if (tree.env_id, tree.task_key) != (env_source.env_id, task.key):
         got = f"one of {tree.env_id}, task {tree.task_id}"

@@ -33,8 +33,6 @@ _NAME: Final = re.compile(r"turns-(\d{8,})\.jsonl")
 
 
 class _Reused(NamedTuple):
-    """What was found instead of sampled."""
-
     turns: int = 0
     tokens: int = 0
 

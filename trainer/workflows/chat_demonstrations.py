@@ -224,7 +224,6 @@ class ChatDemonstrations(Settings):
         return Demonstrations(len(rows), imitated, num_truncated)
 
     def _read(self, faults: "_Faults") -> Iterator[tuple[int, Conversation]]:
-        """Yield number and conversation of each row that can be used."""
         row_filter, num_left = None if self.keep is None else RowFilter(self.keep), self.limit
         for number, row in enumerate(self._table()):
             if num_left == 0:
@@ -242,7 +241,6 @@ class ChatDemonstrations(Settings):
             yield number, conversation
 
     def _table(self) -> Iterable[Row]:
-        """Return the rows of the split. Raises: InvalidInput: the source cannot be read, or has no such split."""
         source = self.path if self.path is not None else str(self.hub)
         tables = dict(read_tables(source, self.config, self.revision))
         split = self.split or (next(iter(tables)) if len(tables) == 1 else "train")
@@ -284,8 +282,6 @@ def _with_context(episode: Trajectory, conversation: Conversation) -> Trajectory
 
 
 class _Faults:
-    """The rows that cannot be learned from."""
-
     def __init__(self, source: ChatDemonstrations) -> None:
         self._source = source
         self._numbers: defaultdict[str, list[int]] = defaultdict(list)

@@ -6,10 +6,12 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor, nn
+
 from envgym.config.settings import read_value
+from envgym.errors import InvalidInput, sentence
 from envgym.runs.files import write_json
 from envgym.trainer.checks.changes import SettingsInForce
-from envgym.trainer.learner.weights import set_trained_weights, trained_weights
 from envgym.trainer.method import Method
 from envgym.trainer.methods.controllers.base import ActsAtStop, Control, ControlContext, EvaluationSummary
 from envgym.trainer.methods.protocols import Checkpointed
@@ -150,3 +152,20 @@ class RunControl:
         for event in (ControlEvent(**event) for event in data["events"]):
             self._settings.change(event.settings, where=f"controller {event.controller}")
             self.history.append(event)
+
+
+def trained_weights(model: nn.Module) -> dict[str, Tensor]:
+    """Return the parameters that train, by name, as they lie in the model."""
+    return {name: weight.detach() for name, weight in model.named_parameters() if weight.requires_grad}
+
+
+def set_trained_weights(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
+    """Give every parameter that trains another value. Raises: InvalidInput: other names or shapes."""
+    mine = trained_weights(model)
+    shapes, expected = ({name: tuple(w.shape) for name, w in of.items()} for of in (weights, mine))
+    if shapes != expected:
+        wrong = sorted(name for name in {*shapes, *expected} if shapes.get(name) != expected.get(name))[:3]
+        do = "return the names and shapes of ControlContext.weights"
+        raise InvalidInput(sentence("weights", "be those that train", f"others at {wrong}", where="learner", do=do))
+    for name, weight in mine.items():
+        weight.copy_(weights[name])

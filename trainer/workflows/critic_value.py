@@ -35,8 +35,6 @@ _KEPT = 4
 
 @dataclass(slots=True)
 class _Batch:
-    """Calls that came together."""
-
     rows: list[TrainRow] = field(default_factory=list)
     values: list[float] | None = None
     """Once they were computed."""

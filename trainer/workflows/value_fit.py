@@ -128,7 +128,6 @@ def split_by_task(groups: Sequence[Group], *, seed: int) -> tuple[list[Group], l
 
 
 def _rows(context: RunContext, groups: Sequence[Group], compute: ComputeScores) -> list[TrainRow]:
-    """Return rows whose value targets are the returns."""
     return build_batch(groups, context.method.credit, once=False, scores=[VALUES], compute=compute).rows
 
 

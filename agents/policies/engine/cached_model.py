@@ -207,7 +207,6 @@ class CachedModel:
     def _run_modules(
         self, ids: Tensor, positions: Tensor, masks: Mapping[str, Tensor], cache: SlotCache, *, keep: int
     ) -> Tensor:
-        """Run the model's own forward pass; see `Forward`."""
         if self._additive:
             dtype = next(self.module.parameters()).dtype
             masks = {kind: as_additive(mask, dtype) for kind, mask in masks.items()}

@@ -25,8 +25,6 @@ _MAX_RECORDINGS: Final = 128
 
 
 class _Buffers(NamedTuple):
-    """What all recordings read and write."""
-
     tokens: Tensor
     positions: Tensor
     logits: Tensor

@@ -190,7 +190,6 @@ def _names(module: Any) -> set[str]:  # see LlamaForward
 
 
 def _rms_norm(states: Tensor, norm: Any) -> Tensor:  # see LlamaForward
-    """Return the states divided by their root mean square over the last dimension, times the norm's weight."""
     wide = states.float()
     scale = wide.pow(2).mean(-1, keepdim=True).add_(norm.variance_epsilon).rsqrt_()
     return _times((wide * scale).to(states.dtype), norm.weight)
@@ -202,7 +201,6 @@ def _plus(own: Tensor, other: Tensor) -> Tensor:
 
 
 def _times(own: Tensor, other: Tensor) -> Tensor:
-    """Return the product, as `_plus`."""
     return own.mul_(other) if own.dtype == other.dtype else own * other
 
 

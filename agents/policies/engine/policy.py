@@ -176,7 +176,6 @@ class TransformersPolicy(Policy):
     # ---- rounds: started on the loop, served by the worker -------------------------------------------------------
 
     def _serve_or_rest(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Begin a round if anybody waits."""
         with self._queue.lock:
             if self._server is not loop:
                 return

@@ -31,8 +31,6 @@ class PrefillWave(NamedTuple):
 
 
 class _Origin(NamedTuple):
-    """Where a context finds its beginning."""
-
     depth: int
     """Waves before its own."""
     start: int

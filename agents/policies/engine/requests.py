@@ -76,7 +76,6 @@ def check_rows(rows: Sequence[tuple[int, ...]], vocabulary: int, *, positions: i
 
 
 def _check_tokens(token_ids: tuple[int, ...], vocabulary: int, *, where: str) -> None:
-    """Check that tokens are the model's. Raises: InvalidInput: one is not, or there is none."""
     if not token_ids:
         raise InvalidInput(sentence("context", "hold a token", "none", where=where, do="render a prompt"))
     least, most = min(token_ids), max(token_ids)

@@ -149,7 +149,6 @@ class PolicyServers(Settings):
         )
 
     def _token(self) -> str | None:
-        """Return the token. Raises: InvalidInput: the variable that is to hold it is not set."""
         token = os.environ.get(self.token_env or TOKEN_VARIABLE)
         if self.token_env is not None and not token:
             do = "export the servers' token under this name"

@@ -235,11 +235,9 @@ class ServerLink:
 
     @property
     def _key(self) -> str:
-        """The server as it was started this time."""
         return f"{self.url} {self.info.instance}"
 
     async def _meet(self, sender: GroupSender, timeout_s: float) -> None:
-        """Open the group with the server, unless there is one."""
         meeting = await asyncio.to_thread(sender.prepare, self._key, self._host, self._port)
         if meeting is not None:
             message = {"init_info": init_info(meeting.address)}
@@ -270,7 +268,6 @@ async def _together(asking: Coroutine[Any, Any, object], work: Callable[[], None
 
 
 async def _send_weights(work: Callable[[], None]) -> None:
-    """Run this side of a collective. Raises: PolicyFailure: it failed."""
     try:
         await in_daemon_thread(work)
     except Exception as error:  # whatever a backend raises
@@ -279,7 +276,6 @@ async def _send_weights(work: Callable[[], None]) -> None:
 
 
 def _check_digests(checksums: object, update: WeightUpdate) -> None:
-    """Compare a server's checksums with those of an update. Raises: PolicyFailure: its weights are others."""
     digests = checksums if isinstance(checksums, dict) else {}
     wrong = sorted(
         name for name in digests.keys() | update.digests.keys() if digests.get(name) != update.digests.get(name)

@@ -143,7 +143,6 @@ class PolicyServer:
         return {"status": "resumed"}
 
     async def _join_group(self, body: JsonObject, query: str) -> JsonObject:
-        """Meet a run in a process group, over which its weights will come."""
         await self.weights.join(GroupAddress.parse(body.get("init_info"), where="/init_weight_transfer_engine"))
         return {"message": "Weight transfer initialized"}
 

@@ -88,7 +88,6 @@ def serve_vllm(served: ServedModel, sock: socket.socket, on_ready: Callable[[str
 
 
 def _check_device(device: str, installed: str) -> None:
-    """Compare a device with vLLM's. Raises: SettingsError: it was built for another one."""
     from vllm.platforms import current_platform
 
     built_for = current_platform.device_type
@@ -135,7 +134,6 @@ async def _serve(
 
 
 async def _make_ready(url: str, token: str | None, first: StoredWeights | None) -> None:
-    """Wait until the server answers, and bring it the weights that it is to begin with."""
     link = ServerLink(0, url, token=token, ceiling=1)
     try:
         while True:

@@ -143,7 +143,6 @@ class _Reporter(logging.Handler):
     """Keeps the first error that vLLM logs with its exception."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write the exception as one line, unless there is one already."""
         error = record.exc_info[1] if record.exc_info else None
         target = Path(os.environ[REPORT])
         if error is not None and not target.exists():

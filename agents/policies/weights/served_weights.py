@@ -247,7 +247,6 @@ def load_weights(module: nn.Module, stored: StoredWeights) -> None:
 
 
 def _check_types(pairs: Iterable[tuple[Tensor, Tensor]], where: str) -> None:
-    """Compare types of weights. Raises: InvalidInput: one is not the server's."""
     for target, tensor in pairs:
         do = "serve the model in the type that it is trained in (--dtype)"
         must = f"be of the server's {target.dtype}"

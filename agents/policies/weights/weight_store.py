@@ -157,7 +157,6 @@ def compute_digests(named_tensors: Iterable[tuple[str, Tensor]]) -> dict[str, st
 
 
 def _write_shards(folder: Path, named_tensors: Iterable[tuple[str, Tensor]]) -> dict[str, str]:
-    """Write tensors to files of bounded size; return their digests."""
     from safetensors.torch import save_file
 
     digests: dict[str, str] = {}
@@ -183,6 +182,5 @@ def _write_shards(folder: Path, named_tensors: Iterable[tuple[str, Tensor]]) -> 
 
 
 def _remove(directory: Path) -> None:
-    """Remove a version, its marker first."""
     (directory / STABLE).unlink(missing_ok=True)
     shutil.rmtree(directory, ignore_errors=True)

@@ -26,8 +26,6 @@ _SHOW_CURSOR: Final = "\033[?25h"
 
 
 class _Ending:
-    """How this process ends when it is interrupted."""
-
     describe: Callable[[], str]
     cancel: Callable[[int, FrameType | None], object] | None = None
     """Handles an interrupt while an event loop runs."""

@@ -127,8 +127,6 @@ def open_log_of_environment() -> None:
 
 
 class _LogHandler(logging.Handler):
-    """Makes a line of each record of the module `logging`."""
-
     def emit(self, record: logging.LogRecord) -> None:
         if _log is not None:
             text = self.format(record)

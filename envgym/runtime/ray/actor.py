@@ -164,7 +164,6 @@ def _envgym() -> list[str]:
 
 
 def _version(directory: str) -> str:
-    """Return the version of envgym that a command in a directory runs, or why none does."""
     command = [*_envgym(), "--version"]
     try:
         done = subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=_CHECK_S, check=False)

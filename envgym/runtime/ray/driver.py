@@ -129,7 +129,6 @@ class RayDriver:
         threading.Thread(target=self._follow, args=(role,), name=role, daemon=True).start()
 
     def _follow(self, role: str) -> None:
-        """Tell what a process prints, what memory it has, and how it ends."""
         ray, position, unanswered = self._ray, 0, 0.0
         while True:
             try:
@@ -167,7 +166,6 @@ class RayDriver:
 
 
 def _check_address(address: str, timeout_s: float) -> None:
-    """See that something listens at an address. Raises: SettingsError: nothing does, or it is none."""
     cluster = os.environ.get("RAY_ADDRESS", "") if address == "auto" else address
     if cluster in ("", "auto", "local"):
         return

@@ -39,7 +39,7 @@ class ReadOnlyDatabase:
         """Open a file; `seconds` of processor time are each query's."""
         self._seconds, self._deadline, self._refused = seconds, 0.0, ""
         self._base = sqlite3.connect(f"file:{path}?mode=ro&immutable=1", uri=True, isolation_level=None)
-        self._base.text_factory = _text
+        self._base.text_factory = lambda raw: raw.decode(errors="replace")
         for name, value in (("trusted_schema", 0), ("hard_heap_limit", _HEAP), ("query_only", 1), ("temp_store", 2)):
             self._base.execute(f"PRAGMA {name} = {value}").fetchall()
         for limit, value in _LIMITS.items():
@@ -61,7 +61,7 @@ class ReadOnlyDatabase:
                 if len(rows) >= max_rows or size > max_bytes:
                     cursor.close()
                     return {"columns": names, "rows": rows, "cut": True}
-                rows.append([_packed(cell) for cell in row])
+                rows.append([{"b": cell.hex()} if isinstance(cell, bytes) else cell for cell in row])
             return {"columns": names, "rows": rows, "cut": False}
         except MemoryError:
             return {"error": "it needs too much memory"}
@@ -91,14 +91,6 @@ class ReadOnlyDatabase:
         if error == "interrupted":
             return f"it takes more than {self._seconds:g} seconds"
         return "it needs too much memory" if "out of memory" in error else error
-
-
-def _text(raw: bytes) -> str:
-    return raw.decode(errors="replace")
-
-
-def _packed(cell: Cell) -> Cell:
-    return {"b": cell.hex()} if isinstance(cell, bytes) else cell
 
 
 # ---- other rows in the same tables --------------------------------------------------------------------------------

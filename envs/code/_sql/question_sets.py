@@ -35,8 +35,6 @@ _MAX_DRAWS = 40
 
 
 class DatabaseSource(Protocol):
-    """A collection of databases."""
-
     def __hash__(self) -> int:
         """Equal sources hold the same databases: results are kept by it."""
         ...
@@ -56,8 +54,6 @@ class GeneratedDatabases:
 
 @dataclass(frozen=True, slots=True)
 class FactbookDatabase:
-    """The World Factbook."""
-
     def database(self, name: str, variant: int) -> bytes:
         """Return the factbook's database. Raises: InvalidInput: the wheel is not installed."""
         return _factbook_database(variant)
@@ -146,7 +142,6 @@ def passes(sql: str, question: Question, expected: Sequence[QueryResult], bases:
 
 
 def run_query(base: sqlite3.Connection, sql: str) -> QueryResult | None:
-    """Run one of our own queries; None where it is none."""
     try:
         cursor = base.execute(sql)
         rows = tuple(cursor.fetchmany(10 * _MAX_ROWS))

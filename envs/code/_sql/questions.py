@@ -34,17 +34,14 @@ def question(kind: str, **values: object) -> Question:
 
 
 def linked_question(kind: str, link: TableLink, **values: object) -> Question:
-    """Write a question about a table and its parent."""
     return question(kind, table=link.table, parent=link.parent, joined=link.joined, **values)
 
 
 def pick_table(sampler: QuestionSampler, *kinds: ColumnKind) -> TableSchema:
-    """Draw a table that has columns of all these kinds."""
     return sampler.pick([table for table in sampler.schema.tables if all(table.of(kind) for kind in kinds)])
 
 
 def pick_link(sampler: QuestionSampler) -> TableLink:
-    """Draw a table with its parent."""
     return sampler.pick(sampler.schema.links())
 
 

@@ -15,8 +15,6 @@ _DIGITS = 9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryResult:
-    """A result."""
-
     columns: tuple[str, ...]
     rows: tuple[Row, ...]
     is_cut: bool = False
@@ -79,24 +77,16 @@ def _same_row(one: Sequence[Value], other: Sequence[Value]) -> bool:
 def _same_value(one: Value, other: Value) -> bool:
     if isinstance(one, int | float) and isinstance(other, int | float):
         is_exact = isinstance(one, int) and isinstance(other, int)
-        return one == other if is_exact else _is_close(one, other)
+        return one == other if is_exact else math.isclose(one, other, rel_tol=TOLERANCE, abs_tol=_NEAR_ZERO)
     return type(one) is type(other) and one == other
-
-
-def _is_close(one: float, other: float) -> bool:
-    return math.isclose(one, other, rel_tol=TOLERANCE, abs_tol=_NEAR_ZERO)
 
 
 def _rank(row: Row) -> tuple[tuple[Hashable, ...], ...]:
     """Return the sort key of a row: numbers last, and less exactly than floats differ by rounding."""
     texts = tuple((type(cell).__name__, cell) for cell in row if not isinstance(cell, int | float) and cell is not None)
-    places = tuple(_kind(cell) for cell in row)
+    places = tuple("number" if isinstance(cell, int | float) else type(cell).__name__ for cell in row)
     numbers = tuple(_round_number(cell) for cell in row if isinstance(cell, int | float))
     return places, texts, numbers
-
-
-def _kind(cell: Value) -> str:
-    return "number" if isinstance(cell, int | float) else type(cell).__name__
 
 
 def _round_number(number: float) -> float:

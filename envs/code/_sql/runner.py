@@ -22,8 +22,6 @@ _STARTING_S = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryLimits:
-    """What one query may give and take."""
-
     seconds: float = 2.0
     """Of processor time."""
     rows: int = 10_000

@@ -24,8 +24,6 @@ NUM_DAYS = 6 * 365
 
 
 class ColumnKind(StrEnum):
-    """What a column holds."""
-
     NAME = "name"
     """A text that belongs to one row alone."""
     CATEGORY = "category"
@@ -92,14 +90,11 @@ class TableSchema:
 
 
 class TableLink(NamedTuple):
-    """A table and its parent."""
-
     table: TableSchema
     parent: TableSchema
 
     @property
     def joined(self) -> str:
-        """Both tables in a query."""
         table, parent = self.table.name, self.parent.name
         return f"{table} JOIN {parent} ON {parent}.id = {table}.{parent}_id"
 
@@ -115,13 +110,11 @@ class DatabaseSchema:
         return next(table for table in self.tables if table.name == name)
 
     def links(self) -> list[TableLink]:
-        """Return each table that has a parent, with it."""
         return [TableLink(table, self.table(table.parent)) for table in self.tables if table.parent is not None]
 
 
 @cache
 def generated_schemas() -> Mapping[str, DatabaseSchema]:
-    """Read the schemas of the generated databases, by name."""
     data = read_toml(SCHEMA_FILE)
     lists = {
         name: tuple(item["between"].join(parts) for parts in product(*map(str.split, item["parts"])))
@@ -154,7 +147,6 @@ def _read_column(column: Mapping[str, Any], lists: Mapping[str, tuple[str, ...]]
 
 
 def create_statement(table: TableSchema) -> str:
-    """Return the statement that creates a table."""
     lines = ["id INTEGER PRIMARY KEY"]
     if table.parent is not None:
         lines.append(f"{table.parent}_id INTEGER NOT NULL REFERENCES {table.parent}(id)")
@@ -182,7 +174,6 @@ def write_database(schema: DatabaseSchema, rows: Mapping[str, Sequence[Row]]) ->
 
 
 def draw_rows(schema: DatabaseSchema, rng: np.random.Generator) -> Mapping[str, list[Row]]:
-    """Draw rows for every table."""
     rows: dict[str, list[Row]] = {}
     for table in schema.tables:
         count = int(rng.integers(table.rows[0], table.rows[1] + 1))

@@ -27,8 +27,6 @@ class Constraint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrawContext:
-    """What a constraint is drawn for."""
-
     rng: np.random.Generator
     topic: str
     related: Sequence[str]
@@ -48,8 +46,6 @@ class DrawContext:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConstraintKind:
-    """One kind of constraints."""
-
     draw: Callable[[DrawContext], tuple[tuple[int, ...], tuple[str, ...]]] = lambda context: ((), ())
     """Draw numbers and texts that agree with what was drawn before."""
     holds: Callable[[WrittenText, Constraint], bool]

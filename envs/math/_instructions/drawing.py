@@ -32,7 +32,6 @@ def has_held_out_pair(kinds: Sequence[str]) -> bool:
 
 
 def outline_of(constraints: Sequence[Constraint]) -> Outline:
-    """Collect what constraints ask for."""
     outline = Outline(topic=next(item.texts[0] for item in constraints if item.kind == "topic"))
     for constraint in constraints:
         outline = ALL_KINDS[constraint.kind].plan(outline, constraint)
@@ -40,7 +39,6 @@ def outline_of(constraints: Sequence[Constraint]) -> Outline:
 
 
 def held(written: WrittenText, constraints: Sequence[Constraint]) -> list[bool]:
-    """Tell which constraints a text meets."""
     return [ALL_KINDS[item.kind].holds(written, item) for item in constraints]
 
 
@@ -62,7 +60,6 @@ def _draw_kinds(rng: np.random.Generator, kinds: Sequence[str], num: int, may_ha
 
 
 def _draw_parameters(rng: np.random.Generator, kinds: Sequence[str]) -> tuple[Constraint, ...]:
-    """Draw numbers and texts in the order of the table. Raises: OutlineTooNarrow: no text meets them."""
     field = DATA["fields"][rng.integers(len(DATA["fields"]))]
     topic = field["topics"][rng.integers(len(field["topics"]))]
     outline = Outline(topic=topic)

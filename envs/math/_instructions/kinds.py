@@ -37,7 +37,6 @@ def quoted(texts: tuple[str, ...]) -> str:
 
 
 def tell(constraint: Constraint) -> str:
-    """Say what a constraint asks for."""
     numbers, unit = constraint.numbers, DATA["units"].get(constraint.kind)
     return str(DATA["tells"][constraint.kind]).format(
         numbers=numbers,

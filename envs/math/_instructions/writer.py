@@ -25,8 +25,6 @@ def write_text(outline: Outline) -> str:
 
 
 class _Writer:
-    """Takes clauses that are allowed, each once."""
-
     def __init__(self, outline: Outline) -> None:
         self.outline = outline
         self.carriers = self._allowed(DATA["carriers"])

@@ -65,8 +65,6 @@ class Scope:
 
 @dataclass(slots=True)
 class Database:
-    """All that a file declares."""
-
     name: str
     constants: set[str] = field(default_factory=set)
     assertions: dict[str, Assertion] = field(default_factory=dict)

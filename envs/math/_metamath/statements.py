@@ -25,8 +25,6 @@ _TRIES = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatementFamily:
-    """How the statements of a family are drawn."""
-
     uses: str
     """`axioms` or `all`."""
     hypothesis_share: float

@@ -23,8 +23,6 @@ class RuleStep:
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """The open goals after a step."""
-
     step: RuleStep | None
     """None: the start."""
     goals: tuple[Term, ...]

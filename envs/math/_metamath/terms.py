@@ -156,7 +156,6 @@ class _Parse:
         return terms
 
     def _rest(self, rule: _Rule, at: int, place: int, parts: dict[int, Term]) -> Iterator[tuple[int, Term]]:
-        """Read the symbols of a rule from number `at` on."""
         symbols = rule.symbols
         while at < len(symbols) and isinstance(symbols[at], str):
             if place == len(self._symbols) or self._symbols[place] != symbols[at]:
@@ -192,7 +191,6 @@ def substitute(pattern: Term, values: Mapping[str, Term]) -> Term:
 
 
 def variables_of(term: Term) -> frozenset[str]:
-    """Return the variables of a term."""
     if isinstance(term, str):
         return frozenset((term,))
     assert isinstance(term, tuple), "no metavariable in a goal"

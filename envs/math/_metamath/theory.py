@@ -29,8 +29,6 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """What is to be proved."""
-
     source: Assertion
     goal: Term
     hypotheses: Mapping[str, Term]
@@ -40,14 +38,11 @@ class Statement:
     """`axioms` or `all`."""
 
     def allows(self, assertion: Assertion) -> bool:
-        """Tell whether its proof may use an assertion."""
         is_before = assertion.number < self.source.number
         return is_before and (self.uses == ALL or assertion.proof is None or assertion.statement[0] != PROVABLE)
 
 
 class Theory:
-    """A database with its grammar."""
-
     def __init__(self, database: Database) -> None:
         """Read the syntax axioms. Raises: InvalidInput: one is no rule of a grammar."""
         self.database = database

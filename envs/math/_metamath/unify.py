@@ -66,7 +66,6 @@ class Unifier:
         self._values[number] = term
 
     def _reached(self, term: Term) -> Term:
-        """Follow a metavariable to what it stands for, as long as that is a metavariable."""
         while isinstance(term, int):
             value = self._values[term]
             if value is None:

@@ -87,7 +87,6 @@ class _Stack:
     statements: list[Symbols] = field(default_factory=list)
 
     def push(self, step: Assertion | Hypothesis) -> None:
-        """Do one step. Raises: ProofRefused: its hypotheses are not what the stack holds, or the proof is too large."""
         if isinstance(step, Hypothesis):
             self.statements.append(step.statement)
             return
@@ -118,7 +117,6 @@ class _Stack:
 
 
 def substituted(statement: Symbols, values: Mapping[str, Symbols]) -> Symbols:
-    """Replace variables by symbols."""
     symbols: list[str] = []
     for part in statement:
         value = values.get(part)

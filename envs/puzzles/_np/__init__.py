@@ -1,1 +1,1 @@
-"""The problems of `puzzles/np-v0`, one module each, and what they share; nothing here knows the environment."""
+"""The problems of `puzzles/np-v0`, by kind, and what they share; nothing here knows the environment."""

@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 
 Instance = tuple[tuple[int, ...], ...]
-"""Rows of whole numbers; the module of each problem says what they are."""
+"""Rows of whole numbers; the class of each problem says what they are."""
 Answer = tuple[int, ...]
 
 

@@ -3,17 +3,10 @@
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from envgym.envs.puzzles._np.bin_packing import BinPacking
-from envgym.envs.puzzles._np.clique import Clique
-from envgym.envs.puzzles._np.coloring import Coloring
-from envgym.envs.puzzles._np.knapsack import Knapsack
-from envgym.envs.puzzles._np.makespan import Makespan
-from envgym.envs.puzzles._np.max_cut import MaxCut
-from envgym.envs.puzzles._np.max_sat import MaxSat
+from envgym.envs.puzzles._np.graph_problems import Clique, Coloring, MaxCut, VertexCover
+from envgym.envs.puzzles._np.number_problems import BinPacking, Knapsack, Makespan, SubsetSum
 from envgym.envs.puzzles._np.problem import HardProblem
-from envgym.envs.puzzles._np.set_cover import SetCover
-from envgym.envs.puzzles._np.subset_sum import SubsetSum
-from envgym.envs.puzzles._np.vertex_cover import VertexCover
+from envgym.envs.puzzles._np.set_problems import MaxSat, SetCover
 
 PROBLEMS: Mapping[str, HardProblem] = MappingProxyType(
     {

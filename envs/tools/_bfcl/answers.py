@@ -44,7 +44,6 @@ def tool_name(function: str) -> str:
 
 
 def tool_spec(document: JsonObject) -> ToolSpec:
-    """Return a function as a tool."""
     name, description, parameters = (document[key] for key in ("name", "description", "parameters"))
     assert isinstance(parameters, Mapping), "checked when it was read"
     return ToolSpec(name=tool_name(str(name)), description=str(description), parameters=_schema(parameters))
@@ -138,8 +137,6 @@ def _never(value: JsonValue) -> bool:
 
 
 class _Accepts:
-    """Tells whether a value is among the possible ones of an argument."""
-
     def __init__(self, schema: JsonObject, options: list[Any]) -> None:
         kind, items = str(schema["type"]), schema.get("items")
         self.options, self.is_float, self.outer = options, kind == "float", _TYPES[kind]
@@ -147,7 +144,6 @@ class _Accepts:
         self.usual = _first_type(options)
 
     def __call__(self, value: Any) -> bool:
-        """Check type and value."""
         if self.is_float and type(value) is int and abs(value) < 2**1000:
             value = float(value)
         is_usual = self.usual is not None and type(value) is self.usual
@@ -160,7 +156,7 @@ class _Accepts:
         if self.outer is dict:
             return any(_is_dict(value, option) for option in self.options)
         if isinstance(value, list) and self.inner is dict:
-            return any(_is_list_of_dicts(value, option) for option in self.options)
+            return any(len(value) == len(option) and all(map(_is_dict, value, option)) for option in self.options)
         if self.outer is str:
             return _normal(value) in [_normal(option) for option in self.options if isinstance(option, str)]
         if self.outer is list:
@@ -191,7 +187,3 @@ def _is_dict(value: Any, option: Any) -> bool:
         return False
     is_accepted = all(key in option and _normal(part) in _normal_list(option[key]) for key, part in value.items())
     return is_accepted and all(_LEFT_OUT in parts for key, parts in option.items() if key not in value)
-
-
-def _is_list_of_dicts(value: list[Any], option: Any) -> bool:
-    return len(value) == len(option) and all(map(_is_dict, value, option))

@@ -183,7 +183,6 @@ class GoldenRun:
 
 @lru_cache(maxsize=64)  # a long context takes megabytes
 def golden_run(kind: str, name: str) -> GoldenRun:
-    """Make the right calls."""
     start = BfclApis.of(question(kind, name))
     apis, after, answers = start.fork(), [], []
     for calls in golden_calls(kind, name):

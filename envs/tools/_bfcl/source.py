@@ -83,7 +83,6 @@ def check_installed() -> None:
 
 
 def data_folder() -> Path:
-    """Return where the wheel's data lie."""
     package = find_spec("bfcl_eval")
     assert package is not None, "checked when the env was made"
     assert package.submodule_search_locations, "it is a package"
@@ -98,7 +97,6 @@ def questions(kind: str) -> tuple[CallQuestion, ...]:
 
 @cache
 def question(kind: str, name: str) -> CallQuestion:
-    """Return a question by its id."""
     return next(item for item in questions(kind) if item.id == name)
 
 

@@ -68,7 +68,7 @@ class ServerConnection:
         self._read_only: frozenset[str] = frozenset()
         self._process = ServerProcess(name)
         self._loss: BaseException | None = None
-        self._loop = _shared_loop()
+        self._loop = _loop_of(os.getpid())
         try:
             self._client, self._ending = self._wait(self._open())
         except BaseException:
@@ -82,7 +82,6 @@ class ServerConnection:
 
     @property
     def instructions(self) -> str:
-        """What the server says about itself."""
         return self._client.session.instructions or ""
 
     def load(self, state: McpServerState) -> None:
@@ -129,14 +128,12 @@ class ServerConnection:
         return self._has_new_tools
 
     def close(self) -> None:
-        """End session and process; may be called twice."""
         self._loop.call(self._ending.set)
         self._process.close()
 
     # ---- in the thread of the loop -------------------------------------------------------------------------------
 
     def _wait(self, work: Coroutine[Any, Any, ResultT]) -> ResultT:
-        """Wait for work in the loop. Raises: ServerLost: the server has ended."""
         future = self._loop.begin(work)
         try:
             return future.result()
@@ -173,7 +170,6 @@ class ServerConnection:
 
     @asynccontextmanager
     async def _streams(self) -> AsyncIterator[Any]:  # the pair of streams that the SDK reads and writes
-        """Connect the client's streams with the process, one message at a time."""
         to_client, from_server = anyio.create_memory_object_stream[SessionMessage | Exception](0)
         to_server, from_client = anyio.create_memory_object_stream[SessionMessage](0)
 
@@ -205,8 +201,3 @@ class ServerConnection:
 @cache
 def _loop_of(process: int) -> LoopThread:
     return LoopThread("envgym-mcp")
-
-
-def _shared_loop() -> LoopThread:
-    """Return the loop of this process, another one in a forked child."""
-    return _loop_of(os.getpid())

@@ -46,7 +46,6 @@ def content(server: str, tables: Mapping[str, JsonValue]) -> Counter[str]:
 
 
 def simulated(server: str, tables: JsonValue, session: JsonValue = None) -> McpServer:
-    """Return a server of this process with a copy of some records."""
     return SERVERS[server](copy.deepcopy(tables), copy.deepcopy(session))  # type: ignore[arg-type]  # JSON of a server
 
 

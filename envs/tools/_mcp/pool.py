@@ -76,5 +76,4 @@ class McpServerPool(WarmPool["ServerConnection", McpServerState]):
 
 @cache
 def shared_servers(name: str) -> McpServerPool:
-    """Return this process' servers of a name."""
     return McpServerPool(name)

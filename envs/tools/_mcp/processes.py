@@ -70,7 +70,6 @@ class ServerProcess:
 
 
 def broken(name: str, must: str, got: str) -> ToolInfraFailure:
-    """Build the error of a server that cannot do what it must."""
     return ToolInfraFailure.of(f"MCP server {name}", f"be able to {must}", got, where="sandbox", do="try again")
 
 

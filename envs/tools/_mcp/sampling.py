@@ -29,7 +29,6 @@ class ServerSampler(Sampler):
         return [f"{first} {last}" for first, last in both]
 
     def goal(self) -> Tables:
-        """Return a copy of the records, to be changed into the goal."""
         return copy.deepcopy(self.tables)
 
 

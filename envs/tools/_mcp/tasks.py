@@ -45,7 +45,6 @@ def _draw(sampler: Sampler, server: str, level: int) -> DrawnTask:
 
 
 def draw_task(draws: np.random.Generator, server: str, level: int) -> TaskDraft:
-    """Draw a task on a server."""
     kinds = TASK_KINDS[server][level]
     kind = kinds[int(draws.integers(len(kinds)))]
     while True:

@@ -23,7 +23,6 @@ class OfficeApp:
         self.office = office
 
     def _keep(self, record: Record) -> RecordFields:
-        """Put a record into the office, in place of one with its key, and show it."""
         self.office = self.office.put(record)
         return show_record(record)
 

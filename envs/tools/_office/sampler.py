@@ -69,7 +69,6 @@ class OfficeSampler(Sampler):
         return self.fresh([title for title in words.EVENTS if title not in titles])
 
     def _unused(self, records: Mapping[str, RecordT]) -> RecordT:
-        """Draw a record that the task has not used."""
         return records[self.fresh([*records])]
 
     def person(self, *others: Contact, team: str | None = None, is_lead: bool | None = None) -> Contact:

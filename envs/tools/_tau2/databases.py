@@ -89,7 +89,6 @@ class Tau2Databases:
         return source.load("domains.telecom.environment:TelecomEnvironment")(self.domain, "", tools, phone)
 
     def _own(self) -> None:
-        """Copy what is shared with a fork, before anything can change it."""
         if not self._is_shared:
             return
         if self._phone is None:
@@ -150,7 +149,6 @@ def _tool(function: Any, name: str, side: Side) -> Tool:
 
 
 def _check_expression(text: str) -> None:
-    """Refuse what would keep the calculator busy for ever. Raises: ToolError."""
     if "**" in text or len(text) > MAX_EXPRESSION:
         raise ToolError(f"Error: expression must have at most {MAX_EXPRESSION} characters and no powers")
 
@@ -171,7 +169,6 @@ def _as_json(value: object) -> object:
 
 
 def rows(holder: JsonObject | None, name: str) -> list[dict[str, Any]]:
-    """Return the rows under a name; none where there is nothing."""
     items = (holder or {}).get(name) or []
     assert isinstance(items, list), "as the wheel's files are written"
     return [dict(item) for item in items if isinstance(item, Mapping)]

@@ -18,7 +18,6 @@ DEFAULT_BASIS = ("DB", "COMMUNICATE")
 
 
 def criteria_of(task: JsonObject) -> Mapping[str, Any]:
-    """Return the evaluation criteria of a task."""
     criteria = task.get("evaluation_criteria")
     assert isinstance(criteria, Mapping), "every task of the splits has criteria"
     return criteria
@@ -42,7 +41,6 @@ def golden_databases(domain: str, task: JsonObject) -> Tau2Databases:
 
 
 def side_of(action: Mapping[str, Any]) -> Any:
-    """Return whose action it is."""
     return action.get("requestor") or "assistant"
 
 

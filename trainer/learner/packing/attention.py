@@ -176,7 +176,6 @@ def _slices(start: int, stop: int, step: int) -> Iterator[slice]:
 
 
 def _span(mask_N: Bool[Tensor, " N"]) -> slice | None:
-    """Return where the first and the last True are; None without one."""
     places = mask_N.nonzero().flatten().tolist()
     return slice(places[0], places[-1] + 1) if places else None
 
@@ -290,7 +289,6 @@ class _TreeAttention(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: _Context, query: Tensor, key: Tensor, value: Tensor, mask: TreeMask, scale: float) -> Tensor:
-        """Attend, and keep what a plain attention keeps."""
         queries, keys, values = (at_least_float32(states) for states in (query, key, value))
         batch, heads, length, width = *query.shape[:-1], value.shape[-1]
         output = queries.new_empty(batch, length, heads, width).transpose(1, 2)  # as the layer reads it
@@ -347,7 +345,6 @@ _flex: list[Any] = []
 
 
 def _compiled_flex() -> Any:  # a compiled function has no type of its own
-    """Compile FlexAttention once, for packs of every length."""
     if not _flex:
         _flex.append(torch.compile(flex_attention, dynamic=True))
     return _flex[0]

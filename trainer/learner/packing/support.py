@@ -36,7 +36,6 @@ def can_pack(model: nn.Module) -> bool:
 
 
 def _obstacle(inner: PreTrainedModel) -> str | None:
-    """Return the part of the configuration that rules out packs; None: there is none."""
     if inner.config._attn_implementation != "sdpa":
         return f"attn_implementation='{inner.config._attn_implementation}' instead of 'sdpa'"
     layers = getattr(inner.config.get_text_config(), "layer_types", None) or ()

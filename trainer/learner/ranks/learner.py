@@ -43,8 +43,6 @@ _END: Final = None
 
 
 class _Call(NamedTuple):
-    """A method of a learner that all ranks run."""
-
     learner: int
     optim: OptimSettings
     """The learner's settings of now."""

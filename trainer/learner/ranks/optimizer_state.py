@@ -58,7 +58,6 @@ class _IndexReader(pickle._Unpickler):  # in Python, so that instructions can be
     dispatch[pickle.BUILD[0]] = load_build
 
     def find_class(self, module: str, name: str) -> object:
-        """Return a class of the index. Raises: UnpicklingError: it is none."""
         if name in _ALLOWED.get(module, ()) or (module == "torch" and isinstance(getattr(torch, name, 0), torch.dtype)):
             return super().find_class(module, name)
         raise pickle.UnpicklingError(f"{module}.{name} is not part of an index of tensors")

@@ -109,18 +109,13 @@ def same_expression(first: str, second: str) -> bool:
         return False
 
 
-def _expression_in(action: Message) -> str | None:
-    return final(action.content).answer or agreed_answer(action.content)
-
-
 def _last_action(episode: Trajectory) -> Message | None:
-    """Return the last action of an episode; None: it was cut before the env got it."""
     outcome = episode.turns[-1].outcome if episode.turns else None
     return None if outcome is None else outcome.action.message
 
 
 _EQUALITIES: Mapping[str, tuple[Callable[[Message], str | None], Equal]] = {
     "text": (answer_in, operator.eq),
-    "math": (_expression_in, same_expression),
+    "math": (lambda action: final(action.content).answer or agreed_answer(action.content), same_expression),
 }
 """How an answer is read, and when two are equal."""

@@ -86,5 +86,4 @@ class WeightAverage(Settings):
 
 
 def _mean(weights: Sequence[Weights]) -> dict[str, Tensor]:
-    """Return the mean of several weights, of one itself."""
     return {name: sum((of[name] for of in weights[1:]), weights[0][name]) / len(weights) for name in weights[0]}

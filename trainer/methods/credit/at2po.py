@@ -56,8 +56,6 @@ class At2po(GroupCredit):
 
 @dataclass(frozen=True, kw_only=True)
 class _Backup:
-    """Values of the nodes of a group."""
-
     group_tree: GroupTree
     method: At2po
 

@@ -65,7 +65,6 @@ class DeepSearch(GroupCredit):
         return group_tree.credits(lambda node: score[node] - mean if counts else 0.0)
 
     def _counted(self, group_tree: GroupTree, correct: Sequence[bool]) -> list[int]:
-        """Return the episodes that are backed up."""
         if self.wrong == "all":
             return list(range(len(correct)))
         episodes, of_tree = group_tree.group.valid, dict[int, list[int]]()

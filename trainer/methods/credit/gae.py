@@ -119,7 +119,6 @@ def _estimate_episode(
     costs: TokenCosts | None,
     estimate: Callable[[Sequence[CriticTurn]], Sequence[TurnEstimate]],
 ) -> TrajectoryCredit:
-    """Cut an episode into turns, estimate, and lay the estimates along its path."""
     if len(values.values) != len(episode.path):
         do = "give one entry per node of trajectory.path"
         got, where = len(values.values), f"tree {episode.tree.id}, leaf {episode.leaf}"

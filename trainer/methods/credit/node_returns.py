@@ -109,5 +109,4 @@ def by_turn(returns: Sequence[dict[int, float]]) -> dict[int, list[float]]:
 
 
 def _means(returns: Sequence[dict[int, float]]) -> dict[int, float]:
-    """Return the mean over the nodes for every turn."""
     return {turn: statistics.fmean(values) for turn, values in by_turn(returns).items()}

@@ -1,6 +1,6 @@
 """SCRL's credit: answers to subproblems, each compared with the group's and credited by itself."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from envgym.core.trajectory import Group, Trajectory
 from envgym.core.tree import Edge
@@ -23,7 +23,7 @@ class Scrl(GroupCredit):
 
     def __call__(self, group: Group) -> tuple[TrajectoryCredit, ...]:
         """Return one credit per valid episode. Raises: InvalidInput: its tokens do not spell the blocks."""
-        parts = [_components(episode) for episode in group.valid]
+        parts = [episode.reward.components if isinstance(episode.reward, Scored) else {} for episode in group.valid]
         count = max((sum(f"p{number}" in of for number in range(1, len(of) + 1)) for of in parts), default=0)
         if not count:
             advantages = by_position([turn_rewards(episode) for episode in group.valid])
@@ -33,10 +33,6 @@ class Scrl(GroupCredit):
             _block_credit(episode, advantages if of.get("format") else [])
             for episode, of, advantages in zip(group.valid, parts, by_position(rewards), strict=True)
         )
-
-
-def _components(episode: Trajectory) -> Mapping[str, float]:
-    return episode.reward.components if isinstance(episode.reward, Scored) else {}
 
 
 def _block_credit(episode: Trajectory, advantages: Sequence[float]) -> TrajectoryCredit:
@@ -62,7 +58,6 @@ def _sampled_strings(edge: Edge) -> list[str]:
 
 
 def _span(text: str, number: int, episode: Trajectory) -> tuple[int, int]:
-    """Return where a block begins and ends. Raises: InvalidInput: it is not there."""
     first, last = text.find(f"<p{number}>"), text.find(f"</p{number}>")
     if first < 0 or last < 0:
         must, do = f"spell block <p{number}>", "sample with an engine that returns the text of its tokens"

@@ -94,7 +94,6 @@ class Bots(LearningCurriculum):
         return requests
 
     def _read(self, supply: EnvSupply) -> None:
-        """Read the references' rates, once."""
         size = finite_size(supply, where=self.name)
         if supply.name not in self._references:
             weak, strong = (
@@ -106,7 +105,6 @@ class Bots(LearningCurriculum):
         check_restored(len(posterior.alpha) == size, f"number of tasks of {supply.name}", where=self.name)
 
     def _ranked(self, posterior: Posterior, draws: np.random.Generator) -> npt.NDArray[np.intp]:
-        """Return the tasks, the best first."""
         alpha, beta = posterior.alpha, posterior.beta
         rates = draws.beta(alpha, beta) if self.sample else alpha / (alpha + beta)
         fitness = -np.abs(self.target - rates)

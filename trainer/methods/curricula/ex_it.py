@@ -74,7 +74,6 @@ class ExIt(GroupSource):
         return [self._from_state(request, shares, draws) for request in requests]
 
     def _from_state(self, request: TaskRequest, shares: list[float], draws: np.random.Generator) -> TaskRequest:
-        """Return a request for a state of the buffer, or `request` itself."""
         is_taken, place = draws.random() < self.probability, draws.choice(len(shares), p=shares)
         state = self._states[place]
         return replace(request, env=state.env, index=state.task, start=state.start) if is_taken else request

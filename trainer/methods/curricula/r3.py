@@ -66,7 +66,6 @@ class R3(GroupSource):
     def _from_demonstration(
         self, request: TaskRequest, tasks: Sequence[tuple[str, int]], step: int, draws: np.random.Generator
     ) -> TaskRequest:
-        """Return a request for a demonstrated task, or `request` itself."""
         is_taken, (env, index), place = (
             draws.random() < self.share,
             tasks[int(draws.integers(len(tasks)))],

@@ -73,7 +73,6 @@ class Sgpo(LearningCurriculum):
         raise AssertionError("the last phase goes on")
 
     def _phases(self, tasks: Sequence[TaskName], seed: int) -> list[tuple[int, list[TaskName]]]:
-        """Return (group size, tasks) of every phase that has some."""
         sizes = {task: group_size_for(self._rates[task]) for task in tasks if task in self._rates}
         hopeless = [task for task, size in sizes.items() if size == 0]
         draws = generator(seed, self.name, "unsolved").permutation(len(hopeless))

@@ -76,7 +76,6 @@ class Prof(Settings):
         return FilterResult(tuple(remaining), tuple(dropped))
 
     def _removed(self, group: Group, values: Sequence[tuple[float, ...] | None], mean: float) -> dict[str, str]:
-        """Return tree id -> reason of the episodes to remove."""
         if any(len(tree.leaves) > 1 for tree in group.trees):
             do = "sample with search.name=chain"
             raise InvalidInput.of("tree", "hold one episode", "several", where=f"prof, group {group.key}", do=do)

@@ -66,8 +66,6 @@ def _losses_of_groups(
     right_E: Bool[Tensor, " E"],
     wrong_E: Bool[Tensor, " E"],
 ) -> Float[Tensor, " E"]:
-    """Return the loss of the group of each episode."""
-
     def log_one_plus_sum(logits_E: Float[Tensor, " E"], counts_E: Bool[Tensor, " E"]) -> Float[Tensor, " E"]:
         terms_EE = logits_E.expand(len(logits_E), -1).masked_fill(~(is_mate_EE & counts_E), -torch.inf)
         return torch.cat([torch.zeros_like(logits_E)[:, None], terms_EE], dim=1).logsumexp(1)

@@ -64,7 +64,6 @@ class Annotated(Settings):
         return with_rewards(tree, rewards)
 
     def _values(self, episode: Trajectory) -> dict[int, float] | None:
-        """Return node -> value of an episode; None where one is missing."""
         if self.level == "episode":
             value = episode_value(episode, self.annotation)
             return None if value is None else {episode.leaf: value}

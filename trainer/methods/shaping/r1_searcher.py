@@ -84,7 +84,6 @@ class R1Searcher(Settings):
         return all(text.count(tag) == 1 for tag in self.tags) and len(answer.split()) <= self.max_answer_words
 
     def _bonuses(self, group: Group) -> list[float]:
-        """Return b of every valid episode."""
         searches = [self.num_searches(episode) for episode in group.valid]
         is_right = [reaches(reward, self.success_at) for reward in episode_rewards(group)]
         of_right = [number for number, right in zip(searches, is_right, strict=True) if right]

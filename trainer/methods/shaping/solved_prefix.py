@@ -24,7 +24,6 @@ class SolvedPrefix(Settings):
         return replace(group, trees=tuple(with_rewards(tree, self._rewards(tree)) for tree in group.trees))
 
     def _rewards(self, tree: Tree) -> dict[int, Reward]:
-        """Return the rewards of turns below an unsolved one."""
         is_unsolved = [False] * len(tree.nodes)
         changed: dict[int, Reward] = {}
         for index, node in enumerate(tree.nodes):

@@ -83,7 +83,6 @@ class CalendarServer(McpServer):
         return event
 
     def _check_free(self, event: Json, key: str = "") -> None:
-        """See that an event meets no other one of its calendar. Raises: Refusal."""
         end = event["start"] + event["minutes"]
         if end > LAST_MINUTE:
             raise Refusal("An event must end on the day that it begins.")

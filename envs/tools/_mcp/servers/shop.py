@@ -20,7 +20,7 @@ class StoreServer(McpServer):
     def search_products(self, text: str) -> list[Json]:
         products = sorted(self.tables["products"].items())
         return [
-            _show_product(key, product)
+            {"product_id": key, **product}
             for key, product in products
             if text.lower() in f"{product['name']} {product['category']}".lower()
         ]
@@ -94,10 +94,6 @@ class StoreServer(McpServer):
         names = {self.tables["products"][item]["name"]: count for item, count in order["items"].items()}
         summary = {"order_id": key, "status": order["status"], "items": names, "total": self._total(order["items"])}
         return summary | {"address": order["address"]}
-
-
-def _show_product(key: str, product: Json) -> Json:
-    return {"product_id": key, **product}
 
 
 if __name__ == "__main__":
