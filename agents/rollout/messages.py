@@ -8,7 +8,7 @@ The loop, its handling of failures and the recorder are those of `driver`; here 
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import ClassVar, Literal, Protocol
 
 from envgym.agents.loop.agent import Agent, AgentSettings, own_system_prompt, resolve_text_format
@@ -84,17 +84,12 @@ async def run_message_episode(
         text_format=resolve_text_format(settings),
     )
 
-    first: tuple[Message, ...] = ()
-
     async def generate(request: GenerateRequest) -> Generation:
-        nonlocal first
         assert isinstance(request, MessageRequest), "made by the agent"
-        first = first or request.messages
         return await policy.reply(request)
 
     env = EpisodeEnv(job)
-    tree = await drive_episode(env, agent, sampling=sampling, generate=generate, clock=clock, abort=abort)
-    return replace(tree, messages=first)
+    return await drive_episode(env, agent, sampling=sampling, generate=generate, clock=clock, abort=abort)
 
 
 class _NoTokens:
