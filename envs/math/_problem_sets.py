@@ -134,7 +134,7 @@ class ProblemTasks(FileTasks):
     def _tables(self) -> Iterator[tuple[str, Iterable[Row]]]:
         """Leave out rows without an answer, as in a hidden test set, and count them."""
         for name, rows in super()._tables():
-            where = f"{name or self._source}"
+            where = f"{name or self.name}"
             answers = [(row, self._answer(row, f"row {number} of {where}")) for number, row in enumerate(rows)]
             answered = [row for row, answer in answers if answer]
             self._left_out[NO_ANSWER[self._preset.form]] += len(answers) - len(answered)
