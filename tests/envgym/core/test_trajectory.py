@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from envgym.core.trajectory import Group, StartState, Trajectory, Turn, start_states, trajectories
-from envgym.core.tree import Edge, Rewrite, Tree
-from envgym.core.turns import Cost, Ending, Invalid, Scored
+from envgym.core.trajectory import CHAT_ENV, Group, StartState, Trajectory, Turn, start_states, trajectories
+from envgym.core.tree import Edge, Rewrite, Source, Tree
+from envgym.core.turns import Cost, Ending, Invalid, Reward, Scored
 from envgym.errors import InvalidInput
 from tests.support import example_trees as cases
 
@@ -99,6 +99,32 @@ def test_an_episode_ends_at_a_leaf_of_its_tree(leaf: int) -> None:
     assert Trajectory(tree=two, leaf=2).path == (0, 1, 2)
     with pytest.raises(InvalidInput, match=r"leaf must be one of \(2,\), got"):
         Trajectory(tree=two, leaf=leaf)
+
+
+def test_an_episode_is_shown_in_one_line_with_its_reward_or_why_there_is_none() -> None:
+    paid = cases.outcome_tree("paid", 0.5)
+    imported = {"source": Source.DEMONSTRATION, "env_id": f"{CHAT_ENV}rows"}
+    trees = [
+        paid,
+        replace(paid, **imported),  # its components say that the row had a reward
+        replace(_ended_with(Scored(value=0.0)), **imported),
+        replace(_ended_with(Invalid(cause=Ending.ERROR_ENV, reason="gone")), source=Source.DEMONSTRATION),
+    ]
+    episodes = [episode for tree in trees for episode in trajectories(tree)]
+    assert [episode.has_reward for episode in episodes] == [True, True, False, True]
+    rewards = ["0.5", "0.5", "none", "invalid (gone)"]
+    assert [repr(episode) for episode in episodes] == [
+        f"<Trajectory {tree.env_id} {tree.task_id}: {episode.ending.value}, reward {reward}, "
+        f"1 turns, {episode.num_sampled} sampled tokens>"
+        for tree, episode, reward in zip(trees, episodes, rewards, strict=True)
+    ]
+
+
+def _ended_with(reward: Reward) -> Tree:
+    tree = cases.start("ended")
+    outcome = replace(cases.paid(0.0), reward=reward)
+    tree.add(tree.root, cases.turn(cases.policy(10)), outcome=outcome, ending=Ending.TERMINATED)
+    return tree.freeze()
 
 
 def test_an_episode_may_end_at_the_root() -> None:
