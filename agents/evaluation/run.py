@@ -294,5 +294,4 @@ def _tokenizer(settings: EvalSettings) -> Any:  # PreTrainedTokenizerFast, which
         if settings.engine.endpoint is None:
             raise
         do = "name the served model's own with --tokenizer"
-        got = settings.model.name
-        raise InvalidInput.of("tokenizer", "be found", got, where=str(error), do=do) from error
+        raise InvalidInput.of("tokenizer", "be found", settings.model.name, where=str(error), do=do) from error

@@ -78,8 +78,7 @@ class Problems(AttemptsEnv):
         super().__init__(max_turns=max_turns, **options)
         for name, value, most in (("attempts", attempts, MAX_ATTEMPTS), ("count", count, MAX_COUNT)):
             if type(value) is not int or not 1 <= value <= most:
-                do = f"pass e.g. {name}=3"
-                raise InvalidInput.of(name, f"be 1 to {most}", value, where=_WHERE, do=do)
+                raise InvalidInput.of(name, f"be 1 to {most}", value, where=_WHERE, do=f"pass e.g. {name}=3")
         check_known("tools", tools, TOOLS, where=_WHERE)
         check_known("take", take, tuple(Take), where=_WHERE)
         if preset is not None and preset not in PRESETS:

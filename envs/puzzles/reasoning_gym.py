@@ -131,8 +131,7 @@ class ReasoningGym(RubricEnv):
                 )
         must, got = "make an item with an answer that its scorer accepts and its question does not end with", "none"
         do = "choose other settings"
-        where = f"{self.source.dataset}, {self.source.config}"
-        raise EnvFailure.of("settings", must, got, where=where, do=do)
+        raise EnvFailure.of("settings", must, got, where=f"{self.source.dataset}, {self.source.config}", do=do)
 
     def begin(self, task: Task) -> str:
         """Ask the question. Raises: InvalidInput: the task is of another environment."""

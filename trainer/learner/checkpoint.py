@@ -266,8 +266,7 @@ def load_critic(checkpoint: Path, critic: Critic) -> None:
     """
     path = checkpoint / _CRITIC
     if not path.exists():
-        do = "start a new run"
-        raise RunError.of("checkpoint", f"hold {_CRITIC}", "none", where=str(checkpoint), do=do)
+        raise RunError.of("checkpoint", f"hold {_CRITIC}", "none", where=str(checkpoint), do="start a new run")
     _load_into(critic, path)
 
 
