@@ -245,9 +245,8 @@ def make_plan(settings: EvalSettings, env: EnvSettings, search: Strategy) -> Eva
     finally:
         instance.close()
     tasks = held_out_tasks(source, evaluation.tasks, split=evaluation.split)
-    if not tasks:
-        do = "evaluate on another split"
-        raise SettingsError.of("split", "hold a task", str(evaluation.split), where=env.id, do=do)
+    do = "evaluate on another split"
+    SettingsError.unless(tasks, "split", "hold a task", str(evaluation.split), where=env.id, do=do)
     label = SPLIT_LABELS[evaluation.split]
     return EvalPlan(
         env_id=env.id,

@@ -112,9 +112,8 @@ class Hybrid:
 
     def __init__(self, *retrievers: Retriever) -> None:
         """Take the retrievers. Raises: InvalidInput: fewer than two."""
-        if len(retrievers) < 2:
-            got, do = len(retrievers), "pass e.g. a Bm25 and a Dense"
-            raise InvalidInput.of("retrievers", "be at least two", got, where="Hybrid", do=do)
+        got, do = len(retrievers), "pass e.g. a Bm25 and a Dense"
+        InvalidInput.unless(len(retrievers) >= 2, "retrievers", "be at least two", got, where="Hybrid", do=do)
         self.retrievers = retrievers
         self.blocking = any(item.blocking for item in retrievers)
 

@@ -100,8 +100,7 @@ class ReasoningGym(RubricEnv):
         Raises: InvalidInput: reasoning-gym is not installed or refuses the settings; a value outside its range.
             UnknownName: no such data set or setting; near names are listed.
         """
-        if attempts < 1:
-            raise InvalidInput.of("attempts", "be at least 1", attempts, where=_WHERE, do="pass e.g. 3")
+        InvalidInput.unless(attempts >= 1, "attempts", "be at least 1", attempts, where=_WHERE, do="pass e.g. 3")
         if not 0.0 <= discount <= 1.0:
             raise InvalidInput.of("discount", "lie in [0, 1]", discount, where=_WHERE, do="pass e.g. 0.5")
         super().__init__(

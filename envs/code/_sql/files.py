@@ -46,9 +46,8 @@ class DatabaseFolder:
         if path is None:
             raise InvalidInput.of("database", "be in the folder", name, where=_WHERE, do=f"put it at {places[0]}")
         size = path.stat().st_size
-        if size > MAX_DATABASE:
-            must, do = f"have at most {MAX_DATABASE} bytes", "leave its questions out"
-            raise InvalidInput.of(f"database {name}", must, size, where=_WHERE, do=do)
+        must, do = f"have at most {MAX_DATABASE} bytes", "leave its questions out"
+        InvalidInput.unless(size <= MAX_DATABASE, f"database {name}", must, size, where=_WHERE, do=do)
         return path
 
 
