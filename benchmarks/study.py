@@ -112,8 +112,7 @@ class Study:
         records = self.records(runs)
         if len(records) < len(runs):
             must, got = "be finished", f"{len(runs) - len(records)} that are not"
-            do = "run the study with `run` first"
-            raise RunError(sentence("runs", must, got, where=str(self.root), do=do))
+            raise RunError(sentence("runs", must, got, where=str(self.root), do="run the study with `run` first"))
         write_atomic(self.folder / "results.jsonl", "".join(f"{json.dumps(record)}\n" for record in records))
 
     def page(self) -> tuple[str, str]:

@@ -364,9 +364,8 @@ def _check_kind(item: inspect.Parameter, value: object, where: str) -> None:
 
 
 def _add(entry: Registration) -> None:
-    if not _ID.fullmatch(entry.id):
-        where, do = entry.origin, "rename it, as in math/arithmetic-v0"
-        raise InvalidInput.of("env id", "have the form family/name-vN", entry.id, where=where, do=do)
+    where, do = entry.origin, "rename it, as in math/arithmetic-v0"
+    InvalidInput.unless(_ID.fullmatch(entry.id), "env id", "have the form family/name-vN", entry.id, where=where, do=do)
     if not _PATH.fullmatch(entry.entry_point):
         where, do = entry.id, "write it as in my_package.my_module:MyEnv"
         raise InvalidInput.of("entry point", "have the form module:Class", entry.entry_point, where=where, do=do)

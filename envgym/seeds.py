@@ -29,6 +29,5 @@ def read_seed(seed: object, *, where: str) -> int:
     except TypeError:
         number = None
     if number is None or number < 0:
-        do = "pass e.g. seed=0"
-        raise InvalidInput.of("seed", "be a whole number of at least 0", repr(seed), where=where, do=do)
+        raise InvalidInput.of("seed", "be a whole number of at least 0", repr(seed), where=where, do="pass e.g. seed=0")
     return number

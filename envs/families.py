@@ -88,11 +88,17 @@ def choose_families(
     names, apart = names_of(families), names_of(held_out)
     for name in (*names, *apart):
         check_known(nouns[0], name, all_families, where=where)
-    task_levels = (levels,) if isinstance(levels, int) else tuple(dict.fromkeys(levels))
-    is_level = bool(task_levels) and set(task_levels) <= set(LEVELS)
-    InvalidInput.unless(is_level, "levels", "be 1, 2 or 3", levels, where=where, do="pass e.g. levels=2")
+    task_levels = levels_of(levels, where=where)
     InvalidInput.unless(set(names) - set(apart), nouns[1], "leave some to train on", names, where=where, do=do)
     return FamilyTasks(names, task_levels, apart, draw, where, is_split_by_family)
+
+
+def levels_of(levels: int | Sequence[int], *, where: str) -> tuple[int, ...]:
+    """Return different levels. Raises: InvalidInput: one is none of `LEVELS`, or there is none."""
+    different = (levels,) if isinstance(levels, int) else tuple(dict.fromkeys(levels))
+    are_known = bool(different) and set(different) <= set(LEVELS)
+    InvalidInput.unless(are_known, "levels", "be 1, 2 or 3", levels, where=where, do="pass e.g. levels=2")
+    return different
 
 
 @cache

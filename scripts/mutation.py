@@ -119,13 +119,11 @@ class _FirstFailure:
         hypothesis.settings.register_profile("quick", hypothesis.settings.default, phases=quick)
         hypothesis.settings.load_profile("quick")
 
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+    def pytest_runtest_logreport(self, report: pytest.TestReport | pytest.CollectReport) -> None:
         if report.failed:
             self.name = self.name or report.nodeid
 
-    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
-        if report.failed:
-            self.name = self.name or report.nodeid
+    pytest_collectreport = pytest_runtest_logreport
 
 
 def main() -> int:

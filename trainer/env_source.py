@@ -136,9 +136,8 @@ class TaskPool:
         if index < ADDED_FROM:
             return self._env_sources[label].tasks.task(Split.TRAIN, index)
         added = self._added[label]
-        if index >= ADDED_FROM + len(added):
-            must = f"be one of the {len(added)} that were added"
-            raise InvalidInput.of("task", must, index, where=label, do="add it before")
+        must = f"be one of the {len(added)} that were added"
+        InvalidInput.unless(index < ADDED_FROM + len(added), "task", must, index, where=label, do="add it before")
         return added[index - ADDED_FROM]
 
     def supplies(self) -> list[EnvSupply]:

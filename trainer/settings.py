@@ -291,9 +291,8 @@ def load_train_settings(
     if not path.is_dir() and not (resume and not path.exists() and path.suffix not in (".yaml", ".yml")):
         data = override_settings(SettingsFile, read_settings_file(path), overrides)
         return train_settings(data, where=str(path), sources=option_sources)
-    if not resume:
-        do = "resume it with --resume, or resume=True"
-        raise SettingsError.of("settings of a run", "be a YAML file", "a directory", where=str(path), do=do)
+    do = "resume it with --resume, or resume=True"
+    SettingsError.unless(resume, "settings of a run", "be a YAML file", "a directory", where=str(path), do=do)
     data = override_settings(TrainSettings, RunDirectory.open(path, trusted=trusted).trusted_config(), overrides)
     on_read(data)
     return build_settings(TrainSettings, data, where=str(path / "config.json"), sources=option_sources)

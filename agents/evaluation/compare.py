@@ -130,9 +130,8 @@ def read_evaluations(path: Path) -> dict[str, ModelEvaluation]:
         run = RunDirectory.open(path)
         records = sorted(run.evals(), key=lambda data: int(data["step"]))
     newest = {data["label"]: data for data in records if str(data["label"]).startswith(tuple(SPLIT_LABELS.values()))}
-    if not newest:
-        do = "finish it with --resume, or name another run"
-        raise RunError.of("run", "hold an evaluation on a split", "none", where=str(path), do=do)
+    do = "finish it with --resume, or name another run"
+    RunError.unless(newest, "run", "hold an evaluation on a split", "none", where=str(path), do=do)
     with reading(str(path)):
         evaluations = [_evaluation(run, data, name=str(path)) for data in newest.values()]
     titles = [_title(item) for item in evaluations]

@@ -245,9 +245,8 @@ def make_plan(settings: EvalSettings, env: EnvSettings, search: Strategy) -> Eva
     finally:
         instance.close()
     tasks = held_out_tasks(source, evaluation.tasks, split=evaluation.split)
-    if not tasks:
-        do = "evaluate on another split"
-        raise SettingsError.of("split", "hold a task", str(evaluation.split), where=env.id, do=do)
+    do = "evaluate on another split"
+    SettingsError.unless(tasks, "split", "hold a task", str(evaluation.split), where=env.id, do=do)
     label = SPLIT_LABELS[evaluation.split]
     return EvalPlan(
         env_id=env.id,
@@ -294,5 +293,4 @@ def _tokenizer(settings: EvalSettings) -> Any:  # PreTrainedTokenizerFast, which
         if settings.engine.endpoint is None:
             raise
         do = "name the served model's own with --tokenizer"
-        got = settings.model.name
-        raise InvalidInput.of("tokenizer", "be found", got, where=str(error), do=do) from error
+        raise InvalidInput.of("tokenizer", "be found", settings.model.name, where=str(error), do=do) from error

@@ -126,8 +126,7 @@ def read_suite(name: str, *, models: Sequence[str] = ()) -> SuiteSettings:
             raise unknown_name("suite", name, names, where="suites of envgym; a file of your own ends with .yaml")
     data = read_settings_file(path)
     suite = build_settings(SuiteSettings, {**data, **({"models": list(models)} if models else {})}, where=str(path))
-    if not suite.models:
-        raise SettingsError.of("models", "be given", "none", where=str(path), do="name a model with --model")
+    SettingsError.unless(suite.models, "models", "be given", "none", where=str(path), do="name a model with --model")
     check_labels((cell.name for cell in suite_cells(suite)), where=f"{path}, cells")
     return suite
 

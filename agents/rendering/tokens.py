@@ -219,6 +219,5 @@ def require_fast(tokenizer: object) -> "PreTrainedTokenizerFast":
     """Return a tokenizer whose tokens can be traced to characters. Raises: InvalidInput: these cannot."""
     if not getattr(tokenizer, "is_fast", False):
         do = "load one that has a tokenizer.json"
-        got = type(tokenizer).__name__
-        raise InvalidInput.of("tokenizer", "be a fast one", got, where="renderer", do=do)
+        raise InvalidInput.of("tokenizer", "be a fast one", type(tokenizer).__name__, where="renderer", do=do)
     return tokenizer  # type: ignore[return-value]  # as was just checked

@@ -156,9 +156,8 @@ class TreeStrategy(Settings, ABC):
 
     def num_trees(self, group_size: int) -> int:
         """Return how many trees a group has: one. Raises: SettingsError: a group of that size cannot be made."""
-        if group_size < 2:
-            do = "set rollout.group_size to at least 2"
-            raise SettingsError.of("group", "hold at least 2 episodes", group_size, where=self.name, do=do)
+        do = "set rollout.group_size to at least 2"
+        SettingsError.unless(group_size >= 2, "group", "hold at least 2 episodes", group_size, where=self.name, do=do)
         return 1
 
     def check(self, env: Env[Any], agent: AgentSettings, *, group_size: int | None) -> None:

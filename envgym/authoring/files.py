@@ -185,9 +185,8 @@ class FileTasks:
             return
         reasons = ", ".join(f"{reason} ({count})" for reason, count in (+self._left_out).most_common())
         num_rows = num_left_out + num_tasks
-        if not num_tasks:
-            where = f"none of {num_rows} rows of {self.name} is left"
-            raise InvalidInput.of("rows", self._rule, reasons, where=where, do=self._remedy)
+        where = f"none of {num_rows} rows of {self.name} is left"
+        InvalidInput.unless(num_tasks, "rows", self._rule, reasons, where=where, do=self._remedy)
         _log.warning("%d of %d rows of %s are left out: %s.", num_left_out, num_rows, self.name, reasons)
 
     def _named(self, split: Split, drafts: Sequence[tuple[TaskDraft, str | None]]) -> list[Task]:

@@ -115,8 +115,7 @@ def _names(text: str) -> tuple[str, str]:
     for part in (namespace, name):
         if not re.fullmatch(r"[a-z][a-z0-9_]*", part) or keyword.iskeyword(part):
             rule = "be letters, digits and underscores, begin with a letter and be no keyword"
-            do = "write e.g. my_games/dice"
-            raise InvalidInput.of("NAME", rule, repr(text), where="envgym new", do=do)
+            raise InvalidInput.of("NAME", rule, repr(text), where="envgym new", do="write e.g. my_games/dice")
     package = name if name == namespace else f"{namespace}_{name}"
     if package in sys.stdlib_module_names or package == "envgym":
         do = "choose another name"

@@ -51,9 +51,8 @@ def run(args: argparse.Namespace) -> int:
     from envgym.serving.wire import TOKEN_VARIABLE
 
     limits = SessionLimits(args.sessions, args.lease_seconds, args.idle_seconds, args.call_seconds)
-    if not all(value > 0 for value in limits):
-        got, do = tuple(limits), "raise --sessions, --lease-seconds, --idle-seconds or --call-seconds"
-        raise InvalidInput.of("limits", "be above 0", got, where="envgym serve", do=do)
+    got, do = tuple(limits), "raise --sessions, --lease-seconds, --idle-seconds or --call-seconds"
+    InvalidInput.unless(all(value > 0 for value in limits), "limits", "be above 0", got, where="envgym serve", do=do)
     token = server_token(args.host, TOKEN_VARIABLE)
     rights = ClientRights(args.client_setting, _variants(args.accept), args.client_tasks)
     templates = Templates(args.envs, env_kwargs(args.settings), rights)

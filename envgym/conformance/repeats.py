@@ -162,8 +162,7 @@ def _play_alike(env: AnyEnv, script: ActionScript, expected: ObservedEpisode, tu
     begun = script.play(env, turn)
     with closing(env.fork()) as twin, closing(twin.fork()) as grandchild:
         for name, copy in (("the fork", twin), ("the original", env), ("the fork of the fork", grandchild)):
-            where = f"{name} after turn {turn}, seed {script.seed}"
-            _agree(expected, script.continue_episode(copy, begun), where)
+            _agree(expected, script.continue_episode(copy, begun), f"{name} after turn {turn}, seed {script.seed}")
 
 
 def _play_apart(env: AnyEnv, script: ActionScript, expected: ObservedEpisode, turn: int) -> None:

@@ -41,9 +41,8 @@ def write_report(data: ReportData, path: Path, *, view: Literal["report", "tree"
     """
     for what, ids in (("episode", [item.id for item in data.episodes]), ("tree", [item.id for item in data.trees])):
         for name, count in Counter(ids).items():
-            if count > 1:
-                must, do = "be unique in a report", "name the sample or the leaf in it"
-                raise InvalidInput.of(f"{what} id", must, repr(name), where="write_report", do=do)
+            must, do = "be unique in a report", "name the sample or the leaf in it"
+            InvalidInput.unless(count <= 1, f"{what} id", must, repr(name), where="write_report", do=do)
     name = f"{tree_title(data.trees[0])} - {data.meta.name}" if view == "tree" else data.meta.name
     page = render_page(title=f"{name} - envgym {view}", view=view, data=pack(data))
     write_atomic(path, page)

@@ -57,8 +57,7 @@ def checked_query(query: str, count: int = 1) -> str:
     """Return the query, stripped. Raises: BadQuery: it is empty or too long, or `count` is out of range."""
     stripped = query.strip()
     if not any(character.isalnum() for character in stripped):
-        do = "name what you look for"
-        raise BadQuery.of("query", "hold a word", repr(stripped), where="search", do=do)
+        raise BadQuery.of("query", "hold a word", repr(stripped), where="search", do="name what you look for")
     if len(stripped) > MAX_QUERY_CHARS:
         got, do = f"{len(stripped)} characters", "look for a few words"
         raise BadQuery.of("query", f"have at most {MAX_QUERY_CHARS} characters", got, where="search", do=do)
@@ -113,9 +112,8 @@ class Hybrid:
 
     def __init__(self, *retrievers: Retriever) -> None:
         """Take the retrievers. Raises: InvalidInput: fewer than two."""
-        if len(retrievers) < 2:
-            got, do = len(retrievers), "pass e.g. a Bm25 and a Dense"
-            raise InvalidInput.of("retrievers", "be at least two", got, where="Hybrid", do=do)
+        got, do = len(retrievers), "pass e.g. a Bm25 and a Dense"
+        InvalidInput.unless(len(retrievers) >= 2, "retrievers", "be at least two", got, where="Hybrid", do=do)
         self.retrievers = retrievers
         self.blocking = any(item.blocking for item in retrievers)
 

@@ -98,8 +98,7 @@ def _build(corpus: Iterable[Document], folder: Path) -> None:
         title = words_of(item.title)
         words = [*title, *words_of(item.text), *_title_terms(title)]
         rows.append([numbers.setdefault(word, len(numbers)) for word in words])
-    if not numbers:
-        raise InvalidInput.of("corpus", "hold words", "none", where="BM25", do="check the source")
+    InvalidInput.unless(numbers, "corpus", "hold words", "none", where="BM25", do="check the source")
     index = bm25s.BM25(k1=K1, b=B, method="lucene")
     index.index((rows, numbers), show_progress=False)
     index.save(folder, show_progress=False)

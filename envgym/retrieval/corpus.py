@@ -72,8 +72,7 @@ def write(documents: Iterable[Document], folder: Path) -> None:
             line = json.dumps([item.id, item.title, well_formed(item.text)], ensure_ascii=False)
             offsets.append(offsets[-1] + file.write(well_formed(line).encode() + b"\n"))
             ids.append(_hash(item.id))
-    if not ids:
-        raise InvalidInput.of("corpus", "hold documents", "none", where="corpus", do="check the source")
+    InvalidInput.unless(ids, "corpus", "hold documents", "none", where="corpus", do="check the source")
     hashes = np.array(ids, dtype=np.uint64)
     order = np.argsort(hashes, kind="stable")
     np.save(folder / _OFFSETS, np.array(offsets, dtype=np.int64))
@@ -93,8 +92,7 @@ def open_corpus(path: Path) -> Corpus:
 
     Raises: InvalidInput: it cannot be read, or a line is no document.
     """
-    if not path.is_file():
-        raise InvalidInput.of("corpus", "be a JSONL file", str(path), where="corpus", do="check the path")
+    InvalidInput.unless(path.is_file(), "corpus", "be a JSONL file", str(path), where="corpus", do="check the path")
     return corpus_at(f"{path.stem}-{source_key(str(path))}", read_jsonl(path))
 
 

@@ -127,12 +127,11 @@ def _counts(samples: Samples) -> list[tuple[int, int]]:
 
 
 def _check(num_samples: int, num_successes: int, k: int) -> None:
-    if not 1 <= k <= num_samples:
-        must, do = (
-            f"lie in [1, {num_samples}], the number of samples",
-            "draw more samples per task, or lower k",
-        )
-        raise InvalidInput.of("k", must, k, where="pass@k", do=do)
+    must, do = (
+        f"lie in [1, {num_samples}], the number of samples",
+        "draw more samples per task, or lower k",
+    )
+    InvalidInput.unless(1 <= k <= num_samples, "k", must, k, where="pass@k", do=do)
     if not 0 <= num_successes <= num_samples:
         must = f"lie in [0, {num_samples}], the number of samples"
         raise InvalidInput.of("successes", must, num_successes, where="pass@k", do="count them again")

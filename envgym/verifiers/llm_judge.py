@@ -67,7 +67,7 @@ class LlmJudge:
     """Lowest and highest grade of the template, e.g. (1, 10) for "Rating: [[X]]"; scores are scaled to [0, 1]."""
 
     def __post_init__(self) -> None:
-        names, where = _fields(self.template), type(self).__name__
+        names, where = template_fields(self.template), type(self).__name__
         for name in names:
             check_known("field", name, FIELDS, where=f"template of {where}")
         do = "write {answer} where it stands"
@@ -98,12 +98,13 @@ class LlmJudge:
     def prompt(self, answer: str, task: Task) -> str:
         """Return the judge's prompt. Raises: InvalidInput: there is no usable reference."""
         values = {"task": task.prompt, "rubric": self.rubric, "answer": fenced(answer)}
-        if "reference" in _fields(self.template):
+        if "reference" in template_fields(self.template):
             values["reference"] = "\n".join(text_keys_of(task, self.key))
         return self.template.format_map(values)
 
 
-def _fields(template: str) -> list[str]:
+def template_fields(template: str) -> list[str]:
+    """Return the names that a template has filled in."""
     return [name for _, name, _, _ in string.Formatter().parse(template) if name is not None]
 
 

@@ -213,7 +213,6 @@ def env_card(body: bytes) -> Json:
 
 def check_registered(env_id: str) -> None:
     """See that an id is registered: import paths, files and addresses run what a run names. Raises: InvalidInput."""
-    if ":" in env_id:
-        must, do = "be a registered id to be shown or played here", f"run `envgym play {env_id}`"
-        raise InvalidInput.of("environment", must, env_id, where="envgym view", do=do)
+    must, do = "be a registered id to be shown or played here", f"run `envgym play {env_id}`"
+    InvalidInput.unless(":" not in env_id, "environment", must, env_id, where="envgym view", do=do)
     find(env_id)

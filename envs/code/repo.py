@@ -19,6 +19,7 @@ from envgym.envs.code._repo_grading import RepoGrade, grade
 from envgym.envs.code._repo_lines import count_lines, find_lines, read_lines
 from envgym.envs.code._repo_patch import Hunk, read_patch
 from envgym.envs.code._repo_tasks import RepoTask, checkout, read_repo_task, shipped_tasks
+from envgym.envs.families import LEVELS, levels_of
 from envgym.errors import InvalidInput, ToolError
 from envgym.parsing import tool_call_action
 from envgym.records import Reply
@@ -27,7 +28,6 @@ from envgym.sandbox.shell import ShellResult, ShellSession
 from envgym.tools import tool
 
 KINDS = ("bug", "feature")
-LEVELS = (1, 2, 3)
 MAX_ATTEMPTS = 10
 MAX_GUIDANCE = 3
 MAX_VIEW = 400
@@ -90,10 +90,9 @@ class Repositories(Env[RepoState]):
         Raises: InvalidInput: a value outside its range.
         """
         super().__init__(max_turns=max_turns, **options)
-        numbers = (levels,) if isinstance(levels, int) else tuple(levels)
         names = (kinds,) if isinstance(kinds, str) else tuple(kinds)
         _check("kinds", bool(names) and set(names) <= set(KINDS), "be bug or feature", kinds, "pass e.g. kinds='bug'")
-        _check("levels", bool(numbers) and set(numbers) <= set(LEVELS), "be 1, 2 or 3", levels, "pass e.g. levels=2")
+        numbers = levels_of(levels, where=_WHERE)
         _check("attempts", 1 <= attempts <= MAX_ATTEMPTS, f"be 1 to {MAX_ATTEMPTS}", attempts, "pass e.g. attempts=2")
         _check("guidance", 0 <= guidance <= MAX_GUIDANCE, f"be 0 to {MAX_GUIDANCE}", guidance, "pass e.g. guidance=1")
         self.attempts, self.guidance, self.is_coached = attempts, guidance, coached

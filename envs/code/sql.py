@@ -11,7 +11,6 @@ from envgym.env import Env
 from envgym.envs.code._answers import read_query
 from envgym.envs.code._sql.files import DatabaseFolder, questions_in
 from envgym.envs.code._sql.question_sets import (
-    LEVELS,
     NUM_HIDDEN,
     DatabaseSource,
     FactbookDatabase,
@@ -21,6 +20,7 @@ from envgym.envs.code._sql.question_sets import (
 from envgym.envs.code._sql.results import QueryError, QueryResult, overlap, same_results, table_text
 from envgym.envs.code._sql.runner import QueryLimits, QueryRunner
 from envgym.envs.code._sql.schema import generated_schemas
+from envgym.envs.families import LEVELS, levels_of
 from envgym.errors import EnvFailure, InvalidInput, ToolError, unknown_name
 from envgym.parsing import tool_call_action
 from envgym.records import Reply
@@ -54,7 +54,7 @@ class Sql(Env[QueryRunner]):
     def __init__(
         self,
         *,
-        levels: int | Sequence[int] = tuple(LEVELS),
+        levels: int | Sequence[int] = LEVELS,
         databases: str = "generated",
         source: str | Mapping[str, str] | None = None,
         held_out: str | None = None,
@@ -228,9 +228,7 @@ def _describe_failure(visible: QueryResult | QueryError, right: Sequence[bool]) 
 def _make_tasks(
     databases: str, source: str | Mapping[str, str] | None, levels: int | Sequence[int], held_out: str | None
 ) -> tuple[TaskSource, DatabaseSource]:
-    task_levels = (levels,) if isinstance(levels, int) else tuple(levels)
-    if not task_levels or not set(task_levels) <= set(LEVELS):
-        raise InvalidInput.of("levels", "be 1, 2 or 3", levels, where=_WHERE, do="pass e.g. levels=2")
+    task_levels = levels_of(levels, where=_WHERE)
     if held_out is not None and (databases != "generated" or held_out not in generated_schemas()):
         raise unknown_name("generated schema", held_out, generated_schemas(), where=f"{_WHERE}, held_out")
     if databases in _SHIPPED:

@@ -24,11 +24,11 @@ from envgym.envs.code._stdio_outputs import bare_output, same_output
 from envgym.envs.code._stdio_pipelines import pipelines
 from envgym.envs.code._stdio_problems import NUM_PUBLIC, draft_of
 from envgym.envs.code._stdio_rows import ProblemFiles
+from envgym.envs.families import LEVELS, levels_of
 from envgym.errors import EnvFailure, InvalidInput, ToolInfraFailure
 from envgym.records import Reply
 from envgym.sandbox import MIB, Limits, RunEnding, has_program, make_sandbox
 
-LEVELS = (1, 2, 3)
 MAX_ATTEMPTS = 10
 _WHERE = "code/stdio-v0"
 _GUEST_SCRIPT = Path(__file__).with_name("_stdio_guest.py")
@@ -103,9 +103,7 @@ class Stdio(Env[int]):
         super().__init__(max_turns=max_turns, **options)
         must, do = f"be 1 to {MAX_ATTEMPTS}", "pass e.g. attempts=3"
         InvalidInput.unless(1 <= attempts <= MAX_ATTEMPTS, "attempts", must, attempts, where=_WHERE, do=do)
-        task_levels = (levels,) if isinstance(levels, int) else tuple(levels)
-        if not task_levels or not set(task_levels) <= set(LEVELS):
-            raise InvalidInput.of("levels", "be 1, 2 or 3", levels, where=_WHERE, do="pass e.g. levels=2")
+        task_levels = levels_of(levels, where=_WHERE)
         self.language_name, self.language = language, find_language(language)
         self.attempts, self.is_partial, self.cpu_s = attempts, partial, cpu_s
         self.sandbox = make_sandbox(sandbox, unsafe=unsafe)

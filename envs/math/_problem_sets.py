@@ -20,7 +20,6 @@ from envgym.errors import InvalidInput
 from envgym.seeds import generator
 from envgym.verifiers.extract import after_hashes, boxed
 
-LEVELS = (1, 2, 3)
 MAX_COUNT = 200
 """Problems of one family and level."""
 _KEPT = ("level", "subject", "type", "id", "unique_id", "year")

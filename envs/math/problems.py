@@ -13,9 +13,10 @@ from envgym.core.messages import Action
 from envgym.core.tasks import Split
 from envgym.core.turns import Scored
 from envgym.envs.attempts import MAX_ATTEMPTS, WALL_FACTOR, AttemptsEnv
+from envgym.envs.families import LEVELS, levels_of
 from envgym.envs.math._judging import WorkedOut, bare_expression
 from envgym.envs.math._problem import FAMILIES, PREAMBLE
-from envgym.envs.math._problem_sets import LEVELS, MAX_COUNT, PRESETS, ProblemSelection, ProblemTasks, shipped
+from envgym.envs.math._problem_sets import MAX_COUNT, PRESETS, ProblemSelection, ProblemTasks, shipped
 from envgym.errors import InvalidInput, check_known, unknown_name
 from envgym.parsing import tool_call_action
 from envgym.records import Reply
@@ -77,8 +78,7 @@ class Problems(AttemptsEnv):
         super().__init__(max_turns=max_turns, **options)
         for name, value, most in (("attempts", attempts, MAX_ATTEMPTS), ("count", count, MAX_COUNT)):
             if type(value) is not int or not 1 <= value <= most:
-                do = f"pass e.g. {name}=3"
-                raise InvalidInput.of(name, f"be 1 to {most}", value, where=_WHERE, do=do)
+                raise InvalidInput.of(name, f"be 1 to {most}", value, where=_WHERE, do=f"pass e.g. {name}=3")
         check_known("tools", tools, TOOLS, where=_WHERE)
         check_known("take", take, tuple(Take), where=_WHERE)
         if preset is not None and preset not in PRESETS:
@@ -119,14 +119,12 @@ def _select_problems(
     apart = names_of(held_out)
     for name in (*names, *apart):
         check_known("family", name, FAMILIES, where=_WHERE)
-    task_levels = (levels,) if isinstance(levels, int) else tuple(levels)
-    if not task_levels or not set(task_levels) <= set(LEVELS):
-        raise InvalidInput.of("levels", "be 1, 2 or 3", levels, where=_WHERE, do="pass e.g. levels=2")
+    task_levels = levels_of(levels, where=_WHERE)
     if not names or (apart and not set(names) - set(apart)):
         do = "name more families, or none for all"
         raise InvalidInput.of("families", "leave some to train on", names, where=_WHERE, do=do)
     every = tuple(dict.fromkeys((*names, *apart)))
-    return ProblemSelection(every, tuple(dict.fromkeys(task_levels)), apart, count)
+    return ProblemSelection(every, task_levels, apart, count)
 
 
 @dataclass(frozen=True, slots=True)

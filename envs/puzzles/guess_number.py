@@ -112,8 +112,7 @@ class GuessNumber(ToolObjectEnv[GuessNumberState]):
         where = "puzzles/guess_number-v0"
         if not 2 <= size <= 1_000_000:
             raise InvalidInput.of("size", "be 2 to 1,000,000", size, where=where, do="pass e.g. size=100")
-        if slack < 0:
-            raise InvalidInput.of("slack", "be at least 0", slack, where=where, do="pass e.g. slack=3")
+        InvalidInput.unless(slack >= 0, "slack", "be at least 0", slack, where=where, do="pass e.g. slack=3")
         super().__init__(max_turns=max_turns, **options)
         self.size, self.turn_reward = size, turn_reward
         self.guesses = size.bit_length() + slack

@@ -53,9 +53,8 @@ class Mastermind(GuessingEnv):
         check_range("colors", colors, 2 if repeats else length, 10, where=_WHERE)
         check_range("guesses", guesses, 1, MAX_GUESSES, where=_WHERE)
         num_codes = colors**length if repeats else math.perm(colors, length)
-        if num_codes > MAX_CODES:
-            do = "choose fewer colors or places"
-            raise InvalidInput.of("codes", "be at most 100,000", num_codes, where=_WHERE, do=do)
+        do = "choose fewer colors or places"
+        InvalidInput.unless(num_codes <= MAX_CODES, "codes", "be at most 100,000", num_codes, where=_WHERE, do=do)
         super().__init__(max_turns=max_turns, **options)
         self.length, self.colors, self.guesses = length, colors, guesses
         self.repeats, self.turn_reward = repeats, turn_reward

@@ -100,8 +100,7 @@ class ReasoningGym(RubricEnv):
         Raises: InvalidInput: reasoning-gym is not installed or refuses the settings; a value outside its range.
             UnknownName: no such data set or setting; near names are listed.
         """
-        if attempts < 1:
-            raise InvalidInput.of("attempts", "be at least 1", attempts, where=_WHERE, do="pass e.g. 3")
+        InvalidInput.unless(attempts >= 1, "attempts", "be at least 1", attempts, where=_WHERE, do="pass e.g. 3")
         if not 0.0 <= discount <= 1.0:
             raise InvalidInput.of("discount", "lie in [0, 1]", discount, where=_WHERE, do="pass e.g. 0.5")
         super().__init__(
@@ -131,8 +130,7 @@ class ReasoningGym(RubricEnv):
                 )
         must, got = "make an item with an answer that its scorer accepts and its question does not end with", "none"
         do = "choose other settings"
-        where = f"{self.source.dataset}, {self.source.config}"
-        raise EnvFailure.of("settings", must, got, where=where, do=do)
+        raise EnvFailure.of("settings", must, got, where=f"{self.source.dataset}, {self.source.config}", do=do)
 
     def begin(self, task: Task) -> str:
         """Ask the question. Raises: InvalidInput: the task is of another environment."""

@@ -5,8 +5,11 @@ from dataclasses import dataclass, field, replace
 from math import log
 from typing import NamedTuple
 
+from envgym.core.tasks import Task
+from envgym.core.turns import Scored
 from envgym.env import Env, share_state
 from envgym.errors import InvalidInput, ToolError
+from envgym.records import Reply
 from envgym.retrieval import BadQuery, Document, Retriever
 from envgym.retrieval.bm25 import words_of
 from envgym.runtime.cache import cached_within
@@ -59,11 +62,22 @@ class BrowsingEnv(Env[BrowsingState]):
 
     retriever: Retriever
     limits: BrowsingLimits
+    evidence_weight: float
+    """Share of the reward, in [0, 1), that a right answer earns by the evidence that was read."""
 
     def browse(self, retriever: Retriever, limits: BrowsingLimits) -> None:
         """Take what is searched, and how much of it may be looked at; a constructor calls this."""
         self.retriever, self.limits = retriever, limits
         self.blocking = retriever.blocking
+
+    def begin(self, task: Task) -> str:
+        self.state = BrowsingState()
+        return task.prompt
+
+    def scored(self, answer: float, recall: float) -> Reply:
+        """End with the reward of an answer, given the share of the evidence that was read."""
+        value = answer * (1 - self.evidence_weight + self.evidence_weight * recall)
+        return Reply(reward=Scored(value=value, components={"answer": answer, "evidence": recall}), terminated=True)
 
     def note(self, document: Document, lines: Iterable[int], *, is_opened: bool) -> None:
         """Take notice of lines that were shown; an env whose tasks name evidence overrides this."""

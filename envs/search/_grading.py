@@ -19,6 +19,13 @@ F1_CHANCE = 0.1
 """What words of the question earn at most on average, where answers are scored by F1."""
 
 
+def check_scoring(take: str, evidence_weight: float, *, where: str) -> None:
+    """Raises: UnknownName, InvalidInput: no such choice of an answer, or a weight of the evidence beyond [0, 1)."""
+    check_known("take", take, tuple(Take), where=where)
+    is_share, do = 0.0 <= evidence_weight < 1.0, "pass e.g. 0.3, or 0 for none"
+    InvalidInput.unless(is_share, "evidence_weight", "lie in [0, 1)", evidence_weight, where=where, do=do)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FactbookMatch:
     """Names by the accepted ones (exact, or F1), numbers within a tolerance, counts exactly."""

@@ -6,9 +6,8 @@ from typing import Any, cast
 
 from envgym.core.messages import Action
 from envgym.core.tasks import Task
-from envgym.core.turns import Scored
-from envgym.envs.search._browsing import BrowsingEnv, BrowsingLimits, BrowsingState
-from envgym.envs.search._grading import FactbookMatch
+from envgym.envs.search._browsing import BrowsingEnv, BrowsingLimits
+from envgym.envs.search._grading import FactbookMatch, check_scoring
 from envgym.envs.search._library import chance_of, factbook, load_questions, retriever_of
 from envgym.envs.search._questions import KINDS, UNKNOWN
 from envgym.envs.world_factbook.countries import LineReference
@@ -69,10 +68,7 @@ class Factbook(BrowsingEnv):
         names = (kinds,) if isinstance(kinds, str) else tuple(kinds)
         for kind in names or ("",):
             check_known("kind", str(kind), KINDS, where=_WHERE)
-        check_known("take", take, tuple(Take), where=_WHERE)
-        if not 0.0 <= evidence_weight < 1.0:
-            do = "pass e.g. 0.3, or 0 for none"
-            raise InvalidInput.of("evidence_weight", "lie in [0, 1)", evidence_weight, where=_WHERE, do=do)
+        check_scoring(take, evidence_weight, where=_WHERE)
         if fiction is not None and fiction < 0:
             do = "pass e.g. 0, or None for the real world"
             raise InvalidInput.of("fiction", "be a whole number of at least 0", fiction, where=_WHERE, do=do)
@@ -90,16 +86,11 @@ class Factbook(BrowsingEnv):
         """The pages, as `envgym serve-retriever` serves them."""
         return factbook(self.fiction)
 
-    def begin(self, task: Task) -> str:
-        self.state = BrowsingState()
-        return task.prompt
-
     def respond(self, action: Action) -> Reply:
         """Score the answer, and say how much of the evidence was read."""
         answer = self.grade(action.content, self.task).score
         recall = len(self.state.read) / len(evidence_of(self.task))
-        value = answer * (1 - self.evidence_weight + self.evidence_weight * recall)
-        return Reply(reward=Scored(value=value, components={"answer": answer, "evidence": recall}), terminated=True)
+        return self.scored(answer, recall)
 
     def note(self, document: Document, lines: Iterable[int], *, is_opened: bool) -> None:
         """Tick off the evidence that was shown: a line, or, where nothing is said, the page that would say it."""

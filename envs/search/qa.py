@@ -11,9 +11,8 @@ from typing import Any, cast
 from envgym.authoring.checked_tasks import checked_tasks
 from envgym.core.messages import Action
 from envgym.core.tasks import Split, Task
-from envgym.core.turns import Scored
-from envgym.envs.search._browsing import BrowsingEnv, BrowsingLimits, BrowsingState
-from envgym.envs.search._grading import F1_CHANCE, TEXT_SCORES
+from envgym.envs.search._browsing import BrowsingEnv, BrowsingLimits
+from envgym.envs.search._grading import F1_CHANCE, TEXT_SCORES, check_scoring
 from envgym.envs.search._qa import QaTasks, context_documents
 from envgym.errors import InvalidInput, check_known
 from envgym.parsing import tool_call_action
@@ -102,10 +101,7 @@ class OpenQa(BrowsingEnv):
         Raises: InvalidInput: no data or nothing to search, a value out of its range, a package that is not installed.
         """
         check_known("text_score", text_score, TEXT_SCORES, where=_WHERE)
-        check_known("take", take, tuple(Take), where=_WHERE)
-        if not 0.0 <= evidence_weight < 1.0:
-            do = "pass e.g. 0.3, or 0 for none"
-            raise InvalidInput.of("evidence_weight", "lie in [0, 1)", evidence_weight, where=_WHERE, do=do)
+        check_scoring(take, evidence_weight, where=_WHERE)
         if data is None or (corpus is None) == (retriever_url is None):
             got = f"data={data}, corpus={corpus}, retriever_url={retriever_url}"
             do = "pass data=questions.jsonl and corpus=wiki.jsonl (or corpus=context, or retriever_url)"
@@ -124,17 +120,12 @@ class OpenQa(BrowsingEnv):
         self.chance_score = _chance(source, text_score)
         self.evidence_weight = evidence_weight
 
-    def begin(self, task: Task) -> str:
-        self.state = BrowsingState()
-        return task.prompt
-
     def respond(self, action: Action) -> Reply:
         """Score the answer, and say how many of the supporting pages were read."""
         answer = self.grade(action.content, self.task).score
         titles = _titles(self.task)
         recall = len(self.state.read) / len(titles) if titles else 1.0
-        value = answer * (1 - self.evidence_weight + self.evidence_weight * recall)
-        return Reply(reward=Scored(value=value, components={"answer": answer, "evidence": recall}), terminated=True)
+        return self.scored(answer, recall)
 
     def note(self, document: Document, lines: Iterable[int], *, is_opened: bool) -> None:
         """Tick off a supporting page that was opened, or shown as a whole."""

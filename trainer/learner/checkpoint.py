@@ -218,9 +218,8 @@ def load_parts(checkpoint: Path, parts: Mapping[str, Checkpointed]) -> None:
     """
     for name, part in parts.items():
         folder = part_folder(checkpoint, name)
-        if not folder.is_dir():
-            do = "start a new run, or resume with the version that wrote it"
-            raise RunError.of("checkpoint", f"hold the state of {name}", "none", where=str(folder), do=do)
+        do = "start a new run, or resume with the version that wrote it"
+        RunError.unless(folder.is_dir(), "checkpoint", f"hold the state of {name}", "none", where=str(folder), do=do)
         try:
             part.load(folder)
         except (*_UNREADABLE, OSError) as error:
@@ -265,9 +264,7 @@ def load_critic(checkpoint: Path, critic: Critic) -> None:
     Raises: RunError: the checkpoint was made without one, or with one on another model.
     """
     path = checkpoint / _CRITIC
-    if not path.exists():
-        do = "start a new run"
-        raise RunError.of("checkpoint", f"hold {_CRITIC}", "none", where=str(checkpoint), do=do)
+    RunError.unless(path.exists(), "checkpoint", f"hold {_CRITIC}", "none", where=str(checkpoint), do="start a new run")
     _load_into(critic, path)
 
 

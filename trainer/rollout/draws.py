@@ -128,9 +128,8 @@ class TaskDraws:
             num_drawn=self._num_before(step, num_groups),
         )
         requests = self.curriculum.choose(context)
-        if not requests:
-            do = "let it return some for every step"
-            raise SettingsError.of("curriculum", "choose tasks", "none", where=f"step {step + 1}", do=do)
+        do = "let it return some for every step"
+        SettingsError.unless(requests, "curriculum", "choose tasks", "none", where=f"step {step + 1}", do=do)
         requests = [self._tasks.resolve(request) for request in requests]
         if self._replay is None:
             return requests

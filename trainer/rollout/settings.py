@@ -12,9 +12,8 @@ from envgym.errors import SettingsError, sentence
 
 def check_trainable(sampling: Sampling, *, where: str) -> None:
     """Refuse a way of sampling whose samples have no exact gradient. Raises: SettingsError."""
-    if not sampling.temperature:
-        must, do = "be above 0 in training", "raise it: greedy samples have no gradient"
-        raise SettingsError.of("sampling.temperature", must, 0, where=where, do=do)
+    must, do = "be above 0 in training", "raise it: greedy samples have no gradient"
+    SettingsError.unless(sampling.temperature, "sampling.temperature", must, 0, where=where, do=do)
     for name, value, neutral in (("top_p", sampling.top_p, 1.0), ("top_k", sampling.top_k, 0.0)):
         must, do = f"be {neutral:g} in training", "leave it out: what is cut off has no exact gradient"
         SettingsError.unless(value == neutral, f"sampling.{name}", must, value, where=where, do=do)

@@ -97,8 +97,7 @@ class CriticValue:
             same = len(ours.items() & theirs.items())
             got = f"{same} of {len(theirs)} tokens alike"
             do = "search with the model that the critic was trained on, or with one of its tokenizer"
-            must = "be that of the policy"
-            raise InvalidInput(sentence("the critic's tokenizer", must, got, where="value", do=do))
+            raise InvalidInput(sentence("the critic's tokenizer", "be that of the policy", got, where="value", do=do))
 
     def _rows(self, token_ids: Sequence[tuple[int, ...]], is_over: Sequence[bool]) -> list[TrainRow]:
         """Return each prefix with the place of its value last: it is said before a token, whichever that is."""

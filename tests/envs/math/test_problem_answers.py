@@ -8,8 +8,9 @@ import pytest
 import sympy as sp
 
 from envgym.core.tasks import Split, Task
+from envgym.envs.families import LEVELS
 from envgym.envs.math._problem import FAMILIES
-from envgym.envs.math._problem_sets import LEVELS, ProblemSelection, shipped
+from envgym.envs.math._problem_sets import ProblemSelection, shipped
 from envgym.verifiers.base import text_keys_of
 from envgym.verifiers.math import compare
 from envgym.verifiers.numbers import one_number

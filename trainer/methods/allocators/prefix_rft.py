@@ -59,12 +59,11 @@ class PrefixRftAllocator(GroupSource):
             states = [episode_states for episode in successes if (episode_states := _demonstrated_states(episode))]
             if states:
                 self._states.setdefault(tree.task_key, states[0])
-        if not self._states:
-            must, do = (
-                "hold successes of at least two turns",
-                "name a run of such episodes, or lower allocator.threshold",
-            )
-            raise SettingsError.of("run", must, "none", where=f"allocator prefix_rft, {self.run}", do=do)
+        must, do = (
+            "hold successes of at least two turns",
+            "name a run of such episodes, or lower allocator.threshold",
+        )
+        SettingsError.unless(self._states, "run", must, "none", where=f"allocator prefix_rft, {self.run}", do=do)
 
     def task_needs(self) -> Sequence[TaskNeed]:
         do = "set allocator.run to a run of the same tasks that succeeded at times"

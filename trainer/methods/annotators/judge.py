@@ -17,6 +17,7 @@ from envgym.errors import InfrastructureError, InvalidInput, PartyFailure, check
 from envgym.seeds import derive_seed
 from envgym.trainer.methods.annotators.base import AnnotateContext, ChatModel, annotate_trees
 from envgym.trainer.methods.task_needs import TaskNeed
+from envgym.verifiers.llm_judge import template_fields
 
 FIELDS = ("task", "transcript", "answer", "reference")
 """What a template may name: the task's prompt, the turns, the last action, and the task's hidden answer."""
@@ -245,8 +246,3 @@ def reference_answer(task: Task, key: str) -> str:
 def reference_need(key: str, *, do: str = "set the annotator's reference to one of these keys") -> TaskNeed:
     """Return that every task must have a reference answer under a key of its payload."""
     return TaskNeed(key=key, holder="payload", every=True, read=lambda task: has_answer(task, key), do=do)
-
-
-def template_fields(template: str) -> list[str]:
-    """Return the names that a template has filled in."""
-    return [name for _, name, _, _ in string.Formatter().parse(template) if name is not None]

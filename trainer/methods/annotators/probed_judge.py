@@ -36,8 +36,7 @@ class ProbedJudge(Judge):
         where, do = f"annotate {self.name}", "choose another judge, or correct the template"
         answered = [verdicts for verdicts in accepted.values() if verdicts]
         if not answered:
-            must, got = "give a verdict on some answers", "none"
-            raise SettingsError.of(f"model {self.model}", must, got, where=where, do=do)
+            raise SettingsError.of(f"model {self.model}", "give a verdict on some answers", "none", where=where, do=do)
         rate = sum(map(sum, answered)) / sum(map(len, answered))
         if rate > self.max_false_positives:
             worst = max(accepted, key=lambda key: sum(accepted[key]))

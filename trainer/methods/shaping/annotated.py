@@ -37,8 +37,7 @@ class Annotated(Settings):
             return Fault("filter.rewards", must, "env", "set filter.rewards=shaped")
         if choices.allocator is not None:  # allocators run before annotators
             must = "be null with shaping.instead=true, because it chooses episodes by the env's rewards"
-            do = "set allocator=null, or shaping.instead=false"
-            return Fault("allocator", must, choices.names["allocator"], do)
+            return Fault("allocator", must, choices.names["allocator"], "set allocator=null, or shaping.instead=false")
         if getattr(choices.replay, "reads_env_rewards", False):
             must = "be null with shaping.instead=true, because it keeps episodes by the env's rewards"
             return Fault("replay", must, choices.names["replay"], "set replay=null, or shaping.instead=false")
