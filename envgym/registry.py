@@ -38,6 +38,7 @@ _PATH = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 _MODULE_ID = re.compile(r"(?P<module>[A-Za-z_][\w.]*):(?P<id>[\w-]+/[\w.-]+)", re.ASCII)
 _FILE = re.compile(r".+\.py:[A-Za-z_]\w*")
 _REMOTE = re.compile(r"https?://[^/\s]+/(?=.)")
+_SCHEME = re.compile(r"(?P<scheme>[a-z][a-z0-9+.-]*)://(?P<rest>.*)")
 _REMOTE_ENV = "envgym.serving.remote_env:RemoteEnv"
 _KINDS: Mapping[object, tuple[type, str]] = {
     bool: (bool, "true or false"),
@@ -119,6 +120,8 @@ def make(env_id: str, **kwargs: Any) -> "Env[Any]":  # the env's own keyword arg
     Gymnasium reads it), or the import path `module:Class`, or `path/to/file.py:Class`, of an environment that is not
     registered. A file that has changed since it was imported is imported again. After an address, as in
     `http://127.0.0.1:8700/math/arithmetic-v0`, it is the id of an environment on a server, which `envgym serve` starts.
+    An id with another scheme, as in `gymnasium://module:Name-v0`, names an environment of another project; a plug-in of
+    the kind `connector` makes it.
 
     Raises: UnknownName: no such id, or the environment takes no such keyword argument.
         InvalidInput: a value that it refuses, or a package it needs is not installed.
@@ -181,6 +184,8 @@ def _resolve(env_id: str) -> Registration:
     """Return the registration of an id, or a new one for an import path, a file with a class, or a URL."""
     if _REMOTE.match(env_id):
         return Registration(id=env_id, entry_point=_REMOTE_ENV, origin="server")
+    if match := _SCHEME.fullmatch(env_id):
+        return Registration(id=env_id, entry_point=_connector(match["scheme"], env_id), origin="connector")
     if _FILE.fullmatch(env_id):
         return Registration(id=env_id, entry_point=_import_file(env_id), origin="path")
     if match := _MODULE_ID.fullmatch(env_id):
@@ -193,14 +198,27 @@ def _resolve(env_id: str) -> Registration:
     return find(env_id)
 
 
+def _connector(scheme: str, env_id: str) -> str:
+    """Return the import path of what makes the environments of a scheme. Raises: UnknownName: there is none."""
+    from envgym.config.tables import KINDS  # settings are heavy
+
+    return KINDS["connector"].path(scheme, where=env_id)
+
+
 def _without_render_mode(kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """Leave `render_mode` out: every env renders as text, and `make` sets it where the env does not take it."""
     return {name: value for name, value in kwargs.items() if name != _RENDER_MODE}
 
 
 def _spec_id(entry: Registration) -> str:
-    """Return the id as Gymnasium takes it: of a file its name alone, on a server the one that it has there."""
+    """Return the id as Gymnasium takes it: of a file its name alone, on a server the one that it has there.
+
+    Of an id with a scheme that is the scheme and the last part of the rest, without credentials.
+    """
     env_id = _REMOTE.sub("", entry.id)
+    if match := _SCHEME.fullmatch(env_id):
+        last = match["rest"].rstrip("/").rpartition("/")[2].rpartition("@")[2]
+        return re.sub(r"[^\w:.-]", "_", f"{match['scheme']}:{last}")
     if not _FILE.fullmatch(env_id):
         return env_id
     return re.sub(r"[^\w:.-]", "_", env_id.rpartition("/")[2])
@@ -291,7 +309,7 @@ def _load(entry: Registration) -> Callable[..., object]:
     if not callable(creator):
         do = "correct the entry point"
         raise InvalidInput.of(entry.id, "be a class or function", creator, where=_place(entry), do=do)
-    if entry.origin == "server":
+    if entry.origin in ("server", "connector"):
         return partial(creator, entry.id)
     if entry.origin == "path":  # what is registered, its package answers for
         result = creator if isinstance(creator, type) else return_type(creator)

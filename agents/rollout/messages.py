@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal, Protocol
 
-from envgym.agents.loop.agent import Agent, AgentSettings, first_messages, own_system_prompt, resolve_text_format
+from envgym.agents.loop.agent import Agent, AgentSettings, own_system_prompt, resolve_text_format
 from envgym.agents.loop.path import History
 from envgym.agents.protocols import GenerateRequest, Generation, PolicyLifecycle, Renderer, Rendering, Sampling
 from envgym.agents.rollout.driver import drive_episode
@@ -20,7 +20,7 @@ from envgym.agents.rollout.pool import AbortHandle
 from envgym.core.messages import Action, Message, Observation, Role
 from envgym.core.tree import Tree
 from envgym.parsing.formats import TextFormat
-from envgym.records import ResetRecord, StepRecord
+from envgym.records import ResetRecord, StepRecord, first_messages
 from envgym.tools import ToolSpec
 
 
