@@ -64,13 +64,14 @@ def _message_to_wire(message: Message) -> Json:
 def _written(message: Message, content: object) -> Json:
     data: Json = {"role": message.role.value, "content": content}
     if message.tool_calls:
-        data["tool_calls"] = [_call_to_wire(call) for call in message.tool_calls]
+        data["tool_calls"] = [call_to_wire(call) for call in message.tool_calls]
     if message.tool_call_id is not None:
         data["tool_call_id"] = message.tool_call_id
     return data
 
 
-def _call_to_wire(call: ToolCall) -> Json:
+def call_to_wire(call: ToolCall) -> Json:
+    """Write a call."""
     arguments = json.dumps(call.arguments, ensure_ascii=False)
     return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": arguments}}
 

@@ -9,14 +9,8 @@ from envgym.core.json_types import JsonObject, JsonValue, parse_json
 from envgym.errors import InfrastructureError, InvalidInput, sentence
 from envgym.retrieval.base import Document, Retriever
 from envgym.retrieval.http_client import DOCUMENTS, HEALTH, RETRIEVE, document_to_json, hit_to_json
-from envgym.runtime.http.server import (
-    HttpLimits,
-    HttpReply,
-    HttpRequest,
-    HttpServer,
-    ThreadedHandler,
-    detail_reply,
-)
+from envgym.runtime.http.server import HttpLimits, HttpReply, HttpRequest, HttpServer, detail_reply
+from envgym.runtime.http.threads import ThreadedHandler
 
 T = TypeVar("T")
 LIMITS: Final = HttpLimits(connections=128, body_bytes=2 << 20, idle_s=60.0)

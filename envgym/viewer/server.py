@@ -8,7 +8,8 @@ from typing import Final
 
 from envgym.runtime.event_loop import LoopThread
 from envgym.runtime.http.access import refusal
-from envgym.runtime.http.server import HttpLimits, HttpReply, HttpRequest, HttpServer, ThreadedHandler
+from envgym.runtime.http.server import HttpLimits, HttpReply, HttpRequest, HttpServer
+from envgym.runtime.http.threads import ThreadedHandler
 from envgym.viewer.access import Refusal, foreign_refusal, page_refusal, with_authorization
 from envgym.viewer.app import ViewerApp
 from envgym.viewer.index import RequestCount

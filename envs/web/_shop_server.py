@@ -18,7 +18,8 @@ from envgym.envs.web._shop_clients import ShopView, TextShop
 from envgym.envs.web._shop_pages import SEARCH, PageAction, ShopPage
 from envgym.envs.web._shop_store import ShopVisit, search_products
 from envgym.runtime.event_loop import LoopThread
-from envgym.runtime.http.server import HttpLimits, HttpReply, HttpRequest, HttpServer, ThreadedHandler
+from envgym.runtime.http.server import HttpLimits, HttpReply, HttpRequest, HttpServer
+from envgym.runtime.http.threads import ThreadedHandler
 
 LINKS = frozenset({"open", "show_page", "back", "view_cart"})
 """Acts that change nothing but the page: links; the others are buttons of a form that is posted."""

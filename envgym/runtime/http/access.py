@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from hmac import compare_digest
 from http import HTTPStatus
 from ipaddress import ip_address
+from pathlib import Path
 from urllib.parse import urlsplit
 
 from envgym.errors import InvalidInput, sentence
@@ -70,6 +71,12 @@ def unusable_address(host: str, port: int, error: Exception) -> InvalidInput:
     reason = os.strerror(number) if number > 0 else str(error)
     do = "choose another --port (0 takes a free one) or --host"
     return InvalidInput.of("address", "be free to listen on", f"{host} port {port}", where=reason, do=do)
+
+
+def unusable_socket(path: Path, error: OSError) -> InvalidInput:
+    """Return the error of a server that cannot listen on a Unix socket."""
+    do = "choose a path of at most 100 characters in a folder that exists and that you can write to"
+    return InvalidInput.of("Unix socket", "be free to listen on", str(path), where=error.strerror or str(error), do=do)
 
 
 def _name(host: str) -> str:

@@ -11,10 +11,10 @@ import json
 import logging
 import math
 from collections.abc import Awaitable, Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from http import HTTPStatus
+from pathlib import Path
 from time import monotonic
-from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from envgym.core.json_types import JsonObject, well_formed
@@ -26,12 +26,14 @@ from envgym.runtime.http.access import (
     is_loopback,
     refusal,
     unusable_address,
+    unusable_socket,
 )
+from envgym.runtime.http.heads import NO_HEADERS, Refused, RequestHead, body_length, read_head, write_head
+from envgym.runtime.http.streams import FlushWatch, HttpStream, OnSent
 
 _log = logging.getLogger(__name__)
 JSON_TYPE: Final = "application/json"
 _MAX_SWEEP_S = 1.0
-_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 class HttpRequest(NamedTuple):
@@ -51,7 +53,8 @@ class HttpReply(NamedTuple):
     status: HTTPStatus
     body: bytes
     content_type: str = JSON_TYPE
-    headers: Mapping[str, str] = _HEADERS
+    headers: Mapping[str, str] = NO_HEADERS
+    on_sent: OnSent | None = None
 
     @classmethod
     def of_json(cls, value: JsonObject, status: int = HTTPStatus.OK) -> "HttpReply":
@@ -59,7 +62,8 @@ class HttpReply(NamedTuple):
         return cls(HTTPStatus(status), well_formed(text).encode())
 
 
-Handler = Callable[[HttpRequest], HttpReply | Awaitable[HttpReply]]
+AnyReply = HttpReply | HttpStream
+Handler = Callable[[HttpRequest], AnyReply | Awaitable[AnyReply]]
 """Answers a request, at once or later."""
 ErrorForm = Callable[[HTTPStatus, str], HttpReply]
 """Makes the reply of a status and a sentence."""
@@ -111,13 +115,17 @@ class HttpServer:
         self.error_form, self.cancels_abandoned = error_form, cancels_abandoned
         self.connections: set[HttpConnection] = set()
         self.url, self.is_local = "", True
+        self.streams: set[asyncio.Future[None]] = set()
+        """Replies that are being sent in parts."""
+        self._socket_path: Path | None = None
         self._listener: asyncio.Server | None = None
         self._sweeper: asyncio.Task[None] | None = None
 
     def refusal(self, method: str, target: str, headers: Mapping[str, str]) -> tuple[HTTPStatus, str] | None:
         """Return why a request is not answered, before its body is read; None: it is answered."""
         del method, target  # for servers with further rules
-        return refusal(headers, url=self.url, is_local=self.is_local, token=self.token)
+        has_name = self._socket_path is None  # no page of another site reaches a Unix socket, whatever its Host
+        return refusal(headers, url=self.url, is_local=self.is_local and has_name, token=self.token)
 
     async def listen(self, host: str, port: int) -> str:
         """Begin to answer, and return the address; port 0 takes a free one.
@@ -132,6 +140,18 @@ class HttpServer:
         except (OSError, OverflowError) as error:
             raise unusable_address(host, port, error) from None
         self.url = address_url(*self._listener.sockets[0].getsockname()[:2])
+        self._sweeper = asyncio.ensure_future(self._sweep())
+        return self.url
+
+    async def listen_unix(self, path: Path) -> str:
+        """Begin to answer on a Unix socket of this user alone; return `unix:PATH`. Raises: InvalidInput: bad path."""
+        loop = asyncio.get_running_loop()
+        try:
+            self._listener = await loop.create_unix_server(lambda: HttpConnection(self), path, backlog=1024)
+            path.chmod(0o600)  # noqa: ASYNC240  # one system call
+        except OSError as error:
+            raise unusable_socket(path, error) from None
+        self.url, self._socket_path = f"unix:{path}", path
         self._sweeper = asyncio.ensure_future(self._sweep())
         return self.url
 
@@ -150,7 +170,10 @@ class HttpServer:
             self._sweeper.cancel()
         for connection in list(self.connections):
             connection.drop()
+        if self._socket_path is not None:
+            self._socket_path.unlink(missing_ok=True)
         await asyncio.sleep(0)  # in which the connections learn that they are lost
+        await asyncio.gather(*self.streams, return_exceptions=True)
 
     async def _sweep(self) -> None:
         """Drop the connections whose time is over."""
@@ -163,19 +186,6 @@ class HttpServer:
                     connection.drop()
 
 
-class _Head(NamedTuple):
-    """A head that was accepted."""
-
-    text: bytes
-    method: str
-    path: str
-    query: str
-    headers: Mapping[str, str]
-    body_bytes: int
-    is_last: bool
-    """Whether the client wants the connection closed after the reply."""
-
-
 class HttpConnection(asyncio.Protocol):
     """One connection: reads a request, has it answered, reads the next."""
 
@@ -184,10 +194,13 @@ class HttpConnection(asyncio.Protocol):
     def __init__(self, server: HttpServer) -> None:
         self._server, self._limits = server, server.limits
         self._buffer = bytearray()
-        self._head = _Head(b"", "", "", "", _HEADERS, 0, is_last=False)
+        self._head = RequestHead(b"")
         """The last head that was accepted: most clients send the same again."""
-        self._pending: asyncio.Future[HttpReply] | None = None
+        self._body_length = 0
+        self._pending: asyncio.Future[AnyReply] | None = None
         """The answer that is waited for."""
+        self._stream: asyncio.Future[None] | None = None
+        """The reply that is sent in parts."""
         self._is_closing = self._is_choked = False
         self.deadline = monotonic() + self._limits.idle_s
         """Moment after which the connection is dropped."""
@@ -195,7 +208,7 @@ class HttpConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take the connection, or turn it away where there are too many."""
         assert isinstance(transport, asyncio.Transport), "HTTP runs on TCP"
-        self.transport = transport
+        self.transport, self._flush = transport, FlushWatch(transport)
         connections = self._server.connections
         if len(connections) < self._limits.connections:
             connections.add(self)
@@ -213,8 +226,11 @@ class HttpConnection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget it; an answer goes on, unless the server cancels those that nobody waits for."""
         self._server.connections.discard(self)
+        self._flush.report(is_sent=False)
         if self._server.cancels_abandoned and self._pending is not None:
             self._pending.cancel()
+        if self._stream is not None:
+            self._stream.cancel()
 
     def drop(self) -> None:
         """Close it at once."""
@@ -230,7 +246,10 @@ class HttpConnection(asyncio.Protocol):
     def resume_writing(self) -> None:
         """Go on."""
         self._is_choked = False
-        if not self._is_closing:
+        self._flush.report(is_sent=True)
+        if self._is_answering:
+            self.deadline = math.inf
+        elif not self._is_closing:
             self._expect_request()
             self._advance()
 
@@ -238,14 +257,18 @@ class HttpConnection(asyncio.Protocol):
         """Take in what came; nothing is kept of what follows a refusal."""
         if self._is_closing:
             return
-        if not self._buffer and self._pending is None:
+        if not self._buffer and not self._is_answering:
             self.deadline = monotonic() + self._limits.request_s
         self._buffer += data
-        if self._pending is not None or self._is_choked:
+        if self._is_answering or self._is_choked:
             if len(self._buffer) > self._limits.body_bytes + MAX_HEAD_BYTES:
                 self.transport.pause_reading()
         else:
             self._advance()
+
+    @property
+    def _is_answering(self) -> bool:
+        return self._pending is not None or self._stream is not None
 
     def _expect_request(self) -> None:
         """Begin to count the time of the next request, of which a part may be there."""
@@ -253,7 +276,7 @@ class HttpConnection(asyncio.Protocol):
 
     def _advance(self) -> None:
         """Answer requests as long as there is a whole one."""
-        while not (self._pending is not None or self._is_closing or self._is_choked):
+        while not (self._is_answering or self._is_closing or self._is_choked):
             end = self._buffer.find(b"\r\n\r\n")
             if end < 0 or end > MAX_HEAD_BYTES:
                 if len(self._buffer) > MAX_HEAD_BYTES:
@@ -264,41 +287,25 @@ class HttpConnection(asyncio.Protocol):
             text = bytes(self._buffer[:end])
             if text != self._head.text and not self._accept(text):
                 return
-            _, method, path, query, headers, length, _ = self._head
-            start = end + 4
+            head, start, length = self._head, end + 4, self._body_length
             if len(self._buffer) < start + length:
                 return
             body = bytes(self._buffer[start : start + length])
             del self._buffer[: start + length]
-            self._answer(HttpRequest(method, path, query, headers, body))
+            self._answer(HttpRequest(head.method, head.path, head.query, head.headers, body))
 
     def _accept(self, text: bytes) -> bool:
         """Read a head; refuse what is malformed, not allowed, or too large."""
-        lines = text.decode("latin-1").split("\r\n")
-        words = lines[0].split(" ")
-        headers: dict[str, str] = {}
-        for line in lines[1:]:
-            name, colon, value = line.partition(":")
-            name = name.lower()
-            if not colon or name in headers or name != name.strip():
-                return self._refuse_head("header", "be a name, a colon and a value, each once", line)
-            headers[name] = value.strip()
-        if len(words) != 3 or words[0] not in ("GET", "POST") or words[2] != "HTTP/1.1":
-            return self._refuse_head("request", "be a GET or POST of HTTP/1.1", lines[0])
-        refused = self._server.refusal(words[0], words[1], headers)
+        head = read_head(text, self._server.url)
+        if isinstance(head, Refused):
+            return self._refuse(*head)
+        refused = self._server.refusal(head.method, head.target, head.headers)
         if refused is not None:
-            self._refuse(*refused)
-            return False
-        size = headers.get("content-length", "0" if words[0] == "GET" else "")
-        if "transfer-encoding" in headers or not (size.isascii() and size.isdecimal() and len(size) < 12):
-            return self._refuse_head("Content-Length", "say how long the body is", size)
-        if int(size) > self._limits.body_bytes:
-            must, do = f"have at most {self._limits.body_bytes} bytes", "send less at once"
-            self._refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, sentence("body", must, size, where=words[1], do=do))
-            return False
-        path, _, query = words[1].partition("?")
-        is_last = headers.get("connection", "").lower() == "close"
-        self._head = _Head(text, words[0], path, query, headers, int(size), is_last)
+            return self._refuse(*refused)
+        length = body_length(head, self._server.url, max_bytes=self._limits.body_bytes)
+        if isinstance(length, Refused):
+            return self._refuse(*length)
+        self._head, self._body_length = head, length
         return True
 
     def _answer(self, request: HttpRequest) -> None:
@@ -309,11 +316,13 @@ class HttpConnection(asyncio.Protocol):
             return
         if isinstance(reply, HttpReply):
             self._send(reply, is_last=self._head.is_last)
-            return
-        self._pending, self.deadline = asyncio.ensure_future(reply), math.inf  # the handler's own limit counts
-        self._pending.add_done_callback(self._send_later)
+        elif isinstance(reply, HttpStream):
+            self._begin_stream(reply)
+        else:
+            self._pending, self.deadline = asyncio.ensure_future(reply), math.inf  # the handler's own limit counts
+            self._pending.add_done_callback(self._send_later)
 
-    def _send_later(self, pending: "asyncio.Future[HttpReply]") -> None:
+    def _send_later(self, pending: "asyncio.Future[AnyReply]") -> None:
         self._pending = None
         is_gone = self._is_closing or self.transport.is_closing()
         try:
@@ -322,8 +331,39 @@ class HttpConnection(asyncio.Protocol):
             if not is_gone or not pending.cancelled():
                 self._fail(error)
             return
-        if not is_gone:
+        if is_gone:
+            if reply.on_sent is not None:
+                reply.on_sent(False)
+        elif isinstance(reply, HttpStream):
+            self._begin_stream(reply)
+        else:
             self._send(reply, is_last=self._head.is_last)
+            self.transport.resume_reading()
+            self._advance()
+
+    def _begin_stream(self, reply: HttpStream) -> None:
+        self.deadline = math.inf
+        head = write_head(reply.status, reply.content_type, reply.headers, None, is_last=self._head.is_last)
+        self.transport.write(head)
+        self._stream = asyncio.ensure_future(self._flush.write(reply.chunks))
+        self._server.streams.add(self._stream)
+        self._stream.add_done_callback(partial(self._end_stream, on_sent=reply.on_sent))
+
+    def _end_stream(self, stream: "asyncio.Future[None]", *, on_sent: OnSent | None) -> None:
+        self._stream = None
+        self._server.streams.discard(stream)
+        error = None if stream.cancelled() else stream.exception()
+        is_sent = not stream.cancelled() and error is None
+        if on_sent is not None:
+            on_sent(is_sent)
+        if not is_sent:  # the client must not take the part that it has for the whole
+            if error is not None:
+                _log.error("%s %s failed", self._head.method, self._head.path, exc_info=error)
+            self.drop()
+        elif self._head.is_last:
+            self._end()
+        else:
+            self._expect_request()
             self.transport.resume_reading()
             self._advance()
 
@@ -336,14 +376,11 @@ class HttpConnection(asyncio.Protocol):
 
     def _send(self, reply: HttpReply, *, is_last: bool = False) -> None:
         self._expect_request()
-        more = "".join(f"{name}: {value}\r\n" for name, value in reply.headers.items()) if reply.headers else ""
-        if is_last:
-            more += "Connection: close\r\n"
-        head = (
-            f"HTTP/1.1 {reply.status.value} {reply.status.phrase}\r\nContent-Type: {reply.content_type}\r\n"
-            f"Content-Length: {len(reply.body)}\r\n{more}\r\n"
-        )
-        self.transport.write(head.encode("latin-1") + reply.body)
+        status, body, content_type, headers, on_sent = reply
+        head = write_head(status, content_type, headers, len(body), is_last=is_last)
+        self.transport.write(head + body)
+        if on_sent is not None:
+            self._flush.watch(on_sent)
         if is_last:
             self._end()
 
@@ -355,40 +392,7 @@ class HttpConnection(asyncio.Protocol):
         if self.transport.can_write_eof():
             self.transport.write_eof()
 
-    def _refuse_head(self, what: str, must: str, got: str) -> bool:
-        detail = sentence(what, must, got, where=self._server.url, do="send plain HTTP/1.1")
-        self._refuse(HTTPStatus.BAD_REQUEST, detail)
-        return False
-
-    def _refuse(self, status: HTTPStatus, detail: str) -> None:
-        """Answer with one sentence, and close the connection."""
+    def _refuse(self, status: HTTPStatus, detail: str) -> bool:
+        """Answer with one sentence, and close the connection; return False."""
         self._send(self._server.error_form(status, detail), is_last=True)
-
-
-class ThreadedHandler:
-    """Answers requests by a function that blocks, in a bounded number of threads."""
-
-    def __init__(
-        self,
-        answer: Callable[[HttpRequest], HttpReply],
-        *,
-        threads: int,
-        wait_s: float,
-        error_form: Callable[[HTTPStatus, str], HttpReply] = detail_reply,
-    ) -> None:
-        """Answer so many requests at a time; a request that gets no thread within `wait_s` is refused."""
-        self._answer, self._wait_s, self._error_form = answer, wait_s, error_form
-        self._free = asyncio.Semaphore(threads)
-        self._threads = ThreadPoolExecutor(max_workers=threads, thread_name_prefix="http")
-
-    async def __call__(self, request: HttpRequest) -> HttpReply:
-        try:
-            async with asyncio.timeout(self._wait_s):
-                await self._free.acquire()
-        except TimeoutError:
-            detail = sentence("server", "have time", "too many requests", where=request.path, do="try again later")
-            return self._error_form(HTTPStatus.SERVICE_UNAVAILABLE, detail)
-        try:
-            return await asyncio.get_running_loop().run_in_executor(self._threads, self._answer, request)
-        finally:
-            self._free.release()
+        return False

@@ -14,7 +14,8 @@ import pytest
 
 from envgym.errors import InvalidInput
 from envgym.runtime.http.access import MAX_HEAD_BYTES
-from envgym.runtime.http.server import HttpLimits, HttpReply, HttpRequest, HttpServer, ThreadedHandler
+from envgym.runtime.http.server import HttpLimits, HttpReply, HttpRequest, HttpServer
+from envgym.runtime.http.threads import ThreadedHandler
 from tests.support.env_server import wait_until
 from tests.support.http_server import http_thread
 
