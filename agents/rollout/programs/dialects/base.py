@@ -47,9 +47,25 @@ class ReplyIds(NamedTuple):
 class CallDialect(Protocol):
     """One wire format."""
 
-    name: str
-    path: str
-    """Of its requests, after `/v1`."""
+    @property
+    def name(self) -> str:
+        """Its name in `agent.program.dialects`."""
+        ...
+
+    @property
+    def path(self) -> str:
+        """Path of its requests, after `/v1`."""
+        ...
+
+    @property
+    def count_path(self) -> str | None:
+        """Path of requests that count the tokens of a conversation; None: the format has none."""
+        ...
+
+    @property
+    def has_transcripts(self) -> bool:
+        """Whether a request may name an earlier response in place of its messages."""
+        ...
 
     def read(self, body: Json, *, refuses: bool, transcripts: Transcripts) -> CallRequest:
         """Read the body of a request.
@@ -73,6 +89,10 @@ class CallDialect(Protocol):
 
     def write_error(self, status: HTTPStatus, detail: str, *, is_context_full: bool) -> JsonObject:
         """Write an error that the libraries of this format read."""
+        ...
+
+    def write_error_event(self, status: HTTPStatus, detail: str) -> bytes:
+        """Write an error as an event of a response that has begun."""
         ...
 
     def response_id(self, ids: ReplyIds) -> str:

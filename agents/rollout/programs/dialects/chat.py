@@ -66,6 +66,8 @@ class ChatDialect:
 
     name = "chat"
     path = "/chat/completions"
+    count_path = None
+    has_transcripts = False
 
     def read(self, body: Json, *, refuses: bool, transcripts: Transcripts) -> CallRequest:
         """Read a request. Raises: InvalidInput: it cannot be answered."""
@@ -128,6 +130,9 @@ class ChatDialect:
 
     def write_error(self, status: HTTPStatus, detail: str, *, is_context_full: bool) -> JsonObject:
         return openai_error(status, detail, is_context_full=is_context_full)
+
+    def write_error_event(self, status: HTTPStatus, detail: str) -> bytes:
+        return event(openai_error(status, detail, is_context_full=False))
 
     def response_id(self, ids: ReplyIds) -> str:
         return f"chatcmpl-{ids.number}"
