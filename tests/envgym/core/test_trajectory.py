@@ -1,6 +1,7 @@
 """Views of a path: turns, rows and groups of trees written down by hand."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -103,7 +104,7 @@ def test_an_episode_ends_at_a_leaf_of_its_tree(leaf: int) -> None:
 
 def test_an_episode_is_shown_in_one_line_with_its_reward_or_why_there_is_none() -> None:
     paid = cases.outcome_tree("paid", 0.5)
-    imported = {"source": Source.DEMONSTRATION, "env_id": f"{CHAT_ENV}rows"}
+    imported: dict[str, Any] = {"source": Source.DEMONSTRATION, "env_id": f"{CHAT_ENV}rows"}
     trees = [
         paid,
         replace(paid, **imported),  # its components say that the row had a reward
