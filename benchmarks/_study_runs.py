@@ -18,7 +18,7 @@ from pydantic import Field, JsonValue
 from benchmarks._token_budget import tokens_of
 from envgym.cli.main import main as envgym
 from envgym.config.settings import Settings
-from envgym.errors import RunError, sentence
+from envgym.errors import RunError
 from envgym.runs.changes import check_same
 from envgym.runs.directory import RunDirectory, read_object
 from envgym.runs.files import write_json
@@ -122,7 +122,7 @@ class Run(Settings):
             command = [sys.executable, "-m", *program, *self.words(root)]
             code = subprocess.run(command, cwd=ROOT, stdout=file, stderr=file, check=False).returncode
         if code or not self.is_whole(root):
-            raise RunError(sentence("run", "end well", f"code {code}", where=str(log), do="see its last lines"))
+            raise RunError.of("run", "end well", f"code {code}", where=str(log), do="see its last lines")
 
     def record(self, root: Path, *, metric: str, by_task: bool) -> dict[str, Any] | None:
         """Return the numbers of a whole run as plain JSON types; None: it is not whole.

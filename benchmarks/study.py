@@ -34,7 +34,7 @@ from benchmarks._study_runs import ROOT, Run, make_runs
 from benchmarks._study_statistics import Mean
 from envgym.agents.evaluation.play import EvalRecord
 from envgym.config.settings import build_settings, read_settings_file
-from envgym.errors import EnvgymError, RunError, SettingsError, sentence
+from envgym.errors import EnvgymError, RunError, SettingsError
 from envgym.runs.files import write_atomic
 from envgym.seeds import generator
 from envgym.stats import PairedComparison, compare_paired, correct_by_holm, minimum_detectable_effect
@@ -98,7 +98,7 @@ class Study:
         if missing:
             do = "run `pilot`, write what it prints into declaration.yaml, and commit that"
             must = "be declared before the study is run"
-            raise SettingsError(sentence("minimum_detectable_effect", must, "none", where=", ".join(missing), do=do))
+            raise SettingsError.of("minimum_detectable_effect", must, "none", where=", ".join(missing), do=do)
         return make_runs(self.runs(), ROOT / self.root, jobs=jobs)
 
     def data(self) -> list[Record]:
@@ -112,7 +112,7 @@ class Study:
         records = self.records(runs)
         if len(records) < len(runs):
             must, got = "be finished", f"{len(runs) - len(records)} that are not"
-            raise RunError(sentence("runs", must, got, where=str(self.root), do="run the study with `run` first"))
+            raise RunError.of("runs", must, got, where=str(self.root), do="run the study with `run` first")
         write_atomic(self.folder / "results.jsonl", "".join(f"{json.dumps(record)}\n" for record in records))
 
     def page(self) -> tuple[str, str]:
@@ -125,7 +125,7 @@ class Study:
         published = json.loads(path.read_text("utf-8")) if path.exists() else None
         if not context["records"] and published is None:
             do = "run it with `run`, then `report` with --out"
-            raise RunError(sentence("study", "have data", "none", where=self.folder.name, do=do))
+            raise RunError.of("study", "have data", "none", where=self.folder.name, do=do)
 
         def draw(plot: Callable[..., str], panels: Mapping[str, Any], axis: str) -> str:
             figures.append(plot(panels, axis=axis))

@@ -13,7 +13,7 @@ from envgym.agents.settings import EnvSettings, EvaluationSettings
 from envgym.core.serialize import task_from_json, task_to_json
 from envgym.core.tasks import Split, Task, TaskSource
 from envgym.env import Env
-from envgym.errors import InvalidInput, SettingsError, sentence
+from envgym.errors import InvalidInput, SettingsError
 from envgym.runs.directory import check_labels
 from envgym.runs.files import write_json
 from envgym.trainer.methods.decontamination import DecontaminatedTasks
@@ -62,7 +62,7 @@ def build_env_sources(
         for split, is_empty in ((Split.TRAIN, tasks.size(Split.TRAIN) == 0), (evaluation.split, not held_out)):
             if is_empty:
                 do = "choose settings, or a source of tasks, with both splits"
-                raise SettingsError(sentence(f"{split} split", "hold tasks", "none", where=spec.label, do=do))
+                raise SettingsError.of(f"{split} split", "hold tasks", "none", where=spec.label, do=do)
         env_sources[spec.label] = EnvSource(
             label=spec.label, env_id=spec.id, weight=spec.weight, make=make, tasks=tasks, held_out=held_out
         )

@@ -12,7 +12,7 @@ from envgym.config.plugins import Choice
 from envgym.core.segments import Origin
 from envgym.core.trajectory import Group
 from envgym.core.tree import Source
-from envgym.errors import SettingsError, sentence
+from envgym.errors import SettingsError
 from envgym.trainer.checks.compatibility import check_choices, check_critic_stays, warn_of_other_rewards
 from envgym.trainer.learner.objective import ONE, Objective, Term
 from envgym.trainer.learner.settings import ObjectiveSettings, TermSettings
@@ -208,9 +208,8 @@ def _build_annotators(settings: TrainSettings) -> dict[str, Annotator]:
     annotators: dict[str, Annotator] = {}
     for default, annotator in built:
         name = str(getattr(annotator, "name", default))
-        if name in annotators:
-            do = "give one of them another `name`"
-            raise SettingsError(sentence("name of an annotator", "be unique", name, where="annotate", do=do))
+        do = "give one of them another `name`"
+        SettingsError.unless(name not in annotators, "name of an annotator", "be unique", name, where="annotate", do=do)
         annotators[name] = annotator
     return annotators
 

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from envgym.config.plugins import Choice
-from envgym.errors import SettingsError, check_known, sentence
+from envgym.errors import SettingsError, check_known
 from envgym.runs.trust import check_trusted
 from envgym.trainer.build import build_run_context, collect_plan
 from envgym.trainer.learner.checkpoint import load_state, newest_checkpoint, require_checkpoint
@@ -69,13 +69,10 @@ def phase_settings(shared: Mapping[str, Any], phases: Sequence[Phase], directory
 
     Raises: SettingsError, UnknownName: of the first phase that does not hold, with its name.
     """
-    if not phases:
-        raise SettingsError(sentence("phases", "be at least one", "none", where="pipeline", do="name some"))
+    SettingsError.unless(phases, "phases", "be at least one", "none", where="pipeline", do="name some")
     names = [str(phase.get("name", f"phase{number}")) for number, phase in enumerate(phases, start=1)]
     if repeated := [name for name in names if names.count(name) > 1]:
-        raise SettingsError(
-            sentence("names of phases", "differ", f"{repeated[0]} twice", where="pipeline", do="rename one")
-        )
+        raise SettingsError.of("names of phases", "differ", f"{repeated[0]} twice", where="pipeline", do="rename one")
     all_settings: list[TrainSettings] = []
     folders: dict[str, str] = {}
     for number, (name, phase) in enumerate(zip(names, phases, strict=True), start=1):

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from envgym.config.plugins import override_settings
 from envgym.config.settings import build_settings, places
-from envgym.errors import SettingsError, sentence
+from envgym.errors import SettingsError
 from envgym.runs.directory import RunDirectory, check_new
 from envgym.seeds import derive_seed
 from envgym.trainer.build import build_run_context, collect_plan
@@ -73,8 +73,7 @@ def self_train(
 
     Raises: SettingsError, RunError: settings that do not fit, or a folder that holds runs of other settings.
     """
-    if rounds < 1:
-        raise SettingsError(sentence("rounds", "be at least 1", rounds, where="self_train", do="pass at least 1"))
+    SettingsError.unless(rounds >= 1, "rounds", "be at least 1", rounds, where="self_train", do="pass at least 1")
     root = settings.run.path
     policy = _trained(_in_directory(settings, root / "round-00" / "policy"), callbacks)
     runs: list[RoundRuns] = []
@@ -141,7 +140,7 @@ def value_settings(
     size = data["rollout"]["group_size"]
     if episodes < size * HELD_BACK:
         do = "raise --episodes"
-        raise SettingsError(sentence("episodes", f"fill {HELD_BACK} groups of {size}", episodes, where="value", do=do))
+        raise SettingsError.of("episodes", f"fill {HELD_BACK} groups of {size}", episodes, where="value", do=do)
     data["engine"]["backend"] = {"name": "transformers"}  # samples from the learner's own weights
     data |= {name: dict(part) if isinstance(part, Mapping) else part for name, part in _VALUE_FIT.items()}
     data["optim"]["micro_batch_tokens"] = theirs.optim.micro_batch_tokens

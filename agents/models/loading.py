@@ -280,10 +280,7 @@ def load_adapter(model: Any, directory: str, *, trainable: bool = False) -> Any:
 
 
 def _check_adapter(folder: Path) -> None:
-    """Check that a directory holds a LoRA adapter and no code: no pickled weights, and no module to import.
-
-    Raises: InvalidInput: it does not.
-    """
+    """Check that a directory holds a LoRA adapter and no code: no pickled weights, no module. Raises: InvalidInput."""
     where, weights = str(folder), folder / _ADAPTER_WEIGHTS
     InvalidInput.unless(
         weights.is_file(), "adapter", f"have its weights in {_ADAPTER_WEIGHTS}", "none", where=where, do=_ADAPTER_REMEDY

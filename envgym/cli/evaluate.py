@@ -189,10 +189,7 @@ def _settings(args: argparse.Namespace) -> "EvalSettings":
 
 
 def _resumed_settings(args: argparse.Namespace) -> "EvalSettings":
-    """Return the settings of the evaluation in `--out`, with what may change in place.
-
-    Raises: SettingsError: another option is given, or one that does not hold. RunError: no such run.
-    """
+    """Return the settings in `--out` with what may change. Raises: SettingsError: another or a bad option. RunError."""
     from envgym.agents.settings import EvalSettings
     from envgym.runs.directory import RunDirectory
 

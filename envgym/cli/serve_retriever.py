@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from envgym.cli.common import add_set_argument, echo, env_kwargs, server_token
-from envgym.errors import InvalidInput, sentence
+from envgym.errors import InvalidInput
 
 if TYPE_CHECKING:
     from envgym.retrieval import Corpus, Retriever
@@ -49,9 +49,8 @@ def _retriever(args: argparse.Namespace) -> "Retriever":
     corpus = _corpus(args)
     if args.index == "bm25":
         return Cached(Bm25(corpus))
-    if not args.model:
-        do = "pass a sentence-transformers directory"
-        raise InvalidInput(sentence("--model", "be given", "none", where=f"--index {args.index}", do=do))
+    do = "pass a sentence-transformers directory"
+    InvalidInput.unless(args.model, "--model", "be given", "none", where=f"--index {args.index}", do=do)
     from envgym.retrieval.base import Hybrid
     from envgym.retrieval.dense import Dense
 
@@ -69,5 +68,5 @@ def _corpus(args: argparse.Namespace) -> "Corpus":
     corpus: Corpus | None = getattr(env.unwrapped, "corpus", None)
     if corpus is None:
         do = "name a search environment, or a JSONL file"
-        raise InvalidInput(sentence(args.corpus, "have pages to search", "none", where="CORPUS", do=do))
+        raise InvalidInput.of(args.corpus, "have pages to search", "none", where="CORPUS", do=do)
     return corpus

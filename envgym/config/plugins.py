@@ -26,7 +26,7 @@ from typing_extensions import is_protocol
 from envgym.config.file_imports import FILE_MODULE, NoSuchClass, check_class_is_named, import_file, read_attribute
 from envgym.config.protocol_checks import misfit, return_type
 from envgym.config.settings import Settings, apply_overrides, faults, read_value, read_yaml_value, set_value
-from envgym.errors import InvalidInput, SettingsError, sentence, unknown_name
+from envgym.errors import InvalidInput, SettingsError, unknown_name
 
 T = TypeVar("T")
 
@@ -118,7 +118,7 @@ class PluginKind(Generic[T]):
         if reason is not None:
             names = " or ".join(path.rpartition(":")[2] for path in self.protocols)
             do = f"name a class with the methods of {names}"
-            raise SettingsError(sentence(f"{self.name}.name", f"name a {self.title}", path, where=reason, do=do))
+            raise SettingsError.of(f"{self.name}.name", f"name a {self.title}", path, where=reason, do=do)
         return plugin
 
     def build(self, choice: Choice, *arguments: object, where: str = "settings") -> T:
@@ -137,7 +137,7 @@ class PluginKind(Generic[T]):
         if not self.is_called(plugin):
             if choice.settings:
                 got, do = ", ".join(choice.settings), "leave them out"
-                raise SettingsError(sentence("settings", "be left out where none are taken", got, where=place, do=do))
+                raise SettingsError.of("settings", "be left out where none are taken", got, where=place, do=do)
             return plugin  # type: ignore[no-any-return]  # `load` checked it
         try:
             return plugin(*arguments, **choice.settings)  # type: ignore[no-any-return]  # `load` checked it
@@ -148,7 +148,7 @@ class PluginKind(Generic[T]):
             raise SettingsError("\n".join(faults(model, error, where=place))) from None
         except (TypeError, ValueError) as error:
             do = "pass the keyword arguments of its class"
-            raise SettingsError(sentence("settings", f"fit {choice.name}", str(error), where=place, do=do)) from error
+            raise SettingsError.of("settings", f"fit {choice.name}", str(error), where=place, do=do) from error
 
     def _entry_points(self) -> dict[str, str]:
         return {entry.name: entry.value for entry in _installed(f"envgym.{self.name}")}
@@ -160,8 +160,7 @@ class PluginKind(Generic[T]):
             where, do = str(error), "write package.module:Class of an installed package, or path/to/file.py:Class"
             if isinstance(error, NoSuchClass):
                 where, do = error.reason, error.remedy
-            must = "name an importable class"
-            raise SettingsError(sentence(f"{self.name}.name", must, path, where=where, do=do)) from error
+            raise SettingsError.of(f"{self.name}.name", "name an importable class", path, where=where, do=do) from error
 
     def _misfit(self, plugin: object) -> str | None:
         protocols = [import_path(path) for path in self.protocols]

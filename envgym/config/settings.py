@@ -68,10 +68,7 @@ _BoundedLoader.add_implicit_resolver(
 
 
 def _count(node: yaml.Node, counts: dict[int, int]) -> int:
-    """Return how many nodes one holds; an alias is the node that it names.
-
-    Raises: ConstructorError: too many, or one that holds itself.
-    """
+    """Count nodes, an alias as the node that it names. Raises: ConstructorError: too many, or one that holds itself."""
     if isinstance(node, yaml.ScalarNode):
         return 1
     if id(node) not in counts:

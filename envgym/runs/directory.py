@@ -101,7 +101,7 @@ def check_new(path: Path, *, another: str = "choose another directory") -> None:
         raise RunError.of("run directory", must, str(path), where=f"{above} is no folder one may write to", do=do)
     if path.exists() and (not path.is_dir() or any(not _may_be_there(item.name) for item in path.iterdir())):
         do = f"{another}, continue the run with --resume (in Python: resume=True), or delete it yourself"
-        raise RunError(sentence("run directory", "be new or empty", str(path), where="run", do=do))
+        raise RunError.of("run directory", "be new or empty", str(path), where="run", do=do)
 
 
 def _may_be_there(name: str) -> bool:
@@ -117,9 +117,9 @@ def _no_run(path: Path) -> RunError:
     if near:
         do = f"did you mean {' or '.join(near)}?"
     if path.is_dir():
-        return RunError(sentence("run directory", "hold run.json", "none", where=str(path), do=do))
+        return RunError.of("run directory", "hold run.json", "none", where=str(path), do=do)
     got = "a file" if path.exists() else "no such directory"
-    return RunError(sentence("run", "be a directory", got, where=str(path), do=do))
+    return RunError.of("run", "be a directory", got, where=str(path), do=do)
 
 
 class RunDirectory:
@@ -161,7 +161,7 @@ class RunDirectory:
         schema = read_object(self.path / "run.json").get("schema")
         if not isinstance(schema, int) or not 1 <= schema <= SCHEMA_VERSION:
             do = "read it with a newer envgym"
-            raise RunError(sentence("run schema", f"be 1..{SCHEMA_VERSION}", schema, where=str(self.path), do=do))
+            raise RunError.of("run schema", f"be 1..{SCHEMA_VERSION}", schema, where=str(self.path), do=do)
         return schema
 
     @property
@@ -356,9 +356,7 @@ def check_labels(names: Iterable[str], *, where: str) -> None:
     for name in names:
         if (other := seen.get(file_label(name))) is not None:
             got = name if name == other else f"{other} and {name}, whose files have one name"
-            raise SettingsError(
-                sentence("env name", "be unique", got, where=where, do="give one of them another `name`")
-            )
+            raise SettingsError.of("env name", "be unique", got, where=where, do="give one of them another `name`")
         seen[file_label(name)] = name
 
 

@@ -8,7 +8,7 @@ import torch
 
 from envgym.core.segments import Origin
 from envgym.core.trajectory import Group
-from envgym.errors import InvalidInput, sentence
+from envgym.errors import InvalidInput
 from envgym.trainer.batch.rows import TRAINED, TrainRow, ValueTarget, pad, train_rows
 from envgym.trainer.batch.scores import (
     ComputeScores,
@@ -131,7 +131,7 @@ def reweighted(rows: Sequence[TrainRow], weights: TokenWeights, *, step: int) ->
     advantages_NT = torch.where(whole.loss_mask_BT, advantages_NT, 0.0)
     if not torch.isfinite(advantages_NT).all():
         do = "check the scores that the token weights read"
-        raise InvalidInput(sentence("advantages", "be finite", "some that are not", where=where, do=do))
+        raise InvalidInput.of("advantages", "be finite", "some that are not", where=where, do=do)
     return [
         replace(row, advantages=tuple(values[: len(row)]))
         for row, values in zip(rows, advantages_NT.tolist(), strict=True)

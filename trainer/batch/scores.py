@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from envgym.core.segments import Origin
 from envgym.core.trajectory import Row, Trajectory
-from envgym.errors import InvalidInput, check_known, sentence
+from envgym.errors import InvalidInput, check_known
 from envgym.trainer.batch.rows import TRAINED, TrainRow, train_row
 from envgym.trainer.batch.spread import node_values
 from envgym.trainer.methods.protocols import TrajectoryValues
@@ -113,7 +113,7 @@ def _row_under(episode: Trajectory, row: Row, request: ScoreRequest, origins: Se
     if row.rewrite is not None:
         do = "use an agent whose context only grows, or a score without a prompt"
         must = "begin with the first context to be scored under another prompt"
-        raise InvalidInput(sentence("row", must, f"one after {row.rewrite}", where=where, do=do))
+        raise InvalidInput.of("row", must, f"one after {row.rewrite}", where=where, do=do)
     first, cut = tree.prompts[prompt], _length_of_first_context(row)
     rest = (0.0,) * (len(first) + len(row) - cut)
     return replace(
@@ -138,7 +138,7 @@ def _as_sampled(request: ScoreRequest, row: Row, under: TrainRow, values: Sequen
         place = next(place for place, value in enumerate(scores) if not math.isfinite(value))
         do = "check the model that computes it"
         where = f"tree {row.tree_id}, leaf {row.leaf}, token {place}"
-        raise InvalidInput(sentence(f"score {request.name}", "be finite", scores[place], where=where, do=do))
+        raise InvalidInput.of(f"score {request.name}", "be finite", scores[place], where=where, do=do)
     if len(under) == len(row) and under.token_ids == row.token_ids:
         return scores
     cut = _length_of_first_context(row)

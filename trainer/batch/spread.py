@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
 from envgym.core.trajectory import Row, Trajectory
-from envgym.errors import InvalidInput, sentence
+from envgym.errors import InvalidInput
 from envgym.trainer.methods.protocols import TrajectoryCredit, TrajectoryValues
 
 T = TypeVar("T")
@@ -45,9 +45,7 @@ def node_values(trajectory: Trajectory, of_rows: Sequence[Sequence[float]]) -> T
     for row, values in zip(trajectory.rows, of_rows, strict=True):
         if len(values) != len(row):
             where, do = f"tree {row.tree_id}, leaf {row.leaf}", "give one value per token"
-            raise InvalidInput(
-                sentence("values", f"match the row's {len(row)} tokens", len(values), where=where, do=do)
-            )
+            raise InvalidInput.of("values", f"match the row's {len(row)} tokens", len(values), where=where, do=do)
         for node, trains, value in zip(row.nodes, row.loss_mask, values, strict=True):
             if trains:
                 of_node[node].append(value)
@@ -61,9 +59,7 @@ def _spread(
     if len(entries) != len(episode.path):
         do = "give one entry per node of trajectory.path"
         where = f"tree {row.tree_id}, leaf {row.leaf}"
-        raise InvalidInput(
-            sentence(what, f"match the path's {len(episode.path)} nodes", len(entries), where=where, do=do)
-        )
+        raise InvalidInput.of(what, f"match the path's {len(episode.path)} nodes", len(entries), where=where, do=do)
     of_node = dict(zip(episode.path, entries, strict=True))
     nodes = [node if trains else None for node, trains in zip(row.nodes, row.loss_mask, strict=True)]
     of_tokens: dict[int, Iterator[T]] = {}
@@ -71,6 +67,6 @@ def _spread(
         entry = of_node[node]
         if isinstance(entry, tuple) and len(entry) != count:
             must, where = f"match its sampled tokens ({count})", f"tree {row.tree_id}, node {node}"
-            raise InvalidInput(sentence(f"{what} of a node", must, len(entry), where=where, do="give one each"))
+            raise InvalidInput.of(f"{what} of a node", must, len(entry), where=where, do="give one each")
         of_tokens[node] = iter(entry if isinstance(entry, tuple) else (entry,) * count)
     return tuple(blank if node is None else next(of_tokens[node]) for node in nodes)

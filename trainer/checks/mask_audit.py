@@ -16,7 +16,7 @@ from envgym.agents.policies.wrapped import WrappedPolicy
 from envgym.agents.protocols import GenerateRequest, Generation, Policy
 from envgym.core.trajectory import trajectories
 from envgym.core.tree import Source, Tree
-from envgym.errors import InvalidInput, RunError, sentence
+from envgym.errors import InvalidInput, RunError
 from envgym.trainer.batch.rows import TrainRow
 
 _EMPTY: Final = 0
@@ -91,12 +91,12 @@ class MaskAudit:
             if wrong:
                 got = f"{len(wrong)} others, the first (id {row.token_ids[wrong[0]]}) at position {wrong[0]}"
                 must = "be sampled by the policy in that context"
-                raise RunError(sentence("tokens that train", must, got, where=where, do=do))
+                raise RunError.of("tokens that train", must, got, where=where, do=do)
             for trains, run in groupby(range(len(row)), key=row.loss_mask.__getitem__):
                 places = list(run)
                 if trains and (places[0] not in starts or places[-1] + 1 not in ends):
                     got = f"a part of one, positions {places[0]} to {places[-1]}"
-                    raise RunError(sentence("tokens that train", "be whole turns", got, where=where, do=do))
+                    raise RunError.of("tokens that train", "be whole turns", got, where=where, do=do)
         return sum(sum(row.loss_mask) for row in rows)
 
     def _check_declared(self, row: TrainRow, where: str) -> None:

@@ -10,7 +10,7 @@ from envgym.agents.settings import EnvSettings, ModelSettings
 from envgym.config.settings import build_settings
 from envgym.core.trajectory import Group
 from envgym.core.turns import Ending, Invalid
-from envgym.errors import RunError, SettingsError, sentence
+from envgym.errors import RunError, SettingsError
 from envgym.runs.changes import check_same
 from envgym.runs.directory import RunDirectory, check_new
 from envgym.runs.trust import check_trusted
@@ -90,7 +90,7 @@ def check_invalid(groups: Sequence[Group], *, limit: float, step: int) -> None:
     if len(reasons) > limit * len(episodes):
         got = f"{len(reasons)} of {len(episodes)}, such as: {reasons[0]}"
         do = "fix the environment or its services, then resume"
-        raise RunError(sentence("invalid episodes", f"stay below {limit:.0%}", got, where=f"step {step}", do=do))
+        raise RunError.of("invalid episodes", f"stay below {limit:.0%}", got, where=f"step {step}", do=do)
 
 
 def check_annotations(groups: Sequence[Group], *, limit: float, step: int) -> None:
@@ -102,4 +102,4 @@ def check_annotations(groups: Sequence[Group], *, limit: float, step: int) -> No
         if len(errors) > limit * len(of_name):
             got = f"{len(errors)} of {len(of_name)}, such as: {errors[0]}"
             must, do = f"stay below {limit:.0%}", "fix the model that it calls, then resume"
-            raise RunError(sentence(f"failed annotations of {name}", must, got, where=f"step {step}", do=do))
+            raise RunError.of(f"failed annotations of {name}", must, got, where=f"step {step}", do=do)

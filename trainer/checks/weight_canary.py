@@ -18,7 +18,7 @@ from typing import Final, TypeVar
 
 from envgym.agents.protocols import GenerateRequest, Policy, Sampling
 from envgym.core.tree import Source
-from envgym.errors import PolicyFailure, RunError, sentence
+from envgym.errors import PolicyFailure, RunError
 from envgym.trainer.batch.rows import TrainRow, scored_row
 from envgym.trainer.learner.train_step import SamplesCheck
 from envgym.trainer.methods.corrections import CorrectionStats
@@ -104,7 +104,7 @@ class WeightCanary:
         if not gap <= self._settings.max_gap:
             must, got = f"match the learner's within {self._settings.max_gap:g} nats", f"{gap:.3g}"
             do = "see docs/engines.md for what differs, or raise canary.max_gap if this is numerical precision"
-            raise RunError(sentence("the sampler's log-probs", must, got, where=where, do=do))
+            raise RunError.of("the sampler's log-probs", must, got, where=where, do=do)
 
     async def check(self, policy: Policy, compute_logprobs: ComputeLogprobs, *, step: int) -> Metrics:
         """Return the gap between policy and learner, and by how much the learner moved, as means in nats.
@@ -135,7 +135,7 @@ class WeightCanary:
         if moved > self._settings.min_move and policy_moved < _MIN_MOVED_SHARE * moved:
             do = "the new weights did not reach the sampler: check its update_weights and its cache"
             got = f"no change while the learner's moved by {moved:.3g} nats"
-            raise RunError(sentence("the sampler's log-probs", "move with the learner's", got, where=where, do=do))
+            raise RunError.of("the sampler's log-probs", "move with the learner's", got, where=where, do=do)
         return reading if policy_moved > 0 or reading.token_ids != last.token_ids else last
 
     async def _read_text(self, policy: Policy, compute_logprobs: ComputeLogprobs) -> _CanaryReading:

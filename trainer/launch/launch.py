@@ -233,10 +233,7 @@ def _learner_rank(settings: TrainSettings, meeting: Meeting, rank: int) -> Proce
 
 
 def _policy_server(settings: TrainSettings) -> tuple[str, ...]:
-    """Return the command of a server of the run's model; its first weights are those of the model's directory.
-
-    Raises: SettingsError: it is to be vLLM, and none is installed that can be used.
-    """
+    """Return the command of a server that begins with the model's weights. Raises: SettingsError: no vLLM works."""
     model, engine, kind = settings.model, settings.engine, settings.launch.server_engine
     threads = _threads(settings, POLICY_SERVER)
     options: dict[str, object] = {"dtype": model.dtype, "device": engine.device, "threads": threads}

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from envgym.agents.models.weights import Float32Head
-from envgym.errors import InvalidInput, sentence
+from envgym.errors import InvalidInput
 
 _PROBE_LENGTH = 8
 """Tokens run by `check_head`: enough to see a wrong scale, cheap for any model."""
@@ -68,7 +68,7 @@ def causal_lm(model: nn.Module) -> PreTrainedModel:
     if not isinstance(inner, PreTrainedModel) or getattr(adapter, "is_prompt_learning", False):
         do = "pass a transformers causal language model, plain or with LoRA (prompt and prefix tuning are not served)"
         got = type(inner if adapter is None else adapter).__name__
-        raise InvalidInput(sentence("model", "be a Hugging Face causal language model", got, where="causal_lm", do=do))
+        raise InvalidInput.of("model", "be a Hugging Face causal language model", got, where="causal_lm", do=do)
     return inner
 
 
@@ -110,7 +110,7 @@ def lm_head_of(model: nn.Module) -> LmHead:
     if type(layer) not in {nn.Linear, Float32Head}:
         do = "leave lm_head out of the adapter's target modules (peft's modules_to_save may train it in full)"
         got = f"{type(layer).__module__}.{type(layer).__name__}"
-        raise InvalidInput(sentence("the model's output layer", "be a plain nn.Linear", got, where="lm_head_of", do=do))
+        raise InvalidInput.of("the model's output layer", "be a plain nn.Linear", got, where="lm_head_of", do=do)
     config = inner.config.get_text_config()
     scale = getattr(config, "logit_scale", None)
     divisor = getattr(config, "logits_scaling", None)
@@ -147,7 +147,7 @@ def check_head(model: nn.Module) -> None:
         got = f"a difference of {gap:.3g} for {type(inner).__name__}"
         rule = f"equal head(hidden) to {tolerance:.1g}"
         do = "use a model whose logits are a plain, scaled or soft-capped linear layer"
-        raise InvalidInput(sentence("the model's logits", rule, got, where="check_head", do=do))
+        raise InvalidInput.of("the model's logits", rule, got, where="check_head", do=do)
 
 
 @contextmanager

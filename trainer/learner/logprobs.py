@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from envgym.errors import InvalidInput, sentence
+from envgym.errors import InvalidInput
 from envgym.trainer.learner._chunked import ChunkedLogprobsFunction, ChunkSettings
 from envgym.trainer.learner.causal_lm import LmHead, at_least_float32, causal_lm, hidden_states, lm_head_of
 from envgym.trainer.learner.rows_attention import padded_right
@@ -193,11 +193,11 @@ def _check(hidden_TD: Tensor, targets_T: Tensor, temperature: float, chunk_size:
     where = "chunked_logprobs"
     if not temperature > 0:
         do = "score greedy samples at temperature 1"
-        raise InvalidInput(sentence("temperature", "be above 0", temperature, where=where, do=do))
+        raise InvalidInput.of("temperature", "be above 0", temperature, where=where, do=do)
     if chunk_size < 1:
         do = f"leave it at {default_chunk_size(hidden_TD.device)}"
-        raise InvalidInput(sentence("chunk_size", "be at least 1", chunk_size, where=where, do=do))
+        raise InvalidInput.of("chunk_size", "be at least 1", chunk_size, where=where, do=do)
     if hidden_TD.ndim != 2 or targets_T.shape != hidden_TD.shape[:1]:
         got = f"{list(hidden_TD.shape)} and {list(targets_T.shape)}"
         do = "flatten rows and shift targets first"
-        raise InvalidInput(sentence("hidden and targets", "be [T, D] and [T]", got, where=where, do=do))
+        raise InvalidInput.of("hidden and targets", "be [T, D] and [T]", got, where=where, do=do)

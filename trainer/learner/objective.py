@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from envgym.core.segments import Origin
 from envgym.core.tree import Source
-from envgym.errors import SettingsError, sentence
+from envgym.errors import SettingsError
 from envgym.trainer.batch.rows import TRAINED, MicroBatch, TrainRow
 from envgym.trainer.learner.checkpoint import OpenReference
 from envgym.trainer.learner.logprobs import TokenLogprobs
@@ -140,18 +140,18 @@ class Objective:
         if self.is_bypass and not self.correction.only_masks:
             rule = "only reject where objective.old_policy=rollout, as the ratio weighs already"
             got, do = repr(self.correction), "set its weights to none, choose none, or objective.old_policy=recomputed"
-            raise SettingsError(sentence("correction", rule, got, where="objective", do=do))
+            raise SettingsError.of("correction", rule, got, where="objective", do=do)
         readers = [term for term in self.terms if term.is_weighted and term.corrects and term.sources & SAMPLED]
         if not self.correction.is_identity and not readers:
             rule, do = f"be none with a loss that no correction applies to ({_name(self.loss)})", "set correction=none"
-            raise SettingsError(sentence("correction", rule, _name(self.correction), where="objective", do=do))
+            raise SettingsError.of("correction", rule, _name(self.correction), where="objective", do=do)
         for term in self.terms:
             suited = getattr(term.loss, "aggregations", ())
             if suited and isinstance(term.aggregation, SumOverDivisor) and not isinstance(term.aggregation, suited):
                 names = " or ".join(kind.__name__ for kind in suited)
                 rule, do = f"be {names} for {_name(term.loss)}, whose scale it decides", "set it to token-sum"
                 where = f"objective, term {term.name}"
-                raise SettingsError(sentence("aggregation", rule, _name(term.aggregation), where=where, do=do))
+                raise SettingsError.of("aggregation", rule, _name(term.aggregation), where=where, do=do)
 
     @cached_property
     def terms(self) -> tuple[Term, ...]:

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from envgym.core.tasks import Split, Task, TaskSource
-from envgym.errors import InvalidInput, sentence
+from envgym.errors import InvalidInput
 
 _WORD: Final = re.compile(r"\w+")
 _MOST_SKIPPED: Final = 1000
@@ -28,8 +28,7 @@ class HeldOutTexts:
             texts: held out.
             ngram: n, in words, at least 1.
         """
-        if ngram < 1:
-            raise InvalidInput(sentence("ngram", "be at least 1", ngram, where="decontamination", do="pass e.g. 8"))
+        InvalidInput.unless(ngram >= 1, "ngram", "be at least 1", ngram, where="decontamination", do="pass e.g. 8")
         self._lengths: list[int] = []
         self._places: dict[tuple[str, ...], list[tuple[int, int]]] = {}
         """n-gram -> (number of the text, place of its first word)."""
@@ -96,9 +95,8 @@ class DecontaminatedTasks:
         if split is not Split.TRAIN:
             return self._tasks.task(split, index)
         if self._indices is not None:
-            if not 0 <= index < len(self._indices):
-                must, do = f"lie in [0, {len(self._indices)})", "choose a smaller one"
-                raise InvalidInput(sentence("index", must, index, where=self._where, do=do))
+            must, do = f"lie in [0, {len(self._indices)})", "choose a smaller one"
+            InvalidInput.unless(0 <= index < len(self._indices), "index", must, index, where=self._where, do=do)
             return self._tasks.task(split, self._indices[index])
         for candidate in range(index, index + _MOST_SKIPPED):
             if self._is_clean(candidate):
@@ -111,4 +109,4 @@ class DecontaminatedTasks:
     def _nothing_left(self, count: int) -> InvalidInput:
         must, got = f"overlap with held-out ones by at most {self._share:g}", f"more in all of {count}"
         do = "raise decontamination.share or decontamination.ngram: texts of one template overlap"
-        return InvalidInput(sentence("train tasks", must, got, where=self._where, do=do))
+        return InvalidInput.of("train tasks", must, got, where=self._where, do=do)

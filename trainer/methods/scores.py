@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from envgym.errors import SettingsError, sentence
+from envgym.errors import SettingsError
 
 POLICY_MODEL = "policy"
 """Stands for the policy itself where a model is named."""
@@ -35,8 +35,7 @@ class ScoreRequest:
         """Refuse a value of another model. Raises: SettingsError."""
         if self.quantity == "values" and (self.model != POLICY_MODEL or self.prompt is not None):
             got, do = f"{self.model} under prompt {self.prompt}", "request log-probs or entropies there"
-            where = f"score {self.name}"
-            raise SettingsError(sentence("values", "be the critic's, as sampled", got, where=where, do=do))
+            raise SettingsError.of("values", "be the critic's, as sampled", got, where=f"score {self.name}", do=do)
 
 
 class ReadsScores(Protocol):
@@ -63,5 +62,5 @@ def required_scores(plugins: Mapping[str, object]) -> tuple[ScoreRequest, ...]:
             if by_name.setdefault(request.name, request) != request:
                 do = "give one of them another name"
                 got = f"{by_name[request.name]} and {request}"
-                raise SettingsError(sentence(f"score {request.name}", "have one meaning", got, where=where, do=do))
+                raise SettingsError.of(f"score {request.name}", "have one meaning", got, where=where, do=do)
     return tuple(by_name.values())

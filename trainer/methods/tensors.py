@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from envgym.errors import InvalidInput, sentence
+from envgym.errors import InvalidInput
 
 LOG_RATIO_BOUND = 20.0
 """Where log-ratios are clamped before exp: exp(±20) is 4.9e8 and 2.1e-9, far outside any clip range or cap and far
@@ -107,12 +107,11 @@ def check_rows(loss_mask_BT: Tensor, others: Mapping[str, Tensor], *, where: str
     """
     if loss_mask_BT.dtype is not torch.bool or loss_mask_BT.ndim != 2:
         got = f"{loss_mask_BT.dtype} {list(loss_mask_BT.shape)}"
-        raise InvalidInput(sentence("loss_mask", "be bool [B, T]", got, where=where, do="convert it with .bool()"))
+        raise InvalidInput.of("loss_mask", "be bool [B, T]", got, where=where, do="convert it with .bool()")
     for name, tensor in others.items():
         if tensor.shape != loss_mask_BT.shape:
             rule = f"match loss_mask {list(loss_mask_BT.shape)}"
-            do = "expand it to one value per token"
-            raise InvalidInput(sentence(name, rule, list(tensor.shape), where=where, do=do))
+            raise InvalidInput.of(name, rule, list(tensor.shape), where=where, do="expand it to one value per token")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

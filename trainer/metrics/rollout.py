@@ -13,7 +13,7 @@ from envgym.agents.evaluation.metrics.effort import endings, lengths
 from envgym.core.trajectory import Group, Trajectory, Turn
 from envgym.core.tree import Rewrite, Source
 from envgym.core.turns import Cost, Invalid, Scored, reaches
-from envgym.errors import RunError, sentence
+from envgym.errors import RunError
 from envgym.stats import wilson_interval
 from envgym.trainer.methods.credit.outcome import episode_rewards
 from envgym.trainer.methods.protocols import FilterResult, TrajectoryCredit
@@ -234,7 +234,7 @@ def check_context_rewrites(groups: Sequence[Group], *, step: int) -> None:
         got = f"{len(rewrites)} turns of others, the first in turn {turn.index} of {episode.tree.id} ({turn.rewrite})"
         do = "use a template and an agent.context that do not change earlier turns, or set canary.on_rewrite=row"
         must = "continue the tokens of earlier turns unchanged, as canary.on_rewrite=fail requires"
-        raise RunError(sentence("contexts", must, got, where=f"step {step}", do=do))
+        raise RunError.of("contexts", must, got, where=f"step {step}", do=do)
 
 
 _CONVERSATION = Rewrite.CONVERSATION

@@ -11,7 +11,7 @@ from envgym.agents.protocols import Policy
 from envgym.agents.settings import ModelSettings, RolloutSamplingSettings
 from envgym.config.plugins import Choice
 from envgym.core.tasks import Split, TaskSource
-from envgym.errors import SettingsError, check_known, sentence
+from envgym.errors import SettingsError, check_known
 from envgym.runtime.event_loop import run_coroutine
 from envgym.trainer.learner.settings import CriticSettings, ObjectiveSettings, OptimSettings
 from envgym.trainer.methods.annotators.base import MODEL, Annotator, Model, ProbingAnnotator, required_models
@@ -65,14 +65,13 @@ def check_models(models: Mapping[str, NamedModelSettings], plugins: Mapping[str,
             if missing:
                 got = POLICY_MODEL if name == POLICY_MODEL else models[name].kind.name
                 do = f"name a model that is a {protocol.__name__}"
-                raise SettingsError(sentence(f"model {name}", f"have {missing[0]}", got, where=where, do=do))
+                raise SettingsError.of(f"model {name}", f"have {missing[0]}", got, where=where, do=do)
 
 
 def check_name_is_free(names: Iterable[str]) -> None:
     """See that no model takes the policy's name. Raises: SettingsError: one does."""
-    if POLICY_MODEL in names:
-        must, do = "be another than the policy's", "choose another name"
-        raise SettingsError(sentence("name of a model", must, POLICY_MODEL, where="models", do=do))
+    must, do = "be another than the policy's", "choose another name"
+    SettingsError.unless(POLICY_MODEL not in names, "name of a model", must, POLICY_MODEL, where="models", do=do)
 
 
 def _methods(protocol: type) -> list[str]:

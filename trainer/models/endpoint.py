@@ -11,7 +11,7 @@ from envgym.agents.settings import EndpointSettings
 from envgym.config.settings import build_settings
 from envgym.core.json_types import visible
 from envgym.core.messages import Message, Role
-from envgym.errors import PartyFailure, PolicyFailure, SettingsError, sentence
+from envgym.errors import PartyFailure, PolicyFailure, SettingsError
 from envgym.runtime.event_loop import run_coroutine
 from envgym.trainer.methods.annotators.base import Model
 from envgym.trainer.models.base import ModelContext
@@ -42,9 +42,8 @@ class EndpointModel(Model):
         """
         del context
         self._settings = build_settings(EndpointSettings, endpoint, where="model endpoint")
-        if not deadline_s > 0:
-            must, do = "be above 0", "give the seconds that one answer may take"
-            raise SettingsError(sentence("deadline_s", must, deadline_s, where="model endpoint", do=do))
+        must, do = "be above 0", "give the seconds that one answer may take"
+        SettingsError.unless(deadline_s > 0, "deadline_s", must, deadline_s, where="model endpoint", do=do)
         self._temperature, self._deadline_s, self._check_retries = temperature, deadline_s, check_retries
         self._policy: OpenAIPolicy | None = None
 
@@ -61,7 +60,7 @@ class EndpointModel(Model):
             except PartyFailure as error:
                 do = "start the service, or correct base_url, model and api_key_env"
                 where = f"{self._settings.model} at {self._settings.base_url}"
-                raise SettingsError(sentence("served model", "answer", str(error), where=where, do=do)) from error
+                raise SettingsError.of("served model", "answer", str(error), where=where, do=do) from error
 
     async def reply(self, messages: Sequence[Message], *, seed: int, max_new_tokens: int) -> str:
         """Answer a conversation. Raises: PartyFailure: no answer came in time."""

@@ -11,7 +11,7 @@ from torch import nn
 
 from envgym.agents.models.loading import load, load_tokenizer, resolve_model
 from envgym.agents.policies.backends import autocast_dtype
-from envgym.errors import InvalidInput, SettingsError, sentence
+from envgym.errors import InvalidInput, SettingsError
 from envgym.trainer.batch.rows import scored_row
 from envgym.trainer.learner.checkpoint import OpenReference, keep_reference, open_reference
 from envgym.trainer.learner.forward import ForwardPass
@@ -112,7 +112,7 @@ def check_packs(model: FrozenModel, policy: ForwardPass, *, where: str) -> None:
         if policy.packs and not model.forward_pass(module).packs:
             do = "set optim.packing=false, or name a model of the policy's family"
             must, got = "compute packs as the policy does", type(module).__name__
-            raise SettingsError(sentence("model", must, got, where=where, do=do))
+            raise SettingsError.of("model", must, got, where=where, do=do)
 
 
 def check_same_tokenizer(theirs: "PreTrainedTokenizerBase", ours: "PreTrainedTokenizerBase", *, where: str) -> None:
@@ -121,4 +121,4 @@ def check_same_tokenizer(theirs: "PreTrainedTokenizerBase", ours: "PreTrainedTok
     if mine != its:
         got = f"{len(mine.items() & its.items())} of {len(mine)} tokens alike"
         do = "name a model of the policy's family, or ask it in words through an endpoint"
-        raise InvalidInput(sentence("tokenizer", "be that of the policy", got, where=where, do=do))
+        raise InvalidInput.of("tokenizer", "be that of the policy", got, where=where, do=do)

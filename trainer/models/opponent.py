@@ -26,7 +26,7 @@ from envgym.core.trajectory import Group
 from envgym.core.tree import Edge, Rewrite, Tree
 from envgym.core.turns import Ending, Scored, TurnOutcome
 from envgym.env import Env
-from envgym.errors import PartyFailure, PolicyFailure, SettingsError, check_known, sentence
+from envgym.errors import PartyFailure, PolicyFailure, SettingsError, check_known
 from envgym.party import Player
 from envgym.runs.directory import read_object
 from envgym.runs.files import write_json
@@ -97,7 +97,7 @@ class Opponent(LearningModel):
         super().__init__(context, path=path, optim=OptimSettings(lr=lr, grad_clip=grad_clip))
         if refresh is not None and refresh < 1:
             do = "leave it out for an opponent that learns"
-            raise SettingsError(sentence("refresh", "be at least 1", refresh, where="model opponent", do=do))
+            raise SettingsError.of("refresh", "be at least 1", refresh, where="model opponent", do=do)
         self._refresh = refresh
         self._agent = make_agent(context.agent, context.tokenizer)
         temperature = context.sampling.temperature
@@ -266,7 +266,7 @@ class ModelParty(Player):
         player = models[self.model]
         if not isinstance(player, Opponent):
             got, do = type(player).__name__, "name a model of the kind opponent"
-            raise SettingsError(sentence(f"model {self.model}", "play a seat", got, where=where, do=do))
+            raise SettingsError.of(f"model {self.model}", "play a seat", got, where=where, do=do)
         self._player, self._env = player, env.unwrapped
 
     def reply(self, messages: Sequence[Message]) -> Message:

@@ -4,7 +4,7 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
-from envgym.errors import RunError, SettingsError, sentence
+from envgym.errors import RunError, SettingsError
 from envgym.trainer.learner.checkpoint import OpenReference, reference_folder
 from envgym.trainer.learner.forward import ForwardPass
 from envgym.trainer.methods.annotators.base import Model
@@ -38,7 +38,7 @@ def reference_of(models: Mapping[str, Model], policy: ForwardPass) -> OpenRefere
     if reference is None:  # a controller has begun a KL term that it had not planned
         got, do = "none", "begin the run with objective.kl_coef above 0, or let the controller plan it"
     rule = "be a frozen model of this process for a KL term"
-    raise SettingsError(sentence(f"model {REFERENCE}", rule, got, where="models", do=do))
+    raise SettingsError.of(f"model {REFERENCE}", rule, got, where="models", do=do)
 
 
 def reset_reference(models: Mapping[str, Model], run: Path, step: int) -> None:

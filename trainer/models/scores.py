@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from envgym.errors import SettingsError, check_known, sentence
+from envgym.errors import SettingsError, check_known
 from envgym.trainer.batch.rows import MicroBatch, TrainRow
 from envgym.trainer.learner.forward import ForwardPass
 from envgym.trainer.learner.learner import Learner
@@ -91,4 +91,4 @@ def check_score_models(requests: Sequence[ScoreRequest], models: Mapping[str, Mo
         if request.model != POLICY_MODEL and not isinstance(model, FrozenModel):
             do, must = "make it local or snapshot", "be a frozen model of this process to be scored with"
             got, where = "none" if model is None else type(model).__name__, f"score {request.name}"
-            raise SettingsError(sentence(f"model {request.model}", must, got, where=where, do=do))
+            raise SettingsError.of(f"model {request.model}", must, got, where=where, do=do)

@@ -6,7 +6,7 @@ from typing import Literal
 
 from torch import nn
 
-from envgym.errors import InvalidInput, SettingsError, check_known, sentence
+from envgym.errors import InvalidInput, SettingsError, check_known
 from envgym.trainer.batch.rows import TrainRow
 from envgym.trainer.learner.causal_lm import causal_lm
 from envgym.trainer.learner.checkpoint import load_value_head, part_folder, require_checkpoint
@@ -60,12 +60,12 @@ class TokenCritic(LearningModel):
         if (run is not None and path is not None) or (model is not None and run is None):
             got = f"path={path}, run={run}, model={model}"
             do = "set either path or run, and model only with run"
-            raise SettingsError(
-                sentence("initial weights of a critic", "come from one place", got, where="model token_critic", do=do)
+            raise SettingsError.of(
+                "initial weights of a critic", "come from one place", got, where="model token_critic", do=do
             )
         if epochs is not None and epochs < 1:
             do = "pass e.g. epochs=4, or leave it out"
-            raise SettingsError(sentence("epochs", "be at least 1", epochs, where="model token_critic", do=do))
+            raise SettingsError.of("epochs", "be at least 1", epochs, where="model token_critic", do=do)
         self._epochs = epochs
         self._folder = None if run is None else _folder_of(Path(run), model)
         of_run = context.optim
@@ -95,7 +95,7 @@ class TokenCritic(LearningModel):
             if positions is not None and positions < needed:
                 do = "lower agent.max_context_tokens, or name a model with more positions"
                 rule = f"have at least the {needed} positions of agent.max_context_tokens"
-                raise InvalidInput(sentence("critic", rule, positions, where=f"model {self._path}", do=do))
+                raise InvalidInput.of("critic", rule, positions, where=f"model {self._path}", do=do)
 
     def _critic_on(self, module: nn.Module) -> Critic:
         critic_settings = self._context.critic
@@ -150,7 +150,7 @@ def check_critic_model(critic: CriticSettings | None, models: Mapping[str, Named
         if is_critic and name != named:
             must, got = "be read by a credit", f"critic.model={named}"
             do = f"set critic.model={name} with a credit such as gae_token, or leave the model out"
-            raise SettingsError(sentence(f"critic {name}", must, got, where="models", do=do))
+            raise SettingsError.of(f"critic {name}", must, got, where="models", do=do)
         if name == named and not is_critic:
             must, do = "be a critic with weights of its own", f"set models.{name}.kind.name=token_critic"
-            raise SettingsError(sentence(f"model {name}", must, model_settings.kind.name, where="critic.model", do=do))
+            raise SettingsError.of(f"model {name}", must, model_settings.kind.name, where="critic.model", do=do)

@@ -11,7 +11,7 @@ from torch import nn
 from envgym.agents.models.loading import load, load_tokenizer, resolve_model
 from envgym.agents.policies.backends import autocast_dtype
 from envgym.core.trajectory import Group, Trajectory
-from envgym.errors import SettingsError, sentence
+from envgym.errors import SettingsError
 from envgym.trainer.batch.rows import TrainRow, train_rows
 from envgym.trainer.learner.causal_lm import without_dropout
 from envgym.trainer.learner.critic import Critic
@@ -76,7 +76,7 @@ class LearningModel(Model):
             check_same_tokenizer(load_tokenizer(source), context.tokenizer, where=f"model {self._path}")
         elif hasattr(context.model, "peft_config"):
             do = "name a directory with `path`"
-            raise SettingsError(sentence("copy of the policy", "hold all weights", "adapters", where="models", do=do))
+            raise SettingsError.of("copy of the policy", "hold all weights", "adapters", where="models", do=do)
 
     def begin(self, folder: Path) -> None:
         """Take up the weights, unless a checkpoint has brought them."""

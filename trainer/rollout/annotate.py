@@ -10,7 +10,7 @@ from envgym.core.json_types import visible
 from envgym.core.tasks import Task
 from envgym.core.trajectory import Group
 from envgym.core.tree import Annotation, Tree
-from envgym.errors import InfrastructureError, InvalidInput, sentence
+from envgym.errors import InfrastructureError, InvalidInput
 from envgym.trainer.methods.annotators.base import AnnotateContext, Annotator, annotate_trees
 
 
@@ -68,7 +68,7 @@ def _check_unchanged(before: Group, after: Group, name: str) -> None:
     ):
         do = "return the group with `annotate_trees`"
         must, got = "add annotations to the trees and change nothing else", "other trees"
-        raise InvalidInput(sentence(f"annotator {name}", must, got, where=f"group {before.key}", do=do))
+        raise InvalidInput.of(f"annotator {name}", must, got, where=f"group {before.key}", do=do)
 
 
 def _adds_only(old: Tree, new: Tree) -> bool:

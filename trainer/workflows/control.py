@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from envgym.config.settings import read_value
-from envgym.errors import InvalidInput, sentence
+from envgym.errors import InvalidInput
 from envgym.runs.files import write_json
 from envgym.trainer.checks.changes import SettingsInForce
 from envgym.trainer.method import Method
@@ -166,6 +166,6 @@ def set_trained_weights(model: nn.Module, weights: Mapping[str, Tensor]) -> None
     if shapes != expected:
         wrong = sorted(name for name in {*shapes, *expected} if shapes.get(name) != expected.get(name))[:3]
         do = "return the names and shapes of ControlContext.weights"
-        raise InvalidInput(sentence("weights", "be those that train", f"others at {wrong}", where="learner", do=do))
+        raise InvalidInput.of("weights", "be those that train", f"others at {wrong}", where="learner", do=do)
     for name, weight in mine.items():
         weight.copy_(weights[name])

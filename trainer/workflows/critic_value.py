@@ -16,7 +16,7 @@ from envgym.agents.models.loading import prepare_device
 from envgym.agents.policies.backends import autocast_dtype
 from envgym.agents.search.scorers import SearchObservation
 from envgym.config.plugins import Choice
-from envgym.errors import InvalidInput, RunError, sentence
+from envgym.errors import InvalidInput, RunError
 from envgym.runs.directory import RunDirectory
 from envgym.trainer.batch.rows import TrainRow, scored_row
 from envgym.trainer.learner.checkpoint import load_critic, part_folder, require_checkpoint
@@ -97,7 +97,7 @@ class CriticValue:
             same = len(ours.items() & theirs.items())
             got = f"{same} of {len(theirs)} tokens alike"
             do = "search with the model that the critic was trained on, or with one of its tokenizer"
-            raise InvalidInput(sentence("the critic's tokenizer", "be that of the policy", got, where="value", do=do))
+            raise InvalidInput.of("the critic's tokenizer", "be that of the policy", got, where="value", do=do)
 
     def _rows(self, token_ids: Sequence[tuple[int, ...]], is_over: Sequence[bool]) -> list[TrainRow]:
         """Return each prefix with the place of its value last: it is said before a token, whichever that is."""
@@ -107,7 +107,7 @@ class CriticValue:
         if self._max_positions is not None and longest > self._max_positions:
             do = "lower agent.max_context_tokens, or train the critic on a model with more positions"
             must = f"hold at most {self._max_positions} tokens for this critic"
-            raise InvalidInput(sentence("conversation", must, longest, where="value", do=do))
+            raise InvalidInput.of("conversation", must, longest, where="value", do=do)
         return rows
 
     def _values(self, rows: list[TrainRow]) -> list[float]:
@@ -182,7 +182,6 @@ def _check_credit(choice: Choice, run: Path) -> None:
     name, credit = choice.name, CREDIT.build(choice)
     do = "train one with credit.name=gae_token or gae_bilevel"
     if not isinstance(credit, CriticCredit):
-        raise RunError(sentence("run", "have trained a critic", f"credit {name}", where=str(run), do=do))
+        raise RunError.of("run", "have trained a critic", f"credit {name}", where=str(run), do=do)
     if not credit.trains_at_turn_ends:
-        must = "have learned at the ends of turns, too"
-        raise RunError(sentence("critic", must, f"credit {name}", where=str(run), do=do))
+        raise RunError.of("critic", "have learned at the ends of turns, too", f"credit {name}", where=str(run), do=do)

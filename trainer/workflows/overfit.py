@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
-from envgym.errors import SettingsError, sentence
+from envgym.errors import SettingsError
 from envgym.runtime.event_loop import run_coroutine
 from envgym.runtime.progress import OnProgress
 from envgym.trainer.batch.rows import TrainRow
@@ -65,7 +65,7 @@ def overfit(
     if not any(advantage for row in rows for advantage in row.advantages):
         got = f"none among {len(rows)} rows"
         do = "raise rollout.groups, or warm-start with an sft section until some episodes succeed"
-        raise SettingsError(sentence("batch", "hold advantages other than 0", got, where="--overfit-one-batch", do=do))
+        raise SettingsError.of("batch", "hold advantages other than 0", got, where="--overfit-one-batch", do=do)
     constant_rate = {"warmup_steps": 0, "decay": "constant", "minibatches": 1, "epochs": 1}
     optim = context.learner.optim.model_copy(update=constant_rate)
     learner = Learner(

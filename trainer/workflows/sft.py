@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from envgym.agents.search import Chain
 from envgym.core.trajectory import Trajectory
-from envgym.errors import SettingsError, sentence
+from envgym.errors import SettingsError
 from envgym.runtime.progress import OnProgress
 from envgym.seeds import derive_seed
 from envgym.trainer.batch.rows import TrainRow, train_row
@@ -105,7 +105,7 @@ async def _run_phase(
     if not rows:
         got = f"none of {demonstrations.num_episodes} episodes succeeded"
         do = "check the env's oracle with `envgym check`, or choose another sft.source"
-        raise SettingsError(sentence("warm start", "have successful episodes", got, where="sft", do=do))
+        raise SettingsError.of("warm start", "have successful episodes", got, where="sft", do=do)
     num_updates = phase.epochs * -(-len(rows) // phase.batch_size)
     with closing(_learner_of_phase(context.learner, phase, num_updates)) as learner:
         losses, success = await _fit(context, phase, rows, learner, plan, on_progress)

@@ -14,7 +14,7 @@ import torch
 
 from envgym.core.trajectory import Group
 from envgym.core.tree import Tree
-from envgym.errors import SettingsError, sentence
+from envgym.errors import SettingsError
 from envgym.runs.directory import RunDirectory
 from envgym.runs.episodes import episode_rows
 from envgym.runs.files import sole_writer
@@ -71,7 +71,7 @@ def fit_value(
     critic = context.learner.critic
     if critic is None or critic.settings.detach:
         do = "leave credit and critic.detach as they are"
-        raise SettingsError(sentence("critic", "train the model that it reads", "others", where="value", do=do))
+        raise SettingsError.of("critic", "train the model that it reads", "others", where="value", do=do)
     groups = _collect(context, plan, on_progress)
     if before is not None:
         checkpoint = require_checkpoint(before)
@@ -117,9 +117,8 @@ def split_by_task(groups: Sequence[Group], *, seed: int) -> tuple[list[Group], l
     Raises: SettingsError: there are fewer than two tasks.
     """
     tasks = list(dict.fromkeys(group.trees[0].task_key for group in groups))
-    if len(tasks) < 2:
-        do = "fit on envs with more train tasks"
-        raise SettingsError(sentence("groups", "be of at least 2 tasks", len(tasks), where="value", do=do))
+    do = "fit on envs with more train tasks"
+    SettingsError.unless(len(tasks) >= 2, "groups", "be of at least 2 tasks", len(tasks), where="value", do=do)
     held_back = set(random.Random(derive_seed(seed, "value")).sample(tasks, max(len(tasks) // HELD_BACK, 1)))
     return (
         [group for group in groups if group.trees[0].task_key in held_back],

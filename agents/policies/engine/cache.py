@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from transformers import AttentionInterface
 from transformers.cache_utils import Cache, CacheLayerMixin
 
-from envgym.errors import InvalidInput, sentence
+from envgym.errors import InvalidInput
 
 _COLUMNS = 64
 """Columns are allocated in multiples of this."""
@@ -181,7 +181,7 @@ def grouped_attention(
     """
     if beyond := [name for name in _BEYOND if options.get(name) is not None]:
         do = "load the model with attn_implementation='eager'"
-        raise InvalidInput(sentence("attention", "be plain", beyond[0], where=type(module).__name__, do=do))
+        raise InvalidInput.of("attention", "be plain", beyond[0], where=type(module).__name__, do=do)
     num_rows, num_heads, num_queries, width = query.shape
     groups = num_heads // key.shape[1]
     if groups > 1 and num_queries > 1:

@@ -22,7 +22,7 @@ from envgym.agents.policies.engine.cache import (
 from envgym.agents.policies.engine.decode_graphs import CudaRecorder, DecodeGraphs, Recorder
 from envgym.agents.policies.engine.llama_forward import Forward, LlamaForward, computes_the_same, llama_forward
 from envgym.agents.policies.engine.packed_linears import PackedLinears
-from envgym.errors import InvalidInput, sentence
+from envgym.errors import InvalidInput
 
 PREFILL_TOKENS = 8192
 """Most tokens of one forward pass, padding included; more are computed in several."""
@@ -235,14 +235,10 @@ class CachedModel:
 
 
 def _windows(config: Any) -> dict[str, int | None]:  # a transformers config
-    """Return the kinds of attention layer with the window of each; None: all that precedes.
-
-    Raises: InvalidInput: a kind that keeps no keys and values.
-    """
+    """Return the window of each kind of attention layer; None: no bound. Raises: InvalidInput: one without a cache."""
     window = getattr(config, "sliding_window", None)
     kinds = set(getattr(config, "layer_types", None) or ["sliding_attention" if window else "full_attention"])
     if unknown := sorted(kinds - _KNOWN_LAYERS):
         do = "sample from this model with another engine"
-        where = type(config).__name__
-        raise InvalidInput(sentence("attention layers", "be full or sliding", unknown[0], where=where, do=do))
+        raise InvalidInput.of("attention layers", "be full or sliding", unknown[0], where=type(config).__name__, do=do)
     return {kind: window if kind == "sliding_attention" else None for kind in sorted(kinds)}

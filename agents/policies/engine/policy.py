@@ -32,7 +32,7 @@ from envgym.agents.policies.engine.cached_model import RECORDERS, CachedModel
 from envgym.agents.policies.engine.request_queue import Answer, PendingRequest, RequestQueue, WriterPriorityLock
 from envgym.agents.policies.engine.requests import FinishedRow, check_request, check_rows
 from envgym.agents.protocols import GenerateRequest, Generation, Policy
-from envgym.errors import InvalidInput, PolicyFailure, check_known, sentence
+from envgym.errors import InvalidInput, PolicyFailure, check_known
 
 _WHERE = "TransformersPolicy"
 _PASSES = 32
@@ -71,7 +71,7 @@ class TransformersPolicy(Policy):
         Raises: InvalidInput: max_batch below 1, or a model with layers that keep no keys and values.
         """
         if max_batch < 1:
-            raise InvalidInput(sentence("max_batch", "be at least 1", max_batch, where=_WHERE, do="pass e.g. 64"))
+            raise InvalidInput.of("max_batch", "be at least 1", max_batch, where=_WHERE, do="pass e.g. 64")
         if device is not None:
             model.to(device)
         self._model = CachedModel(model, autocast=autocast, recorders=RECORDERS if cuda_graphs else {})
@@ -94,7 +94,7 @@ class TransformersPolicy(Policy):
             context, or is asleep. InvalidInput: an empty context, or sampling settings out of range.
         """
         if self._is_asleep:
-            raise PolicyFailure(sentence("policy", "be awake", "asleep", where=_WHERE, do="call wake first"))
+            raise PolicyFailure.of("policy", "be awake", "asleep", where=_WHERE, do="call wake first")
         check_request(request, self._model.vocabulary, positions=self._model.max_positions, where=_WHERE)
         loop = asyncio.get_running_loop()
         ticket = PendingRequest(loop, loop.create_future())
@@ -249,7 +249,7 @@ def pair_weights(module: nn.Module, named_tensors: Iterable[tuple[str, Tensor]])
         check_known("weight", name, own, where=_WHERE)
         if own[name].shape != tensor.shape:
             rule, do = f"have shape {list(own[name].shape)}", "send the weights of the same architecture"
-            raise InvalidInput(sentence(name, rule, list(tensor.shape), where=_WHERE, do=do))
+            raise InvalidInput.of(name, rule, list(tensor.shape), where=_WHERE, do=do)
         pairs.append((own[name], tensor))
     return pairs
 

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from envgym.agents.protocols import FinishReason, GenerateRequest, Generation, VersionSpan, join_spans
 from envgym.core.segments import TopLogprobs
-from envgym.errors import InvalidInput, PolicyFailure, sentence
+from envgym.errors import InvalidInput, PolicyFailure
 
 
 def max_sampled_tokens(request: GenerateRequest, *, positions: int | None, where: str) -> int:
@@ -21,11 +21,11 @@ def max_sampled_tokens(request: GenerateRequest, *, positions: int | None, where
     Raises: InvalidInput: an empty context. PolicyFailure: no position is left after the context.
     """
     if not request.token_ids:
-        raise InvalidInput(sentence("context", "hold a token", "none", where=where, do="render a prompt"))
+        raise InvalidInput.of("context", "hold a token", "none", where=where, do="render a prompt")
     limit, length = request.sampling.max_new_tokens, len(request.token_ids)
     if positions is not None and length >= positions:
         rule = f"leave one of the model's {positions} positions"
-        raise PolicyFailure(sentence("context", rule, f"{length} tokens", where=where, do="lower max_context_tokens"))
+        raise PolicyFailure.of("context", rule, f"{length} tokens", where=where, do="lower max_context_tokens")
     return min(limit, _MAX_UNBOUNDED_TOKENS if positions is None else positions - length)
 
 
@@ -77,7 +77,7 @@ def check_rows(rows: Sequence[tuple[int, ...]], vocabulary: int, *, positions: i
 
 def _check_tokens(token_ids: tuple[int, ...], vocabulary: int, *, where: str) -> None:
     if not token_ids:
-        raise InvalidInput(sentence("context", "hold a token", "none", where=where, do="render a prompt"))
+        raise InvalidInput.of("context", "hold a token", "none", where=where, do="render a prompt")
     least, most = min(token_ids), max(token_ids)
     if least < 0 or most >= vocabulary:
         do = "use the tokenizer of the model that is served"

@@ -5,9 +5,8 @@ from dataclasses import dataclass
 
 from envgym.core.json_types import JsonObject
 from envgym.core.messages import ToolCall
+from envgym.envs.data_files import read_toml
 
-_LOOK = r"\b(?:check|look|tell|show|see|what|is|are|does|do|verify|open|read|report|confirm)\b"
-_SWITCH = r"\b(?:turn|toggle|switch|enable|disable|activate|deactivate|set|put)\b"
 _OWN_DOING = re.compile(r"^(?!.*\b(?:you|please)\b).*\b(?:i|we)(?:'ll|'ve|'m|'re| will| have| am| are| can)\b")
 """A sentence in which the agent tells what it does itself."""
 _OFF, _ON = r"\b(?:off|disabled?|deactivated?)\b", r"\b(?:on|enabled?|activated?)\b"
@@ -26,67 +25,9 @@ class PhoneRequest:
     """What the request is about; where it stands decides the order of several."""
 
 
-def _request(tool: str, wording: str, verb: str, thing: str) -> PhoneRequest:
-    return PhoneRequest(tool=tool, wording=wording, verb=verb, thing=thing)
-
-
-REQUESTS = (
-    _request("toggle_airplane_mode", "Please toggle airplane mode.", _SWITCH, r"airplane mode"),
-    _request("toggle_data_saver_mode", "Please toggle data saver mode.", _SWITCH, r"data saver"),
-    _request("toggle_roaming", "Please toggle data roaming.", _SWITCH, r"roaming"),
-    _request(
-        "toggle_data", "Please toggle mobile data.", _SWITCH, r"(?:mobile|cellular) data(?! saver| roaming| usage)"
-    ),
-    _request("toggle_wifi_calling", "Please toggle Wi-Fi calling.", _SWITCH, r"wi-?fi calling"),
-    _request("toggle_wifi", "Please toggle Wi-Fi.", _SWITCH, r"wi-?fi(?! calling)"),
-    _request(
-        "set_network_mode_preference",
-        "Please set the preferred network mode to {mode}.",
-        r"\b(?:set|change|switch)\b",
-        r"network (?:mode|type|preference)",
-    ),
-    _request("reset_apn_settings", "Please reset the APN settings.", r"\breset", r"\bapn\b"),
-    _request(
-        "reseat_sim_card",
-        "Please take the SIM card out and put it back in.",
-        r"re-?seat|re-?insert|back in",
-        r"\bsim\b",
-    ),
-    _request("disconnect_vpn", "Please disconnect the VPN.", r"disconnect|turn off|disable", r"\bvpn\b"),
-    _request("connect_vpn", "Please connect to the VPN.", r"\bconnect\b|turn on|enable", r"\bvpn\b"),
-    _request(
-        "grant_app_permission",
-        "Please grant the app {app_name} the {permission} permission.",
-        r"\b(?:grant|allow|give)\b",
-        r"permission",
-    ),
-    _request("reboot_device", "Please restart your phone.", r"", r"\b(?:re-?start|reboot)\b"),
-    _request("make_payment", "Please pay the bill that I have sent you.", r"", r"\b(?:pay|make (?:a|the) payment)\b"),
-    _request("check_payment_request", "Please check the payment request.", _LOOK, r"payment request"),
-    _request("check_status_bar", "Please tell me what the status bar shows.", _LOOK, r"status bar"),
-    _request(
-        "check_network_status", "Please check the network status.", _LOOK, r"network status|connection status|signal"
-    ),
-    _request(
-        "check_network_mode_preference", "Please check the network mode.", _LOOK, r"network (?:mode|type|preference)"
-    ),
-    _request("run_speed_test", "Please run a speed test.", r"", r"speed test"),
-    _request("check_sim_status", "Please check the status of the SIM card.", _LOOK, r"\bsim\b"),
-    _request(
-        "check_data_restriction_status", "Please check whether data saver is on.", _LOOK, r"data (?:saver|restriction)"
-    ),
-    _request("check_apn_settings", "Please check the APN settings.", _LOOK, r"\bapn\b"),
-    _request("check_wifi_calling_status", "Please check Wi-Fi calling.", _LOOK, r"wi-?fi calling"),
-    _request("check_wifi_status", "Please check the Wi-Fi status.", _LOOK, r"wi-?fi(?! calling)"),
-    _request("check_vpn_status", "Please check whether a VPN is connected.", _LOOK, r"\bvpn\b"),
-    _request("check_installed_apps", "Please tell me which apps are installed.", _LOOK, r"\bapps\b|installed"),
-    _request(
-        "check_app_permissions",
-        "Please check the permissions of the app {app_name}.",
-        _LOOK,
-        r"permissions",
-    ),
-    _request("can_send_mms", "Please try to send an MMS.", r"", r"\b(?:send|sending)\b[^.]*\b(?:mms|picture)"),
+_PHONE = read_toml("tools/data/tau2_phone.toml")
+REQUESTS = tuple(
+    PhoneRequest(**{**row, "verb": _PHONE["verbs"].get(row["verb"], row["verb"])}) for row in _PHONE["requests"]
 )
 """Changes first: what is changed is not looked at for the same words."""
 

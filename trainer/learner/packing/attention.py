@@ -29,7 +29,7 @@ from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedM
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-from envgym.errors import InvalidInput, sentence
+from envgym.errors import InvalidInput
 from envgym.trainer.batch.packs import Pack
 from envgym.trainer.learner.causal_lm import at_least_float32
 
@@ -237,7 +237,7 @@ def tree_attention(
         return sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scaling, **options)
     if beyond := [name for name in _BEYOND if options.get(name) is not None]:
         do = "set optim.packing=false"
-        raise InvalidInput(sentence("attention", "be plain", beyond[0], where=type(module).__name__, do=do))
+        raise InvalidInput.of("attention", "be plain", beyond[0], where=type(module).__name__, do=do)
     device = query.device.type
     if torch.is_autocast_enabled(device) and query.dtype is not torch.float64:  # as SDPA does
         query, key, value = (part.to(torch.get_autocast_dtype(device)) for part in (query, key, value))

@@ -59,7 +59,7 @@ class Bnpo(GroupCredit):
         for reward in rewards:
             if not (reaches(reward, self.low) and reaches(self.high, reward)):
                 must, do = f"lie in [{self.low:g}, {self.high:g}]", "set credit.low and credit.high to the env's range"
-                raise InvalidInput(sentence("reward", must, reward, where=f"bnpo, group {group.key}", do=do))
+                raise InvalidInput.of("reward", must, reward, where=f"bnpo, group {group.key}", do=do)
         return [(reward - self.low) / (self.high - self.low) for reward in rewards]
 
 

@@ -15,7 +15,7 @@ from pydantic import Field
 
 from envgym.config.settings import Settings
 from envgym.core.trajectory import Group, Trajectory
-from envgym.errors import InvalidInput, sentence
+from envgym.errors import InvalidInput
 from envgym.trainer.methods.credit.baseline_scale import BaselineCredit, Beta, scale_baselines
 from envgym.trainer.methods.credit.kl_reward import KL_SCORES, TokenCosts, kl_costs
 from envgym.trainer.methods.credit.paths import turn_rewards
@@ -122,7 +122,7 @@ def _estimate_episode(
     if len(values.values) != len(episode.path):
         do = "give one entry per node of trajectory.path"
         got, where = len(values.values), f"tree {episode.tree.id}, leaf {episode.leaf}"
-        raise InvalidInput(sentence("values", f"match the path's {len(episode.path)} nodes", got, where=where, do=do))
+        raise InvalidInput.of("values", f"match the path's {len(episode.path)} nodes", got, where=where, do=do)
     of_node = dict(zip(episode.path, values.values, strict=True))
     costs_of_node = {} if costs is None else dict(zip(episode.path, costs, strict=True))
     turns: list[CriticTurn] = []

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from envgym.config.settings import Settings
-from envgym.errors import InvalidInput, sentence
+from envgym.errors import InvalidInput
 from envgym.trainer.methods.losses.aggregate import Aggregation, TokenSum
 from envgym.trainer.methods.losses.base import LossBatch, TokenLoss
 from envgym.trainer.methods.losses.kl_reference import REFERENCE
@@ -93,7 +93,7 @@ class PairLoss(Settings, ABC):
             return batch.old_logprobs_BT
         if batch.behavior_logprobs_BT is None:
             do = "choose another loss.reference"
-            raise InvalidInput(sentence("behavior_logprobs", "be given", None, where="DPO", do=do))
+            raise InvalidInput.of("behavior_logprobs", "be given", None, where="DPO", do=do)
         return batch.behavior_logprobs_BT
 
     @abstractmethod

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from envgym.core.tree import Node, Tree
-from envgym.errors import InvalidInput, sentence
+from envgym.errors import InvalidInput
 from envgym.runs.directory import read_episode_table, read_object, write_episode_table
 from envgym.runs.episodes import episode_rows, trees_of
 from envgym.runs.files import write_json
@@ -32,11 +32,10 @@ class ReplayEntry:
     def __post_init__(self) -> None:
         """Refuse a tree without an episode, and priorities that are no weights."""
         where = f"replay of tree {self.tree.id}"
-        if not self.tree.leaves:
-            raise InvalidInput(sentence("tree", "hold an ended episode", "none", where=where, do="leave it out"))
+        InvalidInput.unless(self.tree.leaves, "tree", "hold an ended episode", "none", where=where, do="leave it out")
         if not 0 <= self.priority < float("inf"):
             do = "give a weight"
-            raise InvalidInput(sentence("priority", "be finite and at least 0", self.priority, where=where, do=do))
+            raise InvalidInput.of("priority", "be finite and at least 0", self.priority, where=where, do=do)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +109,7 @@ def keep_leaves(tree: Tree, leaves: Collection[int], *, id: str) -> Tree:
     """
     if not leaves or not set(leaves) <= set(tree.leaves):
         must, do = f"be some of {tree.leaves}", "name ended leaves"
-        raise InvalidInput(sentence("leaves", must, tuple(leaves), where=f"tree {tree.id}", do=do))
+        raise InvalidInput.of("leaves", must, tuple(leaves), where=f"tree {tree.id}", do=do)
     indices = sorted({node for leaf in leaves for node in tree.path(leaf)})
     number_of = {node: number for number, node in enumerate(indices)}
     nodes: list[Node] = []

@@ -6,7 +6,7 @@ from pathlib import Path
 from envgym.agents.loop.agent import Agent
 from envgym.core.tasks import Split
 from envgym.core.tree import Source, Tree
-from envgym.errors import SettingsError, sentence
+from envgym.errors import SettingsError
 from envgym.runs.directory import RunDirectory
 from envgym.runs.episodes import trees_of
 
@@ -16,7 +16,7 @@ def open_recorded(directory: str, *, where: str) -> RunDirectory:
     run = RunDirectory.open(Path(directory))
     if not run.episode_steps():
         do = "name a training run that saved its episodes (run.save_episodes_every)"
-        raise SettingsError(sentence("directory", f"hold train episodes ({directory})", "none", where=where, do=do))
+        raise SettingsError.of("directory", f"hold train episodes ({directory})", "none", where=where, do=do)
     return run
 
 
@@ -36,4 +36,4 @@ def check_vocabulary(trees: Iterable[Tree], agent: Agent, *, where: str) -> None
                     got = f"id {index} for {recorded!r}, which is {string!r} here"
                     do = "record the episodes with this model, or take those of the oracle"
                     must = "hold tokens of this model's vocabulary"
-                    raise SettingsError(sentence("recorded episodes", must, got, where=where, do=do))
+                    raise SettingsError.of("recorded episodes", must, got, where=where, do=do)
