@@ -7,13 +7,11 @@ env; earlier turns of the assistant are context.
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
+from envgym.chats.fields import refusal
 from envgym.chats.openai import read_openai, write_openai
 from envgym.core.json_types import JsonValue
 from envgym.core.messages import Message, Role
 from envgym.core.tasks import Task
-from envgym.errors import InvalidInput
-
-_DO = "correct the row, or name another prompt column"
 
 
 def read_prompt(value: object, *, what: str, where: str) -> tuple[str, JsonValue]:
@@ -31,7 +29,7 @@ def read_prompt(value: object, *, what: str, where: str) -> tuple[str, JsonValue
     if isinstance(value, str):
         return value, value
     if not isinstance(value, list | tuple) or not value or isinstance(value[0], str):
-        raise InvalidInput.of(what, "hold text or a list of messages", value, where=where, do=_DO)
+        raise refusal(what, "hold text or a list of messages", value, where)
     messages = [_message(item, f"message {index} of {where}") for index, item in enumerate(value)]
     _check_order(messages, what, where)
     return prompt_text(messages), [write_openai(message) for message in messages]
@@ -54,16 +52,11 @@ def opening_messages(task: Task) -> tuple[Message, ...]:
 
 
 def _message(data: object, where: str) -> Message:
-    try:
-        message = read_openai(data, where=where)
-    except InvalidInput as error:
-        sentence, _, _ = str(error).rpartition("; ")  # its remedy is that of another reader
-        raise InvalidInput(f"{sentence}; {_DO}.") from None
+    message = read_openai(data, where=where)
     is_text = message.role is not Role.TOOL and not message.tool_calls
-    got = f"a {'tool message' if message.role is Role.TOOL else 'tool call'}"
-    InvalidInput.unless(
-        is_text, "prompt", "hold texts of the system, the user and the assistant", got, where=where, do=_DO
-    )
+    if not is_text:
+        got = f"a {'tool message' if message.role is Role.TOOL else 'tool call'}"
+        raise refusal("prompt", "hold texts of the system, the user and the assistant", got, where)
     return message
 
 
@@ -71,11 +64,14 @@ def _check_order(messages: Sequence[Message], what: str, where: str) -> None:
     """Refuse an order of messages that chat templates refuse, or after which it is not the agent's turn."""
     roles = [message.role for message in messages]
     spoken = roles[1:] if roles[0] is Role.SYSTEM else roles
-    got = f"the roles {', '.join(roles)}"
-    is_last = bool(spoken) and spoken[-1] is Role.USER
-    InvalidInput.unless(is_last, what, "end with a message of the user", got, where=where, do=_DO)
-    InvalidInput.unless(Role.SYSTEM not in spoken, what, "have its system message first", got, where=where, do=_DO)
-    InvalidInput.unless(spoken[0] is Role.USER, what, "begin with the system or the user", got, where=where, do=_DO)
-    is_alternating = all(pair != (Role.ASSISTANT, Role.ASSISTANT) for pair in pairwise(roles))
-    must = "have a message of the user between two of the assistant"
-    InvalidInput.unless(is_alternating, what, must, got, where=where, do=_DO)
+    must = ""
+    if not spoken or spoken[-1] is not Role.USER:
+        must = "end with a message of the user"
+    elif Role.SYSTEM in spoken:
+        must = "have its system message first"
+    elif spoken[0] is not Role.USER:
+        must = "begin with the system or the user"
+    elif (Role.ASSISTANT, Role.ASSISTANT) in pairwise(roles):
+        must = "have a message of the user between two of the assistant"
+    if must:
+        raise refusal(what, must, f"the roles {', '.join(roles)}", where)

@@ -49,3 +49,14 @@ def test_conversations_of_the_page_are_learned(capsys: pytest.CaptureFixture[str
     (metrics,) = [row for row in RunDirectory.open(Path("runs/chats-sft")).metrics() if "sft/updates" in row]
     assert metrics["sft/episodes"] == len(rows)
     assert metrics["sft/updates"] == 3 * len(rows) / 2
+
+
+@pytest.mark.docs
+@pytest.mark.usefixtures("folder")
+def test_rows_of_the_page_are_played(capsys: pytest.CaptureFixture[str]) -> None:
+    (played,), (shown,) = lines_with("play data/file-v0"), lines_with("rows.yaml")
+    assert main(shlex.split(played)[1:]) == 0
+    assert "reward 1 (answer 1)" in capsys.readouterr().out
+    small = [word for setting in SMALL if not setting.startswith(("sft=", "run.")) for word in ("--set", setting)]
+    assert main([*shlex.split(shown)[1:], *small, "--set", "evaluation.tasks=1"]) == 0
+    assert "What is" in capsys.readouterr().out

@@ -79,8 +79,8 @@ ROWS: Mapping[str, PublicRow] = {
         row=verl([user("Find the remainder of 17 by 5.")], "2", index="9a9b6eb4"),
         prompt="Find the remainder of 17 by 5.",
         answer="2",
-        verifier="math",
-        right="Answer: 2",
+        verifier={"name": "math", "extract": "answer_line"},
+        right="17 is 3 * 5 + 2.\nAnswer: 2",
     ),
     "verl gsm8k": PublicRow(
         row=verl([user("What is 6 + 7?")], "13", split="train", index=0, answer="6+7=13\n#### 13", question="6+7?"),
@@ -104,7 +104,10 @@ ROWS: Mapping[str, PublicRow] = {
         right='["5"]',
     ),
     "search-r1": PublicRow(
-        row={**verl([user("Who wrote Hamlet?")], {"target": ["Shakespeare", "W. Shakespeare"]}), "id": "train_0"},
+        row={
+            **verl([user("Who wrote Hamlet?")], {"target": ["Shakespeare", "W. Shakespeare"]}, index=0),
+            "id": "train_0",
+        },
         columns={"answer": "reward_model.ground_truth.target", "id": "id"},
         prompt="Who wrote Hamlet?",
         answer=["Shakespeare", "W. Shakespeare"],
