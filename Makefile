@@ -1,7 +1,7 @@
 # Every target makes its own environment first; nothing is installed outside $(VENV).
 PYTHON ?= python3
 VENV ?= .venv
-EXTRAS ?= train,smollm,puzzles,search,code,mcp,proofs,tools,dev
+EXTRAS ?= train,smollm,puzzles,search,code,mcp,openenv,proofs,tools,dev
 DEMO_CONFIG ?= examples/demo.yaml
 DEMO_RUN ?= runs/demo
 # An index with CPU builds of torch, where the default index serves CUDA builds that this machine does not need:

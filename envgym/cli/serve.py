@@ -6,8 +6,10 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from envgym.cli.common import add_set_argument, at_least_0, echo, env_kwargs, server_token
+from envgym.cli.common import add_set_argument, at_least_0, check_options, echo, env_kwargs, server_token
 from envgym.errors import InvalidInput, SettingsError
+
+_ENVGYM, _OPENENV = "envgym", "openenv"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,6 +31,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     help_call = f"give up a call of an env after so long (default: {limits.call_s:g})"
     parser.add_argument("--call-seconds", type=float, default=limits.call_s, metavar="S", help=help_call)
     parser.add_argument("--no-oracle", action="store_true", help="never tell a client the best next action")
+    help_protocol = "what clients speak (default: envgym); openenv: the protocol of OpenEnv, for its clients"
+    parser.add_argument("--protocol", choices=(_ENVGYM, _OPENENV), default=_ENVGYM, help=help_protocol)
     add_set_argument(parser, "keyword argument of every environment, such as level=3")
     help_client = "let clients choose this setting, among numbers, true, false and words; may be repeated"
     parser.add_argument("--client-setting", action="append", default=[], metavar="NAME", help=help_client)
@@ -41,7 +45,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Make the environments, say where they are served, and serve them until interrupted."""
+    """Make the environments, print their addresses, and serve them until interrupted."""
+    from envgym.connect.openenv_frames import TOKEN_VARIABLE as OPENENV_TOKEN_VARIABLE
+    from envgym.connect.openenv_server import OpenEnvServer
     from envgym.runtime.event_loop import run_coroutine
     from envgym.runtime.processes.group import announce
     from envgym.runtime.processes.interrupts import describe_interrupt_by
@@ -54,29 +60,45 @@ def run(args: argparse.Namespace) -> int:
     if not all(value > 0 for value in limits):
         got, do = tuple(limits), "raise --sessions, --lease-seconds, --idle-seconds or --call-seconds"
         raise InvalidInput.of("limits", "be above 0", got, where="envgym serve", do=do)
-    token = server_token(args.host, TOKEN_VARIABLE)
     rights = ClientRights(args.client_setting, _variants(args.accept), args.client_tasks)
-    templates = Templates(args.envs, env_kwargs(args.settings), rights)
+    if args.protocol == _OPENENV:
+        _check_openenv_options(args)
+        token = server_token(args.host, OPENENV_TOKEN_VARIABLE)
+        server: EnvServer | OpenEnvServer = OpenEnvServer(
+            Templates(args.envs, env_kwargs(args.settings)), token=token, limits=limits
+        )
+    else:
+        token = server_token(args.host, TOKEN_VARIABLE)
+        templates = Templates(args.envs, env_kwargs(args.settings), rights)
+        server = EnvServer(templates, token=token, limits=limits, has_oracle=not args.no_oracle)
     ended = "no session was open"
 
     async def serve() -> None:
         nonlocal ended
-        server = EnvServer(templates, token=token, limits=limits, has_oracle=not args.no_oracle)
         url = await server.listen(args.host, args.port)
         try:
             for env_id in args.envs:
                 echo(f"{url}/{env_id}", flush=True)
-            echo(f"{args.sessions} sessions at most; {url}/metrics counts them; Ctrl-C stops.", flush=True)
+            metrics = f" {url}/metrics counts them;" if isinstance(server, EnvServer) else ""
+            echo(f"{args.sessions} sessions at most;{metrics} Ctrl-C stops.", flush=True)
             announce(url=url)
             await asyncio.Event().wait()
         finally:
-            num_sessions = len(server.sessions)
+            num_sessions = server.num_sessions
             num_open = await server.close()
             ended = f"{num_sessions} sessions were ended" + (f"; {num_open} envs did not close" if num_open else "")
 
     describe_interrupt_by(lambda: ended)
     run_coroutine(serve())
     return 0
+
+
+def _check_openenv_options(args: argparse.Namespace) -> None:
+    """Check that no option is set that OpenEnv's protocol has no form for. Raises: SettingsError."""
+    names = ("no_oracle", "client_setting", "accept", "client_tasks")
+    options = [name for name in names if getattr(args, name)]
+    allowed = ("host", "port", "sessions", "lease_seconds", "idle_seconds", "call_seconds", "set")
+    check_options(options, allowed, where="--protocol openenv", do="leave them out")
 
 
 def _variants(texts: Sequence[str]) -> dict[str, list[dict[str, Any]]]:  # JSON

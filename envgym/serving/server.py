@@ -81,6 +81,11 @@ class EnvServer:
             wire.RENEW: self._renew,
         }
 
+    @property
+    def num_sessions(self) -> int:
+        """Sessions that are open, those that are being closed included."""
+        return len(self.sessions)
+
     async def listen(self, host: str, port: int) -> str:
         """Begin to answer; return the address. Raises: InvalidInput: it cannot be used, or needs a token."""
         await self.http.listen(host, port)
