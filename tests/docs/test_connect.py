@@ -1,15 +1,19 @@
 """The page of other projects: its files and commands run as they are shown."""
 
+import asyncio
 import io
 import json
 import re
 import shlex
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from envgym.cli.main import main
 from envgym.runs.directory import RunDirectory
+from tests.support.env_server import serve_envs
 from tests.support.pages import ROOT, SMALL, blocks_of, read_blocks
 
 PAGE = "docs/connect.md"
@@ -17,6 +21,26 @@ PAGE = "docs/connect.md"
 
 def lines_with(word: str) -> list[str]:
     return [line for block in blocks_of(PAGE, "bash") for line in block.commands if word in line]
+
+
+@pytest.mark.docs
+def test_mcp_servers_of_the_page_start_as_a_client_starts_them(capsys: pytest.CaptureFixture[str]) -> None:
+    (over_http, over_stdio) = lines_with("--protocol mcp")
+    (settings,) = [json.loads(block.text) for block in blocks_of(PAGE, "json") if "mcpServers" in block.text]
+    command = settings["mcpServers"]["envgym"]
+    assert sorted([command["command"], *command["args"]]) == sorted(shlex.split(over_stdio))
+    mcp = pytest.importorskip("mcp")
+
+    async def play(target: Any) -> None:
+        async with mcp.Client(target) as client:
+            begun = await client.call_tool("episode_start", {"seed": 0})
+            assert "number" in begun.content[0].text
+
+    program = [sys.executable, "-m", "envgym"]
+    words = command["args"]
+    asyncio.run(play(mcp.StdioServerParameters(command=program[0], args=[*program[1:], *words], cwd=ROOT)))
+    with serve_envs(*shlex.split(re.sub(r" --port \d+", "", over_http))[2:]) as url:
+        asyncio.run(play(f"{url}/mcp"))
 
 
 def test_programs_are_run_in_a_lane() -> None:
