@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from envgym.core.frozen import quick_init
-from envgym.core.messages import Action, Observation
+from envgym.core.messages import Action, Message, Observation, Role
 from envgym.core.tasks import Task
 from envgym.core.turns import Ending, Invalid, Reward, Scored
 from envgym.errors import EnvFailure, InfrastructureError, PartyFailure, PolicyFailure, ToolInfraFailure
@@ -49,6 +49,13 @@ class ResetRecord:
     seed: int | None
     plain: Observation | None = None
     """The first observation without the hint that a wrapper has put into `observation`; None: it holds none."""
+
+
+def first_messages(record: ResetRecord, *standing: str) -> tuple[Message, ...]:
+    """Return the first observation after a system message of the standing instructions that are not empty."""
+    text = "\n\n".join(part for part in standing if part)
+    system = (Message(role=Role.SYSTEM, content=text),) if text else ()
+    return (*system, *record.observation.messages)
 
 
 @quick_init

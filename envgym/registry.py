@@ -4,24 +4,22 @@ Every id is also in Gymnasium's registry as a lazy string, so `gymnasium.make("e
 Nothing here imports an environment before it is made.
 """
 
-import inspect
 import re
 import sys
 import tomllib
 import traceback
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from importlib import import_module
 from importlib.metadata import entry_points
-from numbers import Integral, Real
 from pathlib import Path
-from types import NoneType, UnionType
-from typing import TYPE_CHECKING, Any, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Any, get_origin
 
 import gymnasium
 
+from envgym.config.arguments import check_kwargs, parameters
 from envgym.config.file_imports import NoSuchClass, check_class_is_named, suggest_class
 from envgym.config.protocol_checks import return_type
 from envgym.errors import EnvgymError, InvalidInput, unknown_name
@@ -38,17 +36,8 @@ _PATH = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 _MODULE_ID = re.compile(r"(?P<module>[A-Za-z_][\w.]*):(?P<id>[\w-]+/[\w.-]+)", re.ASCII)
 _FILE = re.compile(r".+\.py:[A-Za-z_]\w*")
 _REMOTE = re.compile(r"https?://[^/\s]+/(?=.)")
+_SCHEME = re.compile(r"(?P<scheme>[a-z][a-z0-9+.-]*)://(?P<rest>.*)")
 _REMOTE_ENV = "envgym.serving.remote_env:RemoteEnv"
-_KINDS: Mapping[object, tuple[type, str]] = {
-    bool: (bool, "true or false"),
-    int: (Integral, "a whole number"),
-    float: (Real, "a number"),
-    str: (str, "a text"),
-    Sequence: (Sequence, "a list"),
-    Mapping: (Mapping, "a mapping"),
-    NoneType: (NoneType, "None"),
-}
-"""Annotation of a keyword argument -> what fits it, and its words; arguments with any other are not checked."""
 _RENDER_MODE = "render_mode"
 _MAKE = f"{__name__}:make"
 """What Gymnasium calls to make any of our environments."""
@@ -119,6 +108,8 @@ def make(env_id: str, **kwargs: Any) -> "Env[Any]":  # the env's own keyword arg
     Gymnasium reads it), or the import path `module:Class`, or `path/to/file.py:Class`, of an environment that is not
     registered. A file that has changed since it was imported is imported again. After an address, as in
     `http://127.0.0.1:8700/math/arithmetic-v0`, it is the id of an environment on a server, which `envgym serve` starts.
+    An id with another scheme, as in `gymnasium://module:Name-v0`, names an environment of another project; a plug-in of
+    the kind `connector` makes it.
 
     Raises: UnknownName: no such id, or the environment takes no such keyword argument.
         InvalidInput: a value that it refuses, or a package it needs is not installed.
@@ -141,7 +132,7 @@ def _make(entry: Registration, creator: Callable[..., object], **kwargs: Any) ->
     arguments = {**_defaults(entry), **kwargs}
     accepted = parameters(creator)
     passed = dict(arguments) if accepted is None or _RENDER_MODE in accepted else _without_render_mode(arguments)
-    _check_kwargs(entry, accepted, passed)
+    check_kwargs(entry.id, accepted, passed)
     env = _checked(creator(**passed), entry)
     if _RENDER_MODE in arguments:
         env.unwrapped.render_mode = arguments[_RENDER_MODE]
@@ -181,6 +172,8 @@ def _resolve(env_id: str) -> Registration:
     """Return the registration of an id, or a new one for an import path, a file with a class, or a URL."""
     if _REMOTE.match(env_id):
         return Registration(id=env_id, entry_point=_REMOTE_ENV, origin="server")
+    if match := _SCHEME.fullmatch(env_id):
+        return Registration(id=env_id, entry_point=_connector(match["scheme"], env_id), origin="connector")
     if _FILE.fullmatch(env_id):
         return Registration(id=env_id, entry_point=_import_file(env_id), origin="path")
     if match := _MODULE_ID.fullmatch(env_id):
@@ -193,14 +186,27 @@ def _resolve(env_id: str) -> Registration:
     return find(env_id)
 
 
+def _connector(scheme: str, env_id: str) -> str:
+    """Return the import path of what makes the environments of a scheme. Raises: UnknownName: there is none."""
+    from envgym.config.tables import KINDS  # settings are heavy
+
+    return KINDS["connector"].path(scheme, where=env_id)
+
+
 def _without_render_mode(kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """Leave `render_mode` out: every env renders as text, and `make` sets it where the env does not take it."""
     return {name: value for name, value in kwargs.items() if name != _RENDER_MODE}
 
 
 def _spec_id(entry: Registration) -> str:
-    """Return the id as Gymnasium takes it: of a file its name alone, on a server the one that it has there."""
+    """Return the id as Gymnasium takes it: of a file its name alone, on a server the one that it has there.
+
+    Of an id with a scheme that is the scheme and the last part of the rest, without credentials.
+    """
     env_id = _REMOTE.sub("", entry.id)
+    if match := _SCHEME.fullmatch(env_id):
+        last = match["rest"].rstrip("/").rpartition("/")[2].rpartition("@")[2]
+        return re.sub(r"[^\w:.-]", "_", f"{match['scheme']}:{last}")
     if not _FILE.fullmatch(env_id):
         return env_id
     return re.sub(r"[^\w:.-]", "_", env_id.rpartition("/")[2])
@@ -291,7 +297,7 @@ def _load(entry: Registration) -> Callable[..., object]:
     if not callable(creator):
         do = "correct the entry point"
         raise InvalidInput.of(entry.id, "be a class or function", creator, where=_place(entry), do=do)
-    if entry.origin == "server":
+    if entry.origin in ("server", "connector"):
         return partial(creator, entry.id)
     if entry.origin == "path":  # what is registered, its package answers for
         result = creator if isinstance(creator, type) else return_type(creator)
@@ -299,54 +305,6 @@ def _load(entry: Registration) -> Callable[..., object]:
         if not (isinstance(result, type) and issubclass(result, gymnasium.Env)):
             raise _no_env(entry, result)
     return creator  # type: ignore[no-any-return]  # a class or function by what was just checked
-
-
-def parameters(creator: Callable[..., object]) -> dict[str, inspect.Parameter] | None:
-    """Return the keyword parameters of an env's class or factory, or None where it takes any.
-
-    A class whose `__init__` passes `**kwargs` on is read together with its bases.
-    """
-    makers: list[Callable[..., object]] = (
-        [base.__dict__["__init__"] for base in creator.__mro__ if "__init__" in base.__dict__ and base is not object]
-        if isinstance(creator, type)
-        else [creator]
-    )
-    parameters: dict[str, inspect.Parameter] = {}
-    for maker in makers:
-        signature_parameters = list(inspect.signature(maker).parameters.values())
-        for item in signature_parameters[1:] if isinstance(creator, type) else signature_parameters:
-            if item.kind in (item.KEYWORD_ONLY, item.POSITIONAL_OR_KEYWORD):
-                parameters.setdefault(item.name, item)
-        if not any(item.kind is item.VAR_KEYWORD for item in signature_parameters):
-            return parameters
-    return None
-
-
-def _check_kwargs(
-    entry: Registration, accepted: Mapping[str, inspect.Parameter] | None, kwargs: Mapping[str, Any]
-) -> None:
-    """Check keyword arguments against what the class or function takes; None: it takes any."""
-    for name in kwargs if accepted is not None else ():
-        if name not in (accepted or {}):
-            raise unknown_name("keyword argument", name, accepted or {}, where=entry.id)
-        _check_kind((accepted or {})[name], kwargs[name], entry.id)
-    missing = [name for name, item in (accepted or {}).items() if item.default is item.empty and name not in kwargs]
-    if missing:
-        must, do = f"be given {', '.join(missing)}", "pass the keyword arguments"
-        raise InvalidInput.of(entry.id, must, sorted(kwargs), where="make", do=do)
-
-
-def _check_kind(item: inspect.Parameter, value: object, where: str) -> None:
-    """Refuse a value of another kind than the annotation's, such as the text "no" for a bool. Raises: InvalidInput."""
-    is_union = isinstance(item.annotation, UnionType) or get_origin(item.annotation) is Union
-    parts = get_args(item.annotation) if is_union else (item.annotation,)
-    kinds = [_KINDS.get(get_origin(part) or part) for part in parts]
-    expected = [kind for kind in kinds if kind is not None]
-    fits = (isinstance(value, kind) and isinstance(value, bool) <= (kind is bool) for kind, _ in expected)
-    if len(expected) == len(kinds) and not any(fits):
-        must = f"be {' or '.join(words for _, words in expected)}"
-        do = f"pass e.g. {item.name}={item.default}" if item.default is not item.empty else "correct it"
-        raise InvalidInput.of(item.name, must, repr(value), where=where, do=do)
 
 
 def _add(entry: Registration) -> None:

@@ -16,6 +16,7 @@ from typing import TypeVar
 
 from envgym.core.json_types import JsonObject
 from envgym.core.messages import Action, Message, Role, ToolCall
+from envgym.core.messages import ToolSpec as ToolSpec  # noqa: PLC0414  # trees record it, below tools
 from envgym.core.signatures import Signature, tool_name, usage
 from envgym.core.tool_results import as_text
 from envgym.errors import InfrastructureError, InvalidInput, ToolError, near_names
@@ -31,16 +32,6 @@ MAX_CALLS_S = 120.0
 _MARK = "__envgym_tool__"
 ErrorTypes = tuple[type[Exception], ...]
 FunctionT = TypeVar("FunctionT", bound=Callable[..., object])
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToolSpec:
-    """Description of a tool, for the policy."""
-
-    name: str
-    description: str
-    parameters: JsonObject
-    """JSON schema of the arguments, an object."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

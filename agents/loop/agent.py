@@ -17,11 +17,11 @@ from envgym.agents.rendering.factory import RENDERER
 from envgym.agents.tables import KINDS
 from envgym.config.plugins import Choice, PluginKind
 from envgym.config.settings import Settings
-from envgym.core.messages import GUIDE, Action, Message, Observation, Role
+from envgym.core.messages import GUIDE, Action, Message, Observation
 from envgym.core.segments import Origin
 from envgym.errors import InvalidInput, PolicyFailure, sentence
 from envgym.parsing.formats import TEXT_FORMAT, TextFormat
-from envgym.records import ResetRecord, StepRecord
+from envgym.records import ResetRecord, StepRecord, first_messages
 from envgym.tools import ToolSpec
 
 if TYPE_CHECKING:
@@ -183,13 +183,6 @@ class Agent:
 
 def _broken(what: str, error: Exception) -> PolicyFailure:
     return PolicyFailure(f"{what} failed: {type(error).__name__}: {error}")
-
-
-def first_messages(record: ResetRecord, *standing: str) -> tuple[Message, ...]:
-    """Return the first observation behind a system message of the standing instructions that are not empty."""
-    text = "\n\n".join(part for part in standing if part)
-    system = (Message(role=Role.SYSTEM, content=text),) if text else ()
-    return (*system, *record.observation.messages)
 
 
 def make_agent(settings: AgentSettings, tokenizer: "PreTrainedTokenizerBase") -> Agent:

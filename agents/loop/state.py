@@ -22,7 +22,7 @@ from envgym.agents.loop.context import shorten
 from envgym.agents.loop.hints import first_context, token_ids
 from envgym.agents.loop.path import History, PathNode
 from envgym.agents.protocols import FinishReason, GenerateRequest, Generation, Sampling
-from envgym.core.messages import Action
+from envgym.core.messages import Action, Message
 from envgym.core.segments import Origin, Segment
 from envgym.core.tree import Edge, Rewrite
 from envgym.core.turns import Cost, Ending, TurnOutcome
@@ -119,6 +119,8 @@ class EpisodeSetup(NamedTuple):
     """Those of the env."""
     prompts: Mapping[str, tuple[int, ...]] = MappingProxyType({})
     """Name -> [T] the first context rendered in another way; `plain` without the hint."""
+    messages: tuple[Message, ...] = ()
+    """The first context; empty before it is rendered."""
 
 
 class AgentState(NamedTuple):
@@ -204,7 +206,8 @@ def _started(state: AgentState, event: ResetEvent) -> tuple[AgentState, Request]
         messages, segments, prompts = first_context(episode.agent, event.record, episode.hint, episode.other_hints)
     except PolicyFailure as failure:
         return _cut(state, Ending.ERROR_POLICY, str(failure), event.seconds)
-    state = state._replace(episode=episode._replace(tools=event.record.tools, prompts=prompts))
+    setup = episode._replace(tools=event.record.tools, prompts=prompts, messages=messages)
+    state = state._replace(episode=setup)
     edge = Edge(segments=segments, ends_turn=False, cost=Cost(seconds=event.seconds))
     context = token_ids(segments)
     if len(context) > _max_context(state):

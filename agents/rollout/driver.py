@@ -170,7 +170,7 @@ async def drive_episode(
             if not isinstance(request, Finished):
                 state, _ = await drive(state, request, env, generate=generate, clock=clock, abort=abort)
     assert state.path is not None, "a finished episode has a leaf"
-    return record_tree((state.path,), env.job, prompts=state.episode.prompts)
+    return record_tree((state.path,), env.job, setup=state.episode)
 
 
 def begin_agent(agent: Agent, job: EpisodeJob, *, sampling: Sampling) -> AgentState:

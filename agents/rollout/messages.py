@@ -8,10 +8,10 @@ The loop, its handling of failures and the recorder are those of `driver`; here 
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import ClassVar, Literal, Protocol
 
-from envgym.agents.loop.agent import Agent, AgentSettings, first_messages, own_system_prompt, resolve_text_format
+from envgym.agents.loop.agent import Agent, AgentSettings, own_system_prompt, resolve_text_format
 from envgym.agents.loop.path import History
 from envgym.agents.protocols import GenerateRequest, Generation, PolicyLifecycle, Renderer, Rendering, Sampling
 from envgym.agents.rollout.driver import drive_episode
@@ -20,7 +20,7 @@ from envgym.agents.rollout.pool import AbortHandle
 from envgym.core.messages import Action, Message, Observation, Role
 from envgym.core.tree import Tree
 from envgym.parsing.formats import TextFormat
-from envgym.records import ResetRecord, StepRecord
+from envgym.records import ResetRecord, StepRecord, first_messages
 from envgym.tools import ToolSpec
 
 
@@ -84,17 +84,12 @@ async def run_message_episode(
         text_format=resolve_text_format(settings),
     )
 
-    first: tuple[Message, ...] = ()
-
     async def generate(request: GenerateRequest) -> Generation:
-        nonlocal first
         assert isinstance(request, MessageRequest), "made by the agent"
-        first = first or request.messages
         return await policy.reply(request)
 
     env = EpisodeEnv(job)
-    tree = await drive_episode(env, agent, sampling=sampling, generate=generate, clock=clock, abort=abort)
-    return replace(tree, messages=first)
+    return await drive_episode(env, agent, sampling=sampling, generate=generate, clock=clock, abort=abort)
 
 
 class _NoTokens:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from envgym.agents.loop.path import PathNode
+from envgym.agents.loop.state import EpisodeSetup
 from envgym.agents.rollout.episode import EpisodeJob
 from envgym.core.builder import TreeBuilder, split_segments
 from envgym.core.tree import Edge, RecordedPrefix, SearchStats, Tree
@@ -26,7 +27,7 @@ def record_tree(
     *,
     forks: Mapping[PathNode, MidTurnFork] = MappingProxyType({}),
     stats: Mapping[PathNode, SearchStats] = MappingProxyType({}),
-    prompts: Mapping[str, tuple[int, ...]] = MappingProxyType({}),
+    setup: EpisodeSetup | None = None,
 ) -> Tree:
     """Join the paths to `leaves` into one tree; a node that several paths share is recorded once.
 
@@ -35,17 +36,20 @@ def record_tree(
         job: the episode that the tree records.
         forks: the nodes whose edge leaves that of an earlier sibling inside a turn.
         stats: search statistics of nodes; their `spent` is completed by the cost of the edges below.
-        prompts: the first context rendered in other ways, by name.
+        setup: of the episode, whose prompt the tree keeps as messages too; None: the tree has no messages.
     """
     recorder = _TreeRecorder(leaves[0].path()[0], job, forks)
     for leaf in leaves:
         for node in leaf.path():
             if node not in recorder.handles:
                 recorder.add(node)
-    tree, start = recorder.freeze(stats), job.start
-    if start is not None:
-        tree = replace(tree, prefix=RecordedPrefix(start.tree.id, start.node, len(start.turns)))
-    return replace(tree, prompts=dict(prompts)) if prompts else tree
+    recorder.annotate(stats)
+    start = job.start
+    prefix = None if start is None else RecordedPrefix(start.tree.id, start.node, len(start.turns))
+    if setup is None:
+        return recorder.builder.freeze(prefix=prefix)
+    prompts, messages, tools = setup.prompts, setup.messages, setup.tools
+    return recorder.builder.freeze(prompts=prompts, messages=messages, tools=tools, prefix=prefix)
 
 
 @dataclass(slots=True)
@@ -60,7 +64,7 @@ class _TreeRecorder:
     """Puts path nodes into a builder; each becomes one node, or several where its edge is cut by forks."""
 
     def __init__(self, root: PathNode, job: EpisodeJob, forks: Mapping[PathNode, MidTurnFork]) -> None:
-        self._builder = TreeBuilder(
+        self.builder = TreeBuilder(
             id=job.tree_id,
             env_id=job.env_id,
             task=job.task,
@@ -69,9 +73,9 @@ class _TreeRecorder:
             cost=root.edge.cost,
         )
         if root.ending is not None:
-            self._builder.end(self._builder.root, root.ending, error=root.error)
+            self.builder.end(self.builder.root, root.ending, error=root.error)
         self._forks = forks
-        self.handles = {root: self._builder.root}
+        self.handles = {root: self.builder.root}
         """The builder's handle of every recorded node."""
         self._pieces: dict[PathNode, list[_EdgePiece]] = {}
         """Nodes whose edges were cut."""
@@ -81,19 +85,18 @@ class _TreeRecorder:
         parent, edge, fork = self.handles[node.parent], node.edge, self._forks.get(node)
         if fork is not None:
             parent, edge = self._cut(fork), _without_first_tokens(edge, fork.num_tokens)
-        self.handles[node] = handle = self._builder.add(
+        self.handles[node] = handle = self.builder.add(
             parent, edge, outcome=node.outcome, ending=node.ending, error=node.error
         )
         if fork is not None:
             self._pieces[node] = [_EdgePiece(fork.num_tokens, handle)]
 
-    def freeze(self, stats: Mapping[PathNode, SearchStats]) -> Tree:
-        spent = _spent_below(self._builder) if stats else []
+    def annotate(self, stats: Mapping[PathNode, SearchStats]) -> None:
+        spent = _spent_below(self.builder) if stats else []
         for node, node_stats in stats.items():
             handle = self.handles.get(node)
             if handle is not None:
-                self._builder.annotate(handle, replace(node_stats, spent=node_stats.spent + spent[handle]))
-        return self._builder.freeze()
+                self.builder.annotate(handle, replace(node_stats, spent=node_stats.spent + spent[handle]))
 
     def _cut(self, fork: MidTurnFork) -> int:
         """Return the handle of the node after the first tokens of a sibling's edge, made where there is none yet."""
@@ -101,10 +104,10 @@ class _TreeRecorder:
         index = max(index for index, piece in enumerate(pieces) if piece.start <= fork.num_tokens)
         piece = pieces[index]
         if piece.start == fork.num_tokens:
-            parent = self._builder[piece.handle].parent
+            parent = self.builder[piece.handle].parent
             assert parent is not None, "no fork lies above the root"
             return parent
-        middle = self._builder.split(piece.handle, fork.num_tokens - piece.start)
+        middle = self.builder.split(piece.handle, fork.num_tokens - piece.start)
         pieces[index : index + 1] = [_EdgePiece(piece.start, middle), _EdgePiece(fork.num_tokens, piece.handle)]
         return middle
 

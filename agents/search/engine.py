@@ -8,14 +8,14 @@ in a branch, and an abort, is the ending of that branch; the tree goes on.
 import asyncio
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Mapping
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
 from envgym.agents.loop.agent import Agent
 from envgym.agents.loop.path import PathNode
-from envgym.agents.loop.state import AgentState, FailureEvent, Generate, Request, advance
+from envgym.agents.loop.state import AgentState, EpisodeSetup, FailureEvent, Generate, Request, advance
 from envgym.agents.protocols import GenerateRequest, Generation, Policy, Sampling
 from envgym.agents.rollout.driver import (
     aborted_event,
@@ -143,7 +143,7 @@ class SearchTree:
         self._abort, self._budget_ending = abort or AbortHandle(), budget_ending
         self._snapshots = SnapshotStore(branching, self._abort)
         self._first_node: PathNode | None = None  # the root, or the last node of a prefix that was replayed
-        self._prompts: Mapping[str, tuple[int, ...]] = {}
+        self._setup: EpisodeSetup | None = None
         self._root_env: EpisodeEnv | None = None
         self._num_branches: Counter[SearchState | None] = Counter()
 
@@ -160,7 +160,7 @@ class SearchTree:
                     agent, request, _ = await context.run_turn(agent, None, env, self._abort)
                 else:
                     agent, request = await drive_to_start(agent, env, start, clock=context.clock, abort=self._abort)
-                self._first_node, self._prompts = agent.path, agent.episode.prompts
+                self._first_node, self._setup = agent.path, agent.episode
                 if isinstance(request, Generate):
                     self._snapshots.resolve(env)
                     self.root = await self._search_state(agent, request.request, env)
@@ -235,7 +235,7 @@ class SearchTree:
         leaves = [branch.last_node for branch in self.branches if branch.last_node is not None]
         stats = node_statistics(self.branches, self.stats, root=self._first_node.path()[0], shortfall=self.shortfall)
         forks = {branch.turns[0].node: branch.prefix.fork for branch in self.branches if branch.prefix and branch.turns}
-        return record_tree(leaves or [self._first_node], self.job, forks=forks, stats=stats, prompts=self._prompts)
+        return record_tree(leaves or [self._first_node], self.job, forks=forks, stats=stats, setup=self._setup)
 
     # ---- running a branch ----------------------------------------------------------------------------------------
 

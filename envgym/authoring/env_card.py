@@ -2,13 +2,14 @@
 
 import inspect
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from envgym.config.arguments import parameters
 from envgym.config.plugins import path_of
 from envgym.core.tasks import Split
 from envgym.env import NoOracle
-from envgym.registry import parameters
 from envgym.wrappers import AnyEnv
 
 _MAX_EXAMPLE_TURNS = 20
@@ -17,7 +18,7 @@ _MAX_EXAMPLE_TURNS = 20
 def describe(env: AnyEnv, creator: Callable[..., object]) -> dict[str, Any]:  # JSON
     """Return the facts about an environment as JSON types; `creator` is the class or function that made it."""
     inner = env.unwrapped
-    text = inspect.getdoc(creator) or inspect.getdoc(type(inner)) or ""
+    text = inspect.getdoc(_written(creator)) or inspect.getdoc(type(inner)) or ""
     return {
         "id": env.name,
         "class": path_of(type(inner)),
@@ -58,11 +59,16 @@ def example_episode(env: AnyEnv) -> list[tuple[str, str]]:
 
 def card_of(creator: Callable[..., object]) -> str | None:
     """Return the card of an env by its class or factory: `<module>.md` beside its module, or the README.md there."""
-    module = Path(inspect.getfile(creator))
+    module = Path(inspect.getfile(_written(creator)))
     for path in (module.with_suffix(".md"), module.parent / module.stem / "README.md", module.parent / "README.md"):
         if path.is_file():
             return path.read_text(encoding="utf-8")
     return None
+
+
+def _written(creator: Callable[..., object]) -> Callable[..., object]:
+    """Return the class or function behind one that is given the id first."""
+    return creator.func if isinstance(creator, partial) else creator
 
 
 def _default_of(parameter: inspect.Parameter) -> str:

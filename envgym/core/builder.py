@@ -1,15 +1,18 @@
 """Grow a tree while sampling, then freeze it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 
+from envgym.core.messages import Message, ToolSpec
 from envgym.core.segments import Segment
 from envgym.core.tasks import Split, Task
-from envgym.core.tree import Edge, Node, SearchStats, Tree
+from envgym.core.tree import Edge, Node, RecordedPrefix, SearchStats, Tree
 from envgym.core.turns import Cost, Ending, TurnOutcome
 from envgym.errors import InvalidInput
 
 _NO_COST = Cost()
+_NO_PROMPTS: Mapping[str, tuple[int, ...]] = MappingProxyType({})
 
 
 class TreeBuilder:
@@ -71,8 +74,18 @@ class TreeBuilder:
         """Record that the episode ended at an existing node."""
         self._nodes[handle] = replace(self._nodes[handle], ending=ending, error=error)
 
-    def freeze(self) -> Tree:
-        """Return the tree with nodes in depth-first order (parents first, siblings in order of their handles)."""
+    def freeze(
+        self,
+        *,
+        prompts: Mapping[str, tuple[int, ...]] = _NO_PROMPTS,
+        messages: tuple[Message, ...] = (),
+        tools: tuple[ToolSpec, ...] = (),
+        prefix: RecordedPrefix | None = None,
+    ) -> Tree:
+        """Return the tree with nodes in depth-first order (parents first, siblings in order of their handles).
+
+        The arguments are fields of `Tree`.
+        """
         return Tree(
             id=self._id,
             env_id=self._env_id,
@@ -81,6 +94,10 @@ class TreeBuilder:
             split=Split(self._task.split),
             seed=self._seed,
             nodes=tuple(self._depth_first()),
+            prompts=dict(prompts),
+            messages=messages,
+            tools=tools,
+            prefix=prefix,
         )
 
     def _depth_first(self) -> list[Node]:

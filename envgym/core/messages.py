@@ -53,6 +53,16 @@ class ToolCall:
     """The call's id where the model's format has one."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolSpec:
+    """Description of a tool, for the policy."""
+
+    name: str
+    description: str
+    parameters: JsonObject
+    """JSON schema of the arguments, an object."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, init=False)
 class Message:
     """One message of a conversation."""

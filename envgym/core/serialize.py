@@ -4,17 +4,18 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any  # JSON that was just decoded; checked by the records' own constructors
 
-from envgym.core.messages import Action, Message, Observation, Part, Role, TextPart, ToolCall
+from envgym.core.messages import Action, Message, Observation, Part, Role, TextPart, ToolCall, ToolSpec
 from envgym.core.segments import Origin, Segment
 from envgym.core.tasks import HiddenPayload, Split, Task
 from envgym.core.tree import Annotation, Edge, Node, RecordedPrefix, Rewrite, SearchStats, Source, Tree
 from envgym.core.turns import Cost, Ending, Invalid, Reward, Scored, TurnOutcome
 from envgym.errors import InvalidInput
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 """Raised by every change of the JSON form; `tree_from_json` reads this version and all earlier ones.
 
 Version 2: the content of a message is a list of typed parts; in version 1 it is a string.
+Version 3: trees with tokens hold their first messages, and the tools, too; a context may begin a CONVERSATION.
 """
 
 Json = dict[str, Any]
@@ -39,6 +40,7 @@ def tree_to_json(tree: Tree) -> Json:
             annotations=[_annotation_to_json(item) for item in tree.annotations] or None,
             prompts={name: list(ids) for name, ids in tree.prompts.items()} or None,
             messages=[message_to_json(message) for message in tree.messages] or None,
+            tools=[_tool_to_json(tool) for tool in tree.tools] or None,
             prefix=tree.prefix and tree.prefix._asdict(),
         ),
     }
@@ -59,6 +61,7 @@ def tree_from_json(data: Mapping[str, Any]) -> Tree:
     }
     record["prompts"] = {name: tuple(ids) for name, ids in data.get("prompts", {}).items()}
     record["messages"] = tuple(map(message_from_json, data.get("messages", ())))
+    record["tools"] = tuple(ToolSpec(**tool) for tool in data.get("tools", ()))
     record["prefix"] = RecordedPrefix(**data["prefix"]) if "prefix" in data else None
     del record["schema"]
     return Tree(**record)
@@ -216,6 +219,10 @@ def reward_from_json(data: Mapping[str, Any]) -> Reward:
 
 def _call_to_json(call: ToolCall) -> Json:
     return {"name": call.name, "arguments": dict(call.arguments), "id": call.id}
+
+
+def _tool_to_json(tool: ToolSpec) -> Json:
+    return {"name": tool.name, "description": tool.description, "parameters": dict(tool.parameters)}
 
 
 def message_to_json(message: Message) -> Json:

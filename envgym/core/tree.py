@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import Literal, NamedTuple, get_args
 
 from envgym.core.frozen import quick_init
-from envgym.core.messages import Message
+from envgym.core.messages import Message, ToolSpec
 from envgym.core.segments import Origin, Segment
 from envgym.core.tasks import Split
 from envgym.core.turns import Cost, Ending, TurnOutcome
@@ -43,6 +43,8 @@ class Rewrite(StrEnum):
     TURNS_DROPPED = "TURNS_DROPPED"
     """The oldest turns were cut to fit the context budget."""
     SUMMARY = "SUMMARY"
+    CONVERSATION = "CONVERSATION"
+    """Another conversation of the same episode, such as that of a sub-agent: nothing above was rendered again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,14 +159,16 @@ class Tree:
     seed: int
     """The env's reset seed."""
     nodes: tuple[Node, ...]
-    """Parents before children; `nodes[0]` is the root, whose edge holds the prompt (nothing where `messages` do)."""
+    """Parents before children; `nodes[0]` is the root, whose edge holds the prompt (nothing without tokens)."""
     source: Source = Source.POLICY
     annotations: tuple[Annotation, ...] = ()
     """Values that were computed after the tree had grown."""
     prompts: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     """The tokens of the root's context rendered in other ways, by name: `plain` without the hint that it has."""
     messages: tuple[Message, ...] = ()
-    """The prompt of a policy of messages, whose tokens are not known; nothing where the root's edge holds them."""
+    """The prompt: what the policy was given first. Empty where the episode failed before, and in old records."""
+    tools: tuple[ToolSpec, ...] = ()
+    """The tools that the policy was given with the prompt. Empty in old records."""
     prefix: RecordedPrefix | None = None
     """What its first turns repeat; their actions are context, and were not sampled here. None: nothing."""
 

@@ -162,7 +162,8 @@ def build_episode(
 
 def prompt_messages(tree: Tree) -> tuple[MessageData, ...]:
     """Return the messages of a tree's prompt, where its policy was given those and no tokens."""
-    return tuple(MessageData(role=message.role, text=message.content) for message in tree.messages)
+    messages = () if tree.nodes[0].edge.segments else tree.messages
+    return tuple(MessageData(role=message.role, text=message.content) for message in messages)
 
 
 def _turn(

@@ -19,7 +19,7 @@ from envgym.core.turns import Cost, Ending
 from envgym.errors import InvalidInput
 from envgym.stats import Estimate, InvalidBounds, PairedComparison
 
-SCHEMA_VERSION = 9
+SCHEMA_VERSION = 10
 """Raised by every change of the JSON form."""
 
 TRAIN = "train"

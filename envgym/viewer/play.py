@@ -60,7 +60,7 @@ class ActionRequest(BaseModel):
     is_oracle: bool = False
 
 
-class PlayedEpisode:
+class ViewerEpisode:
     """One environment, called in a thread of its own, which also made it."""
 
     def __init__(self, env_id: str) -> None:
@@ -135,12 +135,12 @@ class PlayTable:
     """The episodes that are being played, at most `MAX_SESSIONS`."""
 
     def __init__(self) -> None:
-        self._episodes: dict[str, PlayedEpisode] = {}
+        self._episodes: dict[str, ViewerEpisode] = {}
         self._lock = threading.Lock()
 
-    def open(self, env_id: str) -> PlayedEpisode:
+    def open(self, env_id: str) -> ViewerEpisode:
         """Begin an episode; where all places are taken, the one that was left longest ends, unplayed ones first."""
-        episode = PlayedEpisode(env_id)
+        episode = ViewerEpisode(env_id)
         with self._lock:
             now = monotonic()
             ended = [item for item in self._episodes.values() if now - item.last_call > IDLE_S]
@@ -173,7 +173,7 @@ class PlayTable:
             self.end(session)
         return reply
 
-    def get(self, session: str) -> PlayedEpisode:
+    def get(self, session: str) -> ViewerEpisode:
         """Return an episode that was begun. Raises: UnknownName: it is over, or never was."""
         with self._lock:
             if session not in self._episodes:

@@ -210,15 +210,20 @@ def _why(episode: Trajectory, reason: str | None, credited: set[tuple[str, int]]
 def context_rewrite_metrics(groups: Sequence[Group]) -> Metrics:
     """Return how many turns began in a context rendered anew, by reason, and the share of episodes with such a turn.
 
-    A turn that several episodes of a tree share counts once.
+    A turn that several episodes of a tree share counts once. A new conversation is no rewrite; where there are several
+    in an episode, their mean number and the largest are added.
     """
     episodes = [episode for group in groups for episode in group.trajectories]
     counts = Counter(turn.rewrite for _, turn in _rewritten(groups))
-    drifted = sum(len(episode.rows) > 1 for episode in episodes)
+    drifted = sum(any(_is_rewritten(turn) for turn in episode.turns) for episode in episodes)
+    conversations = [1 + sum(turn.rewrite is _CONVERSATION for turn in episode.turns) for episode in episodes]
+    largest = max(conversations, default=1)
+    several = {"mean": sum(conversations) / max(len(episodes), 1), "max": float(largest)} if largest > 1 else {}
     return {
         "context_rewrites/turns": float(counts.total()),
         "context_rewrites/episodes": drifted / max(len(episodes), 1),
         **{f"context_rewrites/{rewrite}": float(counts[rewrite]) for rewrite in Rewrite if counts[rewrite]},
+        **{f"conversations/{name}": value for name, value in several.items()},
     }
 
 
@@ -232,12 +237,19 @@ def check_context_rewrites(groups: Sequence[Group], *, step: int) -> None:
         raise RunError(sentence("contexts", must, got, where=f"step {step}", do=do))
 
 
+_CONVERSATION = Rewrite.CONVERSATION
+
+
+def _is_rewritten(turn: Turn) -> bool:
+    return turn.rewrite not in (None, _CONVERSATION)
+
+
 def _rewritten(groups: Sequence[Group]) -> list[tuple[Trajectory, Turn]]:
     """Return the turns that began in a context rendered anew, each with one of its episodes."""
     rewrites: dict[tuple[int, str, int], tuple[Trajectory, Turn]] = {}
     for number, group in enumerate(groups):
         for episode in group.trajectories:
             for turn in episode.turns:
-                if turn.rewrite is not None:
+                if _is_rewritten(turn):
                     rewrites.setdefault((number, episode.tree.id, turn.nodes[0]), (episode, turn))
     return list(rewrites.values())

@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from envgym.agents.loop.agent import AGENT, AgentSettings, assemble, first_messages, make_agent, resolve_text_format
+from envgym.agents.loop.agent import AGENT, AgentSettings, assemble, make_agent, resolve_text_format
 from envgym.agents.loop.context import drop_oldest_turns, stop
 from envgym.core.messages import Message, Observation, Role
 from envgym.errors import UnknownName
-from envgym.records import ResetRecord
+from envgym.records import ResetRecord, first_messages
 from tests.support.parrots import CharRenderer, parrot_task
 
 

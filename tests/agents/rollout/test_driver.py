@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import json
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,6 +15,7 @@ from envgym.agents.protocols import GenerateRequest, Generation, Sampling
 from envgym.agents.rollout.driver import run_episode, run_oracle_episode
 from envgym.agents.rollout.episode import EpisodeJob
 from envgym.core.segments import Origin
+from envgym.core.serialize import tree_from_json, tree_to_json
 from envgym.core.trajectory import trajectories
 from envgym.core.tree import Tree
 from envgym.errors import InvalidInput, PolicyFailure
@@ -53,6 +55,23 @@ class Slow(ScriptedPolicy):
 
 def run(episode_jobs: list[EpisodeJob], policy: ScriptedPolicy, *, concurrency: int = 4) -> list[Tree]:
     return asyncio.run(run_episodes(episode_jobs, char_agent(), policy, concurrency=concurrency, clock=zero))
+
+
+def test_a_tree_keeps_its_prompt_as_messages_with_the_tools_also_in_json() -> None:
+    (tree,) = run([parrot_job(lambda: Parrot(system_prompt="S"))], ScriptedPolicy(by_seed))
+    assert [(message.role.value, message.content) for message in tree.messages] == [("system", "S"), ("user", "Q")]
+    assert [tool.name for tool in tree.tools] == ["look"]
+    read = tree_from_json(json.loads(json.dumps(tree_to_json(tree))))
+    assert (read.messages, read.tools) == (tree.messages, tree.tools)
+
+
+def test_an_episode_whose_reset_failed_has_no_prompt() -> None:
+    (tree,) = run([parrot_job(failing)], ScriptedPolicy(by_seed))
+    assert (tree.messages, tree.tools) == ((), ())
+
+
+def failing() -> Parrot:
+    raise RuntimeError("no perch")
 
 
 def test_trees_come_back_in_the_order_of_the_jobs() -> None:

@@ -34,9 +34,11 @@ def test_hard_case_equals_its_golden_file(build: Callable[[], Tree]) -> None:
 
 
 @pytest.mark.parametrize("build", cases.HARD_CASES, ids=lambda build: build.__name__)
-def test_a_tree_of_schema_version_1_is_read(build: Callable[[], Tree]) -> None:
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_tree_of_an_older_schema_version_is_read(build: Callable[[], Tree], version: int) -> None:
     tree = build()
-    assert tree_from_json(json.loads((GOLDEN / "version_1" / f"{tree.id}.json").read_text())) == tree
+    assert tree_from_json(json.loads((GOLDEN / f"version_{version}" / f"{tree.id}.json").read_text())) == tree
+    assert (tree.messages, tree.tools) == ((), ())
 
 
 def test_fork_inside_a_turn_shares_the_sampled_prefix() -> None:
@@ -127,8 +129,8 @@ def test_likeliest_tokens_of_a_segment_are_kept_in_json() -> None:
 
 def test_a_newer_schema_is_refused() -> None:
     data = tree_to_json(cases.injected_hint())
-    with pytest.raises(InvalidInput, match=r"schema must be 1\.\.2, got 3"):
-        tree_from_json({**data, "schema": 3})
+    with pytest.raises(InvalidInput, match=r"schema must be 1\.\.3, got 4"):
+        tree_from_json({**data, "schema": 4})
 
 
 def test_records_that_no_rollout_can_make_are_refused() -> None:

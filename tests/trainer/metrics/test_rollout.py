@@ -182,6 +182,24 @@ def test_rewritten_turns_are_counted_by_reason_and_once_where_they_are_shared() 
     }
 
 
+def test_other_conversations_of_an_episode_are_no_rewrites_and_are_counted_on_their_own() -> None:
+    tree = cases.start("program")
+    first = tree.add(tree.root, cases.turn(cases.policy(10)), outcome=cases.CALL)
+    other = cases.turn(cases.prompt(2, 4), cases.policy(11), rewrite=Rewrite.CONVERSATION)
+    second = tree.add(first, other, outcome=cases.CALL)
+    third = cases.turn(cases.prompt(3, 4), cases.policy(12), rewrite=Rewrite.CONVERSATION)
+    tree.add(second, third, outcome=cases.paid(1.0), ending=Ending.TERMINATED)
+    groups = [Group(key="group", trees=(tree.freeze(),)), cases.outcome_group(1)]
+    assert context_rewrite_metrics(groups) == {
+        "context_rewrites/turns": 0.0,
+        "context_rewrites/episodes": 0.0,
+        "conversations/mean": (3 + 1) / 2,
+        "conversations/max": 3.0,
+    }
+    assert [row.token_ids[-1] for row in groups[0].trajectories[0].rows] == [10, 11, 12]
+    check_context_rewrites(groups, step=1)  # the canary does not stop
+
+
 def test_without_rewrites_there_is_no_drift() -> None:
     groups = [cases.outcome_group(1, 0, None)]
     assert context_rewrite_metrics(groups) == {"context_rewrites/turns": 0.0, "context_rewrites/episodes": 0.0}
