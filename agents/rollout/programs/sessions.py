@@ -251,7 +251,12 @@ class ProgramSession:
         exchange = self.begin(call)
         if isinstance(exchange, CallReply):
             return exchange
-        reply = exchange if isinstance(exchange, CallRefused) else await self.result(exchange)
+        try:
+            reply = exchange if isinstance(exchange, CallRefused) else await self.result(exchange)
+        except asyncio.CancelledError:
+            if isinstance(exchange, Exchange):
+                exchange.is_abandoned = True
+            raise
         if isinstance(reply, CallRefused) or not self.is_open:
             raise CallFailed(reply if isinstance(reply, CallRefused) else CLOSED)
         assert isinstance(exchange, Exchange), "a refusal was raised"
