@@ -24,7 +24,7 @@ def lines_with(word: str) -> list[str]:
 
 
 @pytest.mark.docs
-def test_mcp_servers_of_the_page_start_as_a_client_starts_them(capsys: pytest.CaptureFixture[str]) -> None:
+def test_mcp_servers_of_the_page_start_as_a_client_starts_them() -> None:
     (over_http, over_stdio) = lines_with("--protocol mcp")
     (settings,) = [json.loads(block.text) for block in blocks_of(PAGE, "json") if "mcpServers" in block.text]
     command = settings["mcpServers"]["envgym"]

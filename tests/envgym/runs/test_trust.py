@@ -197,6 +197,6 @@ def test_a_pipe_in_place_of_a_file_is_refused(name: str, tmp_path: Path) -> None
 
 def test_a_long_text_is_searched_in_linear_time() -> None:
     for text in ("x" * 5_000_000, "x" * 5_000_000 + ":", "1:" * 1_000_000, "a.: " * 1_000_000):
-        started = time.monotonic()
+        started = time.thread_time()
         assert not names_code(text)
-        assert time.monotonic() - started < 5
+        assert time.thread_time() - started < 5
