@@ -166,6 +166,7 @@ class FileTasks:
         _log.warning("%d of %d rows of %s are left out: %s.", num_left_out, num_rows, self._source, reasons)
 
     def _named(self, split: Split, drafts: Sequence[tuple[TaskDraft, str | None]]) -> list[Task]:
+        """Give each task its id, by its index where no column does."""
         tasks = [
             task_from_draft(draft, split, f"{split}/{index}" if id is None else id)
             for index, (draft, id) in enumerate(drafts)
@@ -217,6 +218,7 @@ class FileTasks:
         return Split.parse(str(_cell(row, self._columns.split, where)), where=where)
 
     def _tables(self) -> Iterator[tuple[str, Iterable[Row]]]:
+        """Yield (official split or "", rows)."""
         yield from read_tables(self._source, self._config, self._revision)
 
 
