@@ -24,7 +24,7 @@ import gymnasium
 
 from envgym.config.file_imports import NoSuchClass, check_class_is_named, suggest_class
 from envgym.config.protocol_checks import return_type
-from envgym.errors import EnvgymError, InvalidInput, unknown_name
+from envgym.errors import EnvgymError, InvalidInput, check_known
 
 if TYPE_CHECKING:
     from envgym.env import Env
@@ -107,8 +107,7 @@ def list_ids() -> list[str]:
 
 def find(env_id: str) -> Registration:
     """Return the registration of `env_id`. Raises: UnknownName: there is none; the error lists near ids."""
-    if env_id not in _registrations:
-        raise unknown_name("env id", env_id, _registrations, where="registry")
+    check_known("env id", env_id, _registrations, where="registry")
     return _registrations[env_id]
 
 
@@ -322,11 +321,12 @@ def _check_kwargs(
     entry: Registration, accepted: Mapping[str, inspect.Parameter] | None, kwargs: Mapping[str, Any]
 ) -> None:
     """Check keyword arguments against what the class or function takes; None: it takes any."""
-    for name in kwargs if accepted is not None else ():
-        if name not in (accepted or {}):
-            raise unknown_name("keyword argument", name, accepted or {}, where=entry.id)
-        _check_kind((accepted or {})[name], kwargs[name], entry.id)
-    missing = [name for name, item in (accepted or {}).items() if item.default is item.empty and name not in kwargs]
+    if accepted is None:
+        return
+    for name, value in kwargs.items():
+        check_known("keyword argument", name, accepted, where=entry.id)
+        _check_kind(accepted[name], value, entry.id)
+    missing = [name for name, item in accepted.items() if item.default is item.empty and name not in kwargs]
     if missing:
         must, do = f"be given {', '.join(missing)}", "pass the keyword arguments"
         raise InvalidInput.of(entry.id, must, sorted(kwargs), where="make", do=do)
