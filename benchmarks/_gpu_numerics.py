@@ -121,6 +121,7 @@ def check_attention(device: torch.device, is_dry: bool) -> Checked:
 
 
 def _worst(one: float, other: float) -> float:
+    """Return the larger number, or the one that is none."""
     return one if math.isnan(one) or one > other else other
 
 

@@ -22,7 +22,7 @@ import gymnasium
 from envgym.config.arguments import check_kwargs, parameters
 from envgym.config.file_imports import NoSuchClass, check_class_is_named, suggest_class
 from envgym.config.protocol_checks import return_type
-from envgym.errors import EnvgymError, InvalidInput, unknown_name
+from envgym.errors import EnvgymError, InvalidInput, check_known
 
 if TYPE_CHECKING:
     from envgym.env import Env
@@ -96,8 +96,7 @@ def list_ids() -> list[str]:
 
 def find(env_id: str) -> Registration:
     """Return the registration of `env_id`. Raises: UnknownName: there is none; the error lists near ids."""
-    if env_id not in _registrations:
-        raise unknown_name("env id", env_id, _registrations, where="registry")
+    check_known("env id", env_id, _registrations, where="registry")
     return _registrations[env_id]
 
 

@@ -84,6 +84,7 @@ _TOO_LONG = f"Not run: the calls before took more than {MAX_CALLS_S:g} s. Send t
 
 
 def _run(tools: Mapping[str, Tool], owner: object, call: ToolCall, propagated: ErrorTypes) -> tuple[str, bool]:
+    """Return (content of the answer, whether the call failed)."""
     item = tools.get(call.name)
     if item is None:
         return _no_such_tool(call.name, tools), True

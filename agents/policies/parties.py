@@ -148,11 +148,14 @@ class _Connections:
         os.register_at_fork(after_in_child=self._forget)
 
     def _forget(self) -> None:
+        """Begin without connections in a forked child: they and their thread are the parent's."""
         self._lock = threading.Lock()
         self._loop: LoopThread | None = None
         self._policies: dict[str, OpenAIPolicy] = {}
 
     def run(self, settings: EndpointSettings, ask: Callable[[OpenAIPolicy], Awaitable[T]], *, deadline_s: float) -> T:
+        """Ask an endpoint, and wait. Raises: TimeoutError: the deadline has passed. What `ask` raises."""
+
         async def work() -> T:
             key = settings.model_dump_json()
             if key not in self._policies:

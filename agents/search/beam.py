@@ -66,6 +66,7 @@ class Beam(TreeStrategy):
         prune_unfinished(tree.branches)
 
     async def _run_beam(self, tree: SearchTree, root: SearchState, *, begun: Sequence[Branch]) -> None:
+        """Run one beam, of whose first turn `begun` were sampled before."""
         states, num_ended = [root], 0
         while states and not tree.is_stopped:
             room = self.width - num_ended - len(begun)

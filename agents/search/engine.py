@@ -249,6 +249,7 @@ class SearchTree:
             return None
 
     async def _start(self, branch: Branch) -> EpisodeEnv | None:
+        """Return an env at the start of a branch; None where the branch ends before its first turn."""
         if self._abort.reason is not None:
             self._end(branch, aborted_event(self._abort))
             return None

@@ -190,6 +190,7 @@ class FileTasks:
         _log.warning("%d of %d rows of %s are left out: %s.", num_left_out, num_rows, self.name, reasons)
 
     def _named(self, split: Split, drafts: Sequence[tuple[TaskDraft, str | None]]) -> list[Task]:
+        """Give each task its id, by its index where no column does."""
         tasks = [
             task_from_draft(draft, split, f"{split}/{index}" if id is None else id)
             for index, (draft, id) in enumerate(drafts)
@@ -240,6 +241,7 @@ class FileTasks:
         return Split.parse(str(read_cell(row, self._columns.split, where)), where=where)
 
     def _tables(self) -> Iterator[tuple[str, Iterable[Row]]]:
+        """Yield (official split or "", rows)."""
         yield from read_tables(self._source, self._config, self._revision)
 
 

@@ -58,6 +58,7 @@ def _form(tool: ToolSpec) -> str:
 
 
 def _needed(tool: ToolSpec) -> list[str]:
+    """Return the names of the arguments that a tool needs, or of all where it needs none."""
     required = tool.parameters.get("required")
     names = list(_properties(tool))
     return [name for name in names if isinstance(required, list) and name in required] or names

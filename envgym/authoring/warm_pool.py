@@ -83,4 +83,5 @@ class WarmPool(ABC, Generic[ProgramT, StateT]):
             program.close()
 
     def _forget(self) -> None:
+        """Begin without programs in a forked child: they are the parent's."""
         self._idle, self._num_out, self._changed = [], 0, threading.Condition()

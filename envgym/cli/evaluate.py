@@ -210,6 +210,7 @@ def _given_values(args: argparse.Namespace, *names: str) -> dict[str, Any]:
 
 
 def _given(args: argparse.Namespace) -> dict[str, str]:
+    """Return for the settings that an argument gave directly what gave them."""
     sections = {
         "evaluation": (*_SIZE, "temperature", "top_p", "top_k"),
         "engine": _ENGINE,
@@ -246,5 +247,6 @@ def _engine(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _envs(args: argparse.Namespace) -> list[dict[str, Any]]:
+    """Return the envs that are named, each with the settings that are given; without a name they are for all."""
     settings = apply_overrides({}, args.env_set, option="--env-set")
     return [{"id": name, "settings": settings} for name in args.env] or [{"settings": settings}]

@@ -84,6 +84,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _read_file(args: argparse.Namespace) -> dict[str, Any] | None:
+    """Read CONFIG with its overrides; None: it is a run directory. Raises: SettingsError: it cannot be read."""
     path = Path(args.config)
     if path.is_dir() or (args.resume and not path.exists() and path.suffix not in (".yaml", ".yml")):
         return None

@@ -6,7 +6,7 @@ from numbers import Integral, Real
 from types import NoneType, UnionType
 from typing import Union, get_args, get_origin
 
-from envgym.errors import InvalidInput, unknown_name
+from envgym.errors import InvalidInput, check_known
 
 _KINDS: Mapping[object, tuple[type, str]] = {
     bool: (bool, "true or false"),
@@ -46,11 +46,12 @@ def check_kwargs(env_id: str, accepted: Mapping[str, inspect.Parameter] | None, 
 
     Raises: UnknownName: there is no such argument. InvalidInput: one is missing, or of another kind than its hint.
     """
-    for name in kwargs if accepted is not None else ():
-        if name not in (accepted or {}):
-            raise unknown_name("keyword argument", name, accepted or {}, where=env_id)
-        _check_kind((accepted or {})[name], kwargs[name], env_id)
-    missing = [name for name, item in (accepted or {}).items() if item.default is item.empty and name not in kwargs]
+    if accepted is None:
+        return
+    for name, value in kwargs.items():
+        check_known("keyword argument", name, accepted, where=env_id)
+        _check_kind(accepted[name], value, env_id)
+    missing = [name for name, item in accepted.items() if item.default is item.empty and name not in kwargs]
     if missing:
         must, do = f"be given {', '.join(missing)}", "pass the keyword arguments"
         raise InvalidInput.of(env_id, must, sorted(kwargs), where="make", do=do)

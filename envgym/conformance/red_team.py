@@ -161,6 +161,7 @@ def highest_mean(chance: float, num_episodes: int, low: float, high: float, *, n
 
 
 def _divergence(mean: float, expected: float) -> float:
+    """KL divergence of two coins, in nats."""
     first = mean * math.log(mean / expected) if mean > 0 else 0.0
     return first + ((1 - mean) * math.log((1 - mean) / (1 - expected)) if mean < 1 else 0.0)
 

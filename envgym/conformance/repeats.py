@@ -143,6 +143,7 @@ def forks_are_independent(subject: EnvUnderTest) -> str:
 def _fork_at_every_turn(
     subject: EnvUnderTest, check: Callable[[AnyEnv, ActionScript, ObservedEpisode, int], None], what: str
 ) -> str:
+    """Call `check` with an env, a script, the episode that it gives, and each turn to fork after."""
     count = 0
     for script in subject.scripts:
         with closing(subject.make()) as env:

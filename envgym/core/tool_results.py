@@ -133,6 +133,8 @@ def _key(key: object) -> str:
 
 
 def _wait_for(awaitable: Awaitable[object]) -> object:
+    """Return the result of a coroutine: a decorator hid that the tool is one. Raises: whatever it raises."""
+
     async def work() -> object:
         return await awaitable
 

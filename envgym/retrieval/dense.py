@@ -92,6 +92,7 @@ def _load(model: str, device: str | None) -> "SentenceTransformer":
 
 
 def _normalize(vectors: object) -> NDArray[np.float32]:
+    """Return rows of length 1; a row of zeros stays one."""
     rows: NDArray[np.float32] = np.array(vectors, dtype=np.float32, order="C")
     lengths = np.sqrt((rows * rows).sum(axis=1, keepdims=True))
     rows /= np.where(lengths > 0, lengths, 1.0)

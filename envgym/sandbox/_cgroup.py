@@ -223,6 +223,7 @@ class CgroupMaker:
         self._own = own
 
     def _forget(self) -> None:
+        """Start afresh in a forked child: the cgroups are the parent's."""
         self._lock = threading.Lock()
         if self._own is not None:
             os.close(self._held)
@@ -278,6 +279,7 @@ def _remove_all(path: Path) -> None:
 
 
 def _is_removed(path: Path) -> bool:
+    """Remove a cgroup; tell whether it is gone."""
     try:
         path.rmdir()
     except OSError:
@@ -291,6 +293,7 @@ def _kill(path: Path) -> None:
 
 
 def _locked(directory: Path, how: int) -> int:
+    """Return a descriptor that holds a lock until it is closed. Raises: OSError."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
     try:
         fcntl.flock(descriptor, how)

@@ -88,6 +88,7 @@ def _run(order: Fields, stdin: int) -> Fields:
 
 
 def _become(order: Fields, stdin: int) -> None:
+    """Turn a fresh child into the program; never returns."""
     try:
         os.setsid()
         os.dup2(stdin, 0)

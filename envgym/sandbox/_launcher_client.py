@@ -114,6 +114,7 @@ class LauncherClient:
             self._stop()
 
     def _forget(self) -> None:
+        """Start afresh in a forked child: the process is the parent's."""
         self._lock = threading.Lock()
         if self._control is not None:
             self._control.close()

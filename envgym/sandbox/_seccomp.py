@@ -133,6 +133,7 @@ def _command_rule() -> list[bytes]:
 
 
 def _on(number: int, rule: Sequence[bytes]) -> list[bytes]:
+    """Apply a rule that always returns to one system call."""
     return [_op(_JEQ, number, 0, len(rule)), *rule]
 
 

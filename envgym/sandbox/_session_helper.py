@@ -112,6 +112,7 @@ def size_of_output(output: int) -> int:
 
 
 def _special(directory: str, names: list[str]) -> list[str]:
+    """Return the names of pipes, sockets and devices, which are not copied."""
     paths = {name: os.lstat(os.path.join(directory, name)).st_mode for name in names}
     return [
         name for name, mode in paths.items() if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode) or stat.S_ISLNK(mode))

@@ -275,6 +275,7 @@ class SupervisorClient:
             self._stop()
 
     def _forget(self) -> None:
+        """Start afresh in a forked child: the sandbox is the parent's."""
         self.lock = threading.RLock()
         self.garbage = []
         if self._control is not None:

@@ -189,6 +189,7 @@ def _running_share(pid: int) -> float:
 
 
 def _sizes(task: str) -> dict[bytes, int]:
+    """Return the sizes in a task's status, in bytes."""
     with suppress(OSError):
         return {name: int(size) * 1024 for name, size in _SIZE.findall(_read(f"{task}/status"))}
     return {}

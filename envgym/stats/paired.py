@@ -198,6 +198,7 @@ def _common_tasks(before: Samples, after: Samples, *, intersect: bool) -> list[s
 
 
 def _some(task_ids: list[str]) -> str:
+    """Return the first ids in brackets, or nothing."""
     if not task_ids:
         return ""
     return f" ({', '.join(task_ids[:_IDS_SHOWN])}{', ...' if len(task_ids) > _IDS_SHOWN else ''})"

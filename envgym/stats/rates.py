@@ -118,6 +118,7 @@ def estimate_pass_rate(formula: Callable[[int, int, int], float], samples: Sampl
 
 
 def _counts(samples: Samples) -> list[tuple[int, int]]:
+    """Return (samples, successes) of each task."""
     task_means(samples)  # refuses what is empty or not finite
     for task_id, values in samples.items():
         if any(value not in (0, 1) for value in values):

@@ -90,6 +90,7 @@ def match_calls(actual: Sequence[ToolCall], expected: Sequence[ExpectedCall], *,
 
 
 def _compare(call: ToolCall, item: ExpectedCall) -> tuple[float, int]:
+    """Return the overlap of the arguments' names, and how many values are right."""
     names = call.arguments.keys() | (item.optional & item.accepts.keys())
     either = names | item.accepts.keys()
     values = sum(

@@ -95,6 +95,7 @@ def units_of(text: str) -> frozenset[Unit]:
 
 
 def _unit(match: re.Match[str], group: str, text: str) -> tuple[str, str] | None:
+    """Return the kind and the name of a unit that a match holds; None: it is no unit."""
     name = match[group]
     unit = _UNITS.get(name.lower() if len(name) > 1 or name == "L" else name)
     may_be_other = len(name) == 1 or name == "in"

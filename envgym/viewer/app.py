@@ -63,6 +63,7 @@ class ViewerApp:
             return error_reply(HTTPStatus.INTERNAL_SERVER_ERROR, sentence("page", "be made", got, where=path, do=do))
 
     def _route(self, request: HttpRequest) -> tuple[str, Callable[[], HttpReply]]:
+        """Return the method of an address, and what makes its reply."""
         query = dict(parse_qsl(request.query, keep_blank_values=True))
         query.pop("token", None)  # it let the request in
         match unquote(request.path).split("/")[1:]:

@@ -40,6 +40,7 @@ def _shown(leaves: dict[str, Any], key: str) -> Json:
 
 
 def _last_metrics(run: ViewedRun) -> dict[str, tuple[int, float]]:
+    """Return metric -> step and value where it was last finite."""
     last: dict[str, tuple[int, float]] = {}
     try:
         rows = run.metrics()

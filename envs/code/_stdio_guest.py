@@ -98,6 +98,7 @@ def interpret(path: str) -> None:
     code: object = 1
 
     def leave() -> None:
+        """End before the interpreter frees all that it has, which would first copy what the forks share."""
         sys.modules.pop("__main__", None)
         gc.collect()  # writes what the program has left in open files
         for stream in (sys.stdout, sys.__stdout__, sys.stderr, sys.__stderr__):

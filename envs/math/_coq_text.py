@@ -160,6 +160,7 @@ def _plain(text: str) -> str:
 
 
 def _split(text: str) -> Sequence[str]:
+    """Return the sentences without their full stops; bullets and braces before a tactic are sentences."""
     return [part for piece in re.split(r"\.(?= |$)", text) for part in _bullets(piece.strip())]
 
 

@@ -293,4 +293,5 @@ class GamePool(ABC, Generic[StartT, StepT, MachineT, GameT]):
             machine.close()
 
     def _forget(self) -> None:
+        """Begin without machines in a forked child: they are the parent's."""
         self._machines, self._games, self._lock = [], OrderedDict(), threading.Lock()

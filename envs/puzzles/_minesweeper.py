@@ -63,6 +63,7 @@ def conclusions(view: View, size: int) -> tuple[set[int], set[int]]:
 
 
 def _facts(view: View, size: int, safe: Iterable[int], mines: set[int]) -> set[tuple[frozenset[int], int]]:
+    """Return sets of unknown places with the number of mines in each."""
     facts: set[tuple[frozenset[int], int]] = set()
     for place, number in enumerate(view):
         if number > 0:

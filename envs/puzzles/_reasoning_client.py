@@ -112,6 +112,8 @@ def _ask(op: str, **arguments: str | int) -> Any:  # Any: decoded JSON
 
 
 def _use(seconds: float, request: JsonObject) -> Any:  # Any: decoded JSON
+    """Ask a worker process. Raises: EnvFailure: it failed, or did not answer twice. WorkerDied: twice, or SIGXCPU."""
+
     def job(worker: Worker) -> Mapping[str, Any]:  # Any: decoded JSON
         worker.send(request)
         return worker.receive(seconds)

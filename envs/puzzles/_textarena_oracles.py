@@ -79,6 +79,7 @@ def _mastermind(game: Any) -> str:  # Any: see the module
 
 
 def _pegs(code: tuple[int, ...], guess: list[int], pegs: tuple[int, int]) -> bool:
+    """Return whether `guess` would get these black and white pegs for `code`; neither repeats a number."""
     black = sum(one == other for one, other in zip(code, guess, strict=True))
     return (black, len(set(code) & set(guess)) - black) == pegs
 

@@ -172,6 +172,7 @@ class _BrowserThread:
                 await self._stop()
 
     async def _stop(self) -> None:
+        """Close what there is; a driver that died cannot be closed and need not be."""
         browser, playwright = self._browser, self._playwright
         self._browser = self._playwright = None
         closes: list[Callable[[], Coroutine[Any, Any, None]]] = []

@@ -192,6 +192,7 @@ _STEPS: Final = 12
 
 
 async def _move(page: "Page", place: JsonValue, steps: int = 1) -> bool:
+    """Move the mouse to a place; return whether it is there."""
     at: Mapping[str, float] | None = await page.evaluate(_POINT, [place])
     if at is not None:
         await page.mouse.move(at["x"], at["y"], steps=steps)

@@ -118,6 +118,7 @@ def cut_shares(token_ids: Sequence[Sequence[int]], indices: Sequence[int], num_r
 
 
 def _runs(added: Sequence[int], alone: Sequence[int], limit: int) -> list[range]:
+    """Cut rows into runs that are as long as a limit of their cost allows; a row costs no more than it alone."""
     totals = [0, *accumulate(added)]
     runs: list[range] = []
     start = 0

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal
 
 from envgym.errors import SettingsError
 
@@ -38,17 +38,8 @@ class ScoreRequest:
             raise SettingsError.of("values", "be the critic's, as sampled", got, where=f"score {self.name}", do=do)
 
 
-class ReadsScores(Protocol):
-    """Asks for scores."""
-
-    @property
-    def scores(self) -> tuple[ScoreRequest, ...]:
-        """What is computed for it."""
-        ...
-
-
 def required_scores(plugins: Mapping[str, object]) -> tuple[ScoreRequest, ...]:
-    """Return the scores that some plug-ins request, each one once.
+    """Return the scores that some plug-ins request in their attribute `scores`, each one once.
 
     Args:
         plugins: by the place in the settings that chose each.

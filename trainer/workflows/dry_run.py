@@ -184,6 +184,7 @@ def _writable_parent(place: Path) -> Path | None:
 
 
 def _demonstrations(context: RunContext, sft: SftSettings | None) -> tuple[BatchRow, ...]:
+    """Return the first row of each phase of the warm start; a phase without a demonstration has none."""
     rows = []
     phases = [] if sft is None else sft.phases
     for phase, source in zip(phases, demonstration_sources(sft), strict=True):

@@ -60,6 +60,7 @@ class RequestQueue:
 
 
 def _deliver(answers: Sequence[Answer]) -> None:
+    """On the loop: wake those who wait."""
     for ticket, answer in answers:
         if ticket.answer.done():
             continue

@@ -40,6 +40,7 @@ class FleetMembership:
                 task.cancel()
 
     def _apply(self, changes: ServerChanges) -> None:
+        """Begin to let servers join and leave."""
         links = {link.url: link for link in self._fleet.links}
         for url in changes.leaving:
             if task := self._joining.pop(url, None):
@@ -67,11 +68,13 @@ class FleetMembership:
             log_event("join", server=url, version=link.version)
 
     def _leave(self, link: ServerLink) -> None:
+        """Ask a server nothing new."""
         log_event("leave", server=link.url)
         link.is_leaving = True
         self._fleet.queue.forget(link)
 
     async def _let_go(self) -> None:
+        """Close the connections to servers that have left and answered everything."""
         for link in [link for link in self._fleet.links if link.is_leaving and not link.under_way]:
             self._fleet.links.remove(link)
             await link.close()

@@ -81,6 +81,7 @@ class Frontend:
                 log_event("request", path=path, status=status, seconds=time.perf_counter() - started)
 
     async def _answer(self, method: str, path: str, app: Any) -> HttpReply | None:  # FastAPI
+        """Answer what is answered here; None: vLLM answers it."""
         if self._broken is not None and (method == "POST" or path == "/health"):
             return self._refusal()
         if (method, path) == ("GET", INFO):
@@ -120,6 +121,7 @@ class Frontend:
         return None
 
     def _break(self, path: str, reason: str) -> None:
+        """Answer nothing from now on."""
         self._broken = f"{path} failed: {reason}".rstrip(".: ")
         for task in self._sampling:
             task.cancel()

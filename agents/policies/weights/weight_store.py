@@ -182,5 +182,6 @@ def _write_shards(folder: Path, named_tensors: Iterable[tuple[str, Tensor]]) -> 
 
 
 def _remove(directory: Path) -> None:
+    """Remove a version, its marker first."""
     (directory / STABLE).unlink(missing_ok=True)
     shutil.rmtree(directory, ignore_errors=True)

@@ -250,6 +250,7 @@ class Processes:
         return True
 
     def _is_over(self) -> bool:
+        """Whether the run ends or has failed; under the lock."""
         return self._ending.is_set() or self._failure is not None
 
     def _fail(self, own: StartedProcess, restarts: str = "") -> None:

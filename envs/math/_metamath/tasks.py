@@ -73,6 +73,7 @@ class FileTheorems:
 
 
 def _version(path: str) -> tuple[int, int]:
+    """Return time of change and size of a file; zeros where there is none."""
     file = Path(path)
     return (file.stat().st_mtime_ns, file.stat().st_size) if file.is_file() else (0, 0)
 

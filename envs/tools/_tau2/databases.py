@@ -89,6 +89,7 @@ class Tau2Databases:
         return source.load("domains.telecom.environment:TelecomEnvironment")(self.domain, "", tools, phone)
 
     def _own(self) -> None:
+        """Copy what is shared with a fork, before anything can change it."""
         if not self._is_shared:
             return
         if self._phone is None:

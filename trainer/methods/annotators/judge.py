@@ -13,7 +13,7 @@ from envgym.core.messages import Message, Role
 from envgym.core.tasks import Task
 from envgym.core.trajectory import Group, Trajectory
 from envgym.core.tree import Annotation
-from envgym.errors import InfrastructureError, InvalidInput, PartyFailure, check_known, sentence, unknown_name
+from envgym.errors import InfrastructureError, InvalidInput, PartyFailure, check_known, sentence
 from envgym.seeds import derive_seed
 from envgym.trainer.methods.annotators.base import AnnotateContext, ChatModel, annotate_trees
 from envgym.trainer.methods.task_needs import TaskNeed
@@ -84,8 +84,7 @@ class JudgeSettings(Settings):
     @classmethod
     def _check_template(cls, template: str | None) -> str | None:
         for name in template_fields(template or ""):
-            if name not in FIELDS:
-                raise unknown_name("field", name, FIELDS, where="template")
+            check_known("field", name, FIELDS, where="template")
         return template
 
     @model_validator(mode="after")

@@ -145,6 +145,7 @@ class KalmanBaselines:
         return self._estimates[branch, turn]
 
     def _place(self, branch: NodeKey) -> int:
+        """Return the turn at which a node and its siblings branch."""
         siblings = self.returns.group_tree.children[self.returns.parents[branch]]
         return max(self.returns.turns[sibling] for sibling in siblings)
 

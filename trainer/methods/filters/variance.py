@@ -82,6 +82,7 @@ class TopVariance(RewardVariance):
         return FilterResult.split(groups, reasons)
 
     def _count(self, ranked: Sequence[float]) -> int:
+        """Return how many of the groups are kept, given their spreads in falling order."""
         if self.by == "count":
             return max(1, int(self.share * len(ranked)))
         target, total = self.share * sum(ranked) - TOLERANCE, 0.0
