@@ -19,6 +19,7 @@ from envgym.core.turns import Scored
 from envgym.envs.data._rows import ANSWER, TOOLS, DataTasks
 from envgym.errors import InvalidInput, check_known
 from envgym.parsing import tool_call_action
+from envgym.party import Party
 from envgym.records import Reply
 from envgym.rubric import Rubric, rubric_of
 from envgym.runtime.cache import source_key
@@ -56,7 +57,8 @@ class DataFile(RubricEnv):
         system_prompt: str = "",
         chance_score: float | None = None,
         max_turns: int | None = 1,
-        **options: Any,  # parties and render_mode, as Env takes them
+        parties: Mapping[str, Party] | None = None,
+        render_mode: str | None = None,
     ) -> None:
         """Choose rows and verifier.
 
@@ -78,7 +80,8 @@ class DataFile(RubricEnv):
             system_prompt: Standing instructions, such as how to mark the answer.
             chance_score: None: the share of the most frequent answer.
             max_turns: Turns until the episode is cut.
-            **options: As in `Env`.
+            parties: As in `Env`.
+            render_mode: As in `Env`.
 
         Raises: InvalidInput: no data or no verifier, a value out of its range, or rows that cannot be used.
         """
@@ -110,7 +113,8 @@ class DataFile(RubricEnv):
             system_prompt=system_prompt,
             chance_score=loaded.chance if chance_score is None else chance_score,
             max_turns=max_turns,
-            **options,
+            parties=parties,
+            render_mode=render_mode,
         )
 
     def begin(self, task: Task) -> str:
