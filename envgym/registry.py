@@ -4,24 +4,22 @@ Every id is also in Gymnasium's registry as a lazy string, so `gymnasium.make("e
 Nothing here imports an environment before it is made.
 """
 
-import inspect
 import re
 import sys
 import tomllib
 import traceback
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from importlib import import_module
 from importlib.metadata import entry_points
-from numbers import Integral, Real
 from pathlib import Path
-from types import NoneType, UnionType
-from typing import TYPE_CHECKING, Any, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Any, get_origin
 
 import gymnasium
 
+from envgym.config.arguments import check_kwargs, parameters
 from envgym.config.file_imports import NoSuchClass, check_class_is_named, suggest_class
 from envgym.config.protocol_checks import return_type
 from envgym.errors import EnvgymError, InvalidInput, unknown_name
@@ -40,16 +38,6 @@ _FILE = re.compile(r".+\.py:[A-Za-z_]\w*")
 _REMOTE = re.compile(r"https?://[^/\s]+/(?=.)")
 _SCHEME = re.compile(r"(?P<scheme>[a-z][a-z0-9+.-]*)://(?P<rest>.*)")
 _REMOTE_ENV = "envgym.serving.remote_env:RemoteEnv"
-_KINDS: Mapping[object, tuple[type, str]] = {
-    bool: (bool, "true or false"),
-    int: (Integral, "a whole number"),
-    float: (Real, "a number"),
-    str: (str, "a text"),
-    Sequence: (Sequence, "a list"),
-    Mapping: (Mapping, "a mapping"),
-    NoneType: (NoneType, "None"),
-}
-"""Annotation of a keyword argument -> what fits it, and its words; arguments with any other are not checked."""
 _RENDER_MODE = "render_mode"
 _MAKE = f"{__name__}:make"
 """What Gymnasium calls to make any of our environments."""
@@ -144,7 +132,7 @@ def _make(entry: Registration, creator: Callable[..., object], **kwargs: Any) ->
     arguments = {**_defaults(entry), **kwargs}
     accepted = parameters(creator)
     passed = dict(arguments) if accepted is None or _RENDER_MODE in accepted else _without_render_mode(arguments)
-    _check_kwargs(entry, accepted, passed)
+    check_kwargs(entry.id, accepted, passed)
     env = _checked(creator(**passed), entry)
     if _RENDER_MODE in arguments:
         env.unwrapped.render_mode = arguments[_RENDER_MODE]
@@ -317,54 +305,6 @@ def _load(entry: Registration) -> Callable[..., object]:
         if not (isinstance(result, type) and issubclass(result, gymnasium.Env)):
             raise _no_env(entry, result)
     return creator  # type: ignore[no-any-return]  # a class or function by what was just checked
-
-
-def parameters(creator: Callable[..., object]) -> dict[str, inspect.Parameter] | None:
-    """Return the keyword parameters of an env's class or factory, or None where it takes any.
-
-    A class whose `__init__` passes `**kwargs` on is read together with its bases.
-    """
-    makers: list[Callable[..., object]] = (
-        [base.__dict__["__init__"] for base in creator.__mro__ if "__init__" in base.__dict__ and base is not object]
-        if isinstance(creator, type)
-        else [creator]
-    )
-    parameters: dict[str, inspect.Parameter] = {}
-    for maker in makers:
-        signature_parameters = list(inspect.signature(maker).parameters.values())
-        for item in signature_parameters[1:] if isinstance(creator, type) else signature_parameters:
-            if item.kind in (item.KEYWORD_ONLY, item.POSITIONAL_OR_KEYWORD):
-                parameters.setdefault(item.name, item)
-        if not any(item.kind is item.VAR_KEYWORD for item in signature_parameters):
-            return parameters
-    return None
-
-
-def _check_kwargs(
-    entry: Registration, accepted: Mapping[str, inspect.Parameter] | None, kwargs: Mapping[str, Any]
-) -> None:
-    """Check keyword arguments against what the class or function takes; None: it takes any."""
-    for name in kwargs if accepted is not None else ():
-        if name not in (accepted or {}):
-            raise unknown_name("keyword argument", name, accepted or {}, where=entry.id)
-        _check_kind((accepted or {})[name], kwargs[name], entry.id)
-    missing = [name for name, item in (accepted or {}).items() if item.default is item.empty and name not in kwargs]
-    if missing:
-        must, do = f"be given {', '.join(missing)}", "pass the keyword arguments"
-        raise InvalidInput.of(entry.id, must, sorted(kwargs), where="make", do=do)
-
-
-def _check_kind(item: inspect.Parameter, value: object, where: str) -> None:
-    """Refuse a value of another kind than the annotation's, such as the text "no" for a bool. Raises: InvalidInput."""
-    is_union = isinstance(item.annotation, UnionType) or get_origin(item.annotation) is Union
-    parts = get_args(item.annotation) if is_union else (item.annotation,)
-    kinds = [_KINDS.get(get_origin(part) or part) for part in parts]
-    expected = [kind for kind in kinds if kind is not None]
-    fits = (isinstance(value, kind) and isinstance(value, bool) <= (kind is bool) for kind, _ in expected)
-    if len(expected) == len(kinds) and not any(fits):
-        must = f"be {' or '.join(words for _, words in expected)}"
-        do = f"pass e.g. {item.name}={item.default}" if item.default is not item.empty else "correct it"
-        raise InvalidInput.of(item.name, must, repr(value), where=where, do=do)
 
 
 def _add(entry: Registration) -> None:

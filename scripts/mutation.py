@@ -40,7 +40,7 @@ from scripts.mutants import Mutant, faulty_source, mutants
 
 ROOT = Path(__file__).resolve().parent.parent
 SURVIVED, EQUIVALENT = "survived", "equivalent"
-_LANES = "not (slow or fuzz or peers or vllm or web or docker or notebook or gpu)"
+_LANES = "not (slow or fuzz or peers or connect or vllm or web or docker or notebook or gpu)"
 _OPTIONS = ("-q", "-x", "-p", "no:cacheprovider", "-W", "ignore::pytest.PytestAssertRewriteWarning", "-m", _LANES)
 _LEAST_CPU_S, _CPU_FACTOR = 20.0, 2.0
 """A mutant may use so much more processor time than the tests without it, and at least that."""

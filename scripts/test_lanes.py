@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
-_MARKERS_OF_NEEDS = "processes or peers or vllm or ray or web or proofs or java or docker or notebook or gpu"
+_MARKERS_OF_NEEDS = "processes or peers or connect or vllm or ray or web or proofs or java or docker or notebook or gpu"
 _LANE_MARKERS = f"{_MARKERS_OF_NEEDS} or docs or sandbox"
 _NO_TESTS_COLLECTED = 5
 
@@ -154,6 +154,12 @@ LANES = (
         # In their own folder: verl brings a package `scripts`, which would hide ours from other tests.
         steps=(Step(markers="peers", options=("tests/peers",)),),
         limit_s=900,
+        has_own_environment=True,
+    ),
+    Lane(
+        name="connect",
+        steps=(Step(markers="connect", options=("tests/other_projects",)),),
+        limit_s=300,
         has_own_environment=True,
     ),
     Lane(

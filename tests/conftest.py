@@ -38,7 +38,7 @@ _UNTIMED = hypothesis.settings(deadline=None, database=None, suppress_health_che
 hypothesis.settings.register_profile("ci", _UNTIMED, derandomize=True, max_examples=50)
 hypothesis.settings.register_profile("fuzz", _UNTIMED, derandomize=False, max_examples=200)
 
-_LANE_MODULES = {"peers": "trl"}
+_LANE_MODULES = {"peers": "trl", "other_projects": "trl"}
 """Folder of tests -> module without which its files cannot be imported."""
 
 _FUZZ_SECONDS = float(os.environ.get("ENVGYM_FUZZ_SECONDS", "30"))

@@ -6,10 +6,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from envgym.config.arguments import parameters
 from envgym.config.plugins import path_of
 from envgym.core.tasks import Split
 from envgym.env import NoOracle
-from envgym.registry import parameters
 from envgym.wrappers import AnyEnv
 
 _MAX_EXAMPLE_TURNS = 20

@@ -10,12 +10,13 @@ from threading import Lock
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
+from envgym.config.arguments import parameters
 from envgym.core.json_types import canonical, content_hash
 from envgym.core.serialize import task_from_json, task_to_json
 from envgym.core.tasks import HiddenPayload, Split, Task
 from envgym.env import Env
 from envgym.errors import InvalidInput, check_known, unknown_name
-from envgym.registry import creator_of, maker, parameters
+from envgym.registry import creator_of, maker
 from envgym.serving.fields import FACTS, check_task
 from envgym.serving.wire import MAX_BODY_BYTES, Json, tools_to_wire, versions, without_payload
 

@@ -68,6 +68,10 @@ RUNNERS: Final = MappingProxyType(
         ("text", "docs/cluster.md"): "tests/docs/test_cluster.py::test_page_shows_the_sentences_of_refusals",
         ("text", "docs/scaling.md"): "tests/docs/test_pages.py::test_limits_of_the_controller_are_those_of_the_model",
         ("bash", "docs/connect.md"): "tests/docs/test_connect.py::test_conversations_of_the_page_are_learned",
+        (
+            "python",
+            "docs/connect.md",
+        ): "tests/docs/test_connect.py::test_programs_are_run_in_a_lane",
         ("json", "docs/connect.md"): "tests/docs/test_connect.py::test_conversations_of_the_page_are_learned",
         ("text", "docs/objective.md"): DRAWING,
         ("text", "docs/packing.md"): DRAWING,

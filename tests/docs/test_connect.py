@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 import shlex
 from pathlib import Path
 
@@ -9,13 +10,21 @@ import pytest
 
 from envgym.cli.main import main
 from envgym.runs.directory import RunDirectory
-from tests.support.pages import SMALL, blocks_of, read_blocks
+from tests.support.pages import ROOT, SMALL, blocks_of, read_blocks
 
 PAGE = "docs/connect.md"
 
 
 def lines_with(word: str) -> list[str]:
     return [line for block in blocks_of(PAGE, "bash") for line in block.commands if word in line]
+
+
+def test_programs_are_run_in_a_lane() -> None:
+    """Each is run with the package itself, in tests/other_projects."""
+    for block in blocks_of(PAGE, "python"):
+        (package,) = re.findall(r"^from (?!envgym)(\w+)", block.text, re.MULTILINE)
+        runner = ROOT / "tests/other_projects" / f"test_{package}.py"
+        assert f'program_of_the_page("{package}")' in runner.read_text(encoding="utf-8")
 
 
 @pytest.mark.docs

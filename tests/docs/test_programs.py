@@ -22,6 +22,7 @@ Names = dict[str, Any]
 OTHERS: Final = frozenset(
     f"docs/{name}.md"
     for name in (
+        "connect",
         "curricula",
         "evaluate",
         "first_task",

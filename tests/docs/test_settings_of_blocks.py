@@ -11,10 +11,11 @@ from pydantic import BaseModel, ValidationError
 from envgym.agents.evaluation.suite import SuiteSettings
 from envgym.cli.pipelines import PHASES, SELF_TRAINING
 from envgym.cli.settings import kinds_by_key
+from envgym.config.arguments import parameters
 from envgym.config.plugins import Choice, PluginKind
 from envgym.config.settings import build_settings
 from envgym.errors import EnvgymError
-from envgym.registry import creator_of, parameters
+from envgym.registry import creator_of
 from envgym.trainer.methods.self_training.base import SELF_TRAINING as PLAN
 from envgym.trainer.settings import SelfTrainingSettings, train_settings
 from tests.support.pages import BLOCKS, Block

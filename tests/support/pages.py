@@ -56,6 +56,12 @@ def blocks_of(page: str, *languages: str) -> list[Block]:
     return [block for block in read_blocks(page) if block.language in languages]
 
 
+def program_of_the_page(package: str, page: str = "docs/connect.md") -> str:
+    """Return the program of a page that imports a package of another project."""
+    (block,) = (block for block in blocks_of(page, "python") if f"from {package} import" in block.text)
+    return block.text
+
+
 PAGES = [
     path.relative_to(ROOT).as_posix()
     for path in (
