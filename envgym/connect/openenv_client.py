@@ -231,8 +231,8 @@ def _choose_splits(
     if types is None:
         return None
     names = {}
-    for split, wanted in ((Split.TRAIN, ("train",)), (Split.TEST, ("test", "validation"))):
-        fitting = [name for kind in wanted for name in types if kind in (name, types[name])]
+    for split, kinds in ((Split.TRAIN, ("train",)), (Split.TEST, ("test", "validation"))):
+        fitting = [name for kind in kinds for name in types if kind in (name, types[name])]
         if fitting:
             names[split] = fitting[0]
     if not names:

@@ -39,7 +39,7 @@ class ServerTasks:
     def task(self, split: Split, index: int) -> Task:
         """Return a task. Raises: InvalidInput: beyond the end of the split."""
         check_index(index, self.size(split), f"{split} of {self._name}")
-        payload = {"env": self._name, "split": self._splits[split], "index": index}
+        payload: JsonObject = {"env": self._name, "split": self._splits[split], "index": index}
         prompt = f"{self._name}, {self._splits[split]} {index}"
         return Task(id=f"{split}/{index}", prompt=prompt, payload=payload, split=split)
 
@@ -129,8 +129,8 @@ class OpenEnvEnv(Env[OpenEnvEpisode]):
         form, fields = self._description.form, observed.observation
         if isinstance(form, TextForm) and form.takes_calls and "tools" in fields:
             self._tools = self._read_tools(fields["tools"])
-        shown = fields.get("system_prompt")
-        parts = (self._instructions, shown if isinstance(shown, str) else "")
+        server_prompt = fields.get("system_prompt")
+        parts = (self._instructions, server_prompt if isinstance(server_prompt, str) else "")
         self.system_prompt = "\n\n".join(part for part in parts if part)
         return self._write(fields)
 
@@ -224,7 +224,7 @@ class OpenEnvEnv(Env[OpenEnvEpisode]):
 
 @cache  # an env is made for each episode
 def described(address: Address, splits: tuple[tuple[str, str], ...] | None, timeout_s: float) -> Description:
-    """Return what a server describes. Raises: InvalidInput: as `describe`."""
+    """Return the description of an environment on a server. Raises: InvalidInput: as `describe`."""
     return describe(address, splits=None if splits is None else dict(splits), timeout_s=timeout_s)
 
 
@@ -234,7 +234,7 @@ def _draw_seed(name: str, rng: np.random.Generator) -> TaskDraft:
 
 
 def _reward_of(observed: Observed, reward_none: float | None, *, where: str) -> Reward:
-    """Return what a step paid: nothing during an episode is 0, nothing at its end is no reward."""
+    """Return the reward of a step: without a number it is 0 during an episode, and invalid at its end."""
     value = observed.reward
     if value is None:
         if not observed.done:

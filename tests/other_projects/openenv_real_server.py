@@ -1,11 +1,15 @@
 """Servers of OpenEnv's own package, for tests of our client: run as a program of the environment that has the package.
 
-    python openenv_real_server.py KIND PORT
+    python openenv_real_server.py KIND
 
-KIND is `text` (one text field), `typed` (several fields), `tools` (a FastMCP server as an env), or `tasks` (as text,
-with the task API).
+It prints its port. KIND is `text` (one text field), `typed` (several fields), `tools` (a FastMCP server as an env), or
+`tasks` (as text, with the task API).
 """
 
+# The package is not installed where types are checked.
+# mypy: disable-error-code="misc, override, untyped-decorator"
+
+import socket
 import sys
 from typing import Any
 
@@ -37,7 +41,7 @@ class Board(Observation):
     note: str = "moved"
 
 
-class Base(Environment):  # type: ignore[misc]  # the package is not installed where types are checked
+class Base(Environment):
     SUPPORTS_CONCURRENT_SESSIONS = True
 
     @property
@@ -87,7 +91,7 @@ class Grid(Base):
         return Board(board=board, reward=0.5, done=action.x == action.y == 1)
 
 
-class Adder(MCPEnvironment):  # type: ignore[misc]  # as above
+class Adder(MCPEnvironment):
     """A FastMCP server whose tools are the actions."""
 
     SUPPORTS_CONCURRENT_SESSIONS = True
@@ -135,4 +139,6 @@ KINDS = {
 if __name__ == "__main__":
     env, action, observation = KINDS[sys.argv[1]]
     app = create_fastapi_app(env, action, observation, max_concurrent_envs=64, env_name=sys.argv[1])
-    uvicorn.run(app, host="127.0.0.1", port=int(sys.argv[2]), log_level="warning")
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        print(listener.getsockname()[1], flush=True)
+        uvicorn.Server(uvicorn.Config(app, log_level="warning")).run(sockets=[listener])
