@@ -24,7 +24,7 @@ def lines_with(word: str) -> list[str]:
 
 
 @pytest.mark.docs
-def test_mcp_servers_of_the_page_start_as_a_client_starts_them(capsys: pytest.CaptureFixture[str]) -> None:
+def test_mcp_servers_of_the_page_start_as_a_client_starts_them() -> None:
     (over_http, over_stdio) = lines_with("--protocol mcp")
     (settings,) = [json.loads(block.text) for block in blocks_of(PAGE, "json") if "mcpServers" in block.text]
     command = settings["mcpServers"]["envgym"]
@@ -43,12 +43,15 @@ def test_mcp_servers_of_the_page_start_as_a_client_starts_them(capsys: pytest.Ca
         asyncio.run(play(f"{url}/mcp"))
 
 
-def test_programs_are_run_in_a_lane() -> None:
-    """Each is run with the package itself, in tests/other_projects."""
+def test_programs_are_run_here_or_in_a_lane() -> None:
+    """A program with a package of another project is run with it, in tests/other_projects."""
     for block in blocks_of(PAGE, "python"):
-        (package,) = re.findall(r"^from (?!envgym)(\w+)", block.text, re.MULTILINE)
-        runner = ROOT / "tests/other_projects" / f"test_{package}.py"
-        assert f'program_of_the_page("{package}")' in runner.read_text(encoding="utf-8")
+        packages = set(re.findall(r"^from (\w+)", block.text, re.MULTILINE)) - {"envgym"}
+        if not packages:
+            exec(block.text, {"__name__": "page"})
+        for package in packages:
+            runner = ROOT / "tests/other_projects" / f"test_{package}.py"
+            assert f'program_of_the_page("{package}")' in runner.read_text(encoding="utf-8")
 
 
 @pytest.mark.docs
@@ -73,3 +76,14 @@ def test_conversations_of_the_page_are_learned(capsys: pytest.CaptureFixture[str
     (metrics,) = [row for row in RunDirectory.open(Path("runs/chats-sft")).metrics() if "sft/updates" in row]
     assert metrics["sft/episodes"] == len(rows)
     assert metrics["sft/updates"] == 3 * len(rows) / 2
+
+
+@pytest.mark.docs
+@pytest.mark.usefixtures("folder")
+def test_rows_of_the_page_are_played(capsys: pytest.CaptureFixture[str]) -> None:
+    (played,), (shown,) = lines_with("data=rows.jsonl"), lines_with("rows.yaml")
+    assert main(shlex.split(played)[1:]) == 0
+    assert "reward 1 (answer 1)" in capsys.readouterr().out
+    small = [word for setting in SMALL if not setting.startswith(("sft=", "run.")) for word in ("--set", setting)]
+    assert main([*shlex.split(shown)[1:], *small, "--set", "evaluation.tasks=1"]) == 0
+    assert "What is" in capsys.readouterr().out
