@@ -27,7 +27,7 @@ from envgym.errors import EnvgymError, InvalidInput, unknown_name
 if TYPE_CHECKING:
     from envgym.env import Env
 
-FAMILIES = ("math", "code", "search", "web", "puzzles", "tools")
+FAMILIES = ("math", "code", "data", "search", "web", "puzzles", "tools")
 """Namespaces of the built-in environments; a third party may take any other."""
 ENTRY_POINT_GROUP = "envgym.envs"
 """Entry points of third parties: name = id, value = `module:Class`."""
@@ -317,7 +317,7 @@ def _add(entry: Registration) -> None:
         raise InvalidInput.of("entry point", "have the form module:Class", entry.entry_point, where=where, do=do)
     if entry.origin == "envgym" and entry.id.partition("/")[0] not in FAMILIES:
         do = "choose one of " + ", ".join(FAMILIES)
-        raise InvalidInput.of("family", "be one of the six", entry.id, where="catalog.toml", do=do)
+        raise InvalidInput.of("family", "be known", entry.id, where="catalog.toml", do=do)
     old = _registrations.get(entry.id)
     if old is not None:
         if (old.entry_point, old.max_turns, old.kwargs) == (entry.entry_point, entry.max_turns, entry.kwargs):

@@ -49,6 +49,18 @@ _QUESTION = {
     ],
 }
 """A question in the form of HotpotQA, made for this page."""
+_ROWS = [
+    {
+        "data_source": "own/numbers",
+        "prompt": [
+            {"role": "system", "content": "End with the answer in \\boxed{}."},
+            {"role": "user", "content": f"A shelf holds 6 rows of {number} books. How many books does it hold?"},
+        ],
+        "reward_model": {"style": "rule", "ground_truth": str(6 * number)},
+    }
+    for number in range(7, 27)
+]
+"""Rows in the form of verl, made for this page."""
 
 
 def main() -> None:
@@ -106,11 +118,15 @@ def _settings(env_id: str, folder: str) -> Mapping[str, Any]:  # the env's own k
         return {"kinds": "power-component", "reward": "solved"}
     if env_id == "puzzles/textworld-v0":
         return {"games": "mapreader", "reward": "solved"}
-    if env_id != "search/qa-v0":
+    if env_id not in ("data/file-v0", "search/qa-v0"):
         return {}
     path = Path(folder) / "questions.jsonl"
-    path.write_text(json.dumps(_QUESTION) + "\n", encoding="utf-8")
-    return {"data": {"train": str(path)}, "corpus": "context"}
+    rows = _ROWS if env_id == "data/file-v0" else [_QUESTION]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    data = {"train": str(path)}
+    if env_id == "search/qa-v0":
+        return {"data": data, "corpus": "context"}
+    return {"data": data, "columns": {"answer": "reward_model.ground_truth"}, "verifier": "math"}
 
 
 def _facts(facts: Mapping[str, Any], has_tools: bool) -> str:  # JSON

@@ -1,4 +1,4 @@
-"""Tasks from JSONL, JSON, CSV or Parquet, or from anything that `datasets` reads: a saved data set, a hub name.
+"""Tasks from rows: of JSONL, JSON, CSV or Parquet files, of anything that `datasets` reads, or in memory.
 
 The data set's official split wins. Where there is none, the content decides. A train row whose content is also a test
 row is left out, so no content is on both sides.
@@ -8,15 +8,16 @@ import copy
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Literal
 
+from envgym.authoring.columns import ColumnNames, column_names, read_cell
+from envgym.authoring.openings import read_prompt
 from envgym.authoring.sources import TaskDraft, check_index, task_from_draft
-from envgym.authoring.tables import Row, Source, read_tables
+from envgym.authoring.tables import Row, Source, name_of, read_tables
 from envgym.core.json_types import JsonValue, canonical, content_hash
-from envgym.core.tasks import Split, Task, check_ids, split_of
-from envgym.errors import InvalidInput, UnknownName, check_known, suggestion
+from envgym.core.tasks import TEST_FRACTION, Split, Task, check_ids, split_of
+from envgym.errors import InvalidInput, check_known
 from envgym.runtime.error_log import log_error
 
 _TRAIN_NAMES = ("train", "training")
@@ -32,23 +33,8 @@ class RowLeftOut(Exception):
     """A row that makes no task; the message is the reason, in the words of the log."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ColumnNames:
-    """Which column is what."""
-
-    prompt: str = "prompt"
-    """What the agent is asked; the payload holds it too, as its field `prompt`: it is part of the problem."""
-    payload: Mapping[str, str] = field(default_factory=lambda: {"answer": "answer"})
-    """Payload field -> column."""
-    metadata: tuple[str, ...] = ()
-    id: str | None = None
-    """None: tasks are called `<split>/<index>`."""
-    split: str | None = None
-    """Column that says `train` or `test`; None: the files say it, or the content does."""
-
-
 class FileTasks:
-    """Tasks that lie in files; they are read when the first one is asked for.
+    """Tasks of rows in files or in memory; they are read when the first one is asked for.
 
     Where they are the `tasks` of a class, `envgym.make` and runs that begin later see files that have changed since.
     """
@@ -64,29 +50,46 @@ class FileTasks:
         config: str | None = None,
         revision: str | None = None,
         splits: Mapping[str, str] | None = None,
+        test_share: float | None = None,
+        split_seed: int = 0,
+        on_bad_row: Literal["fail", "skip"] = "fail",
     ) -> None:
         """Prepare to read.
 
         Args:
-            source: a `.jsonl`, `.json`, `.csv` or `.parquet` file, a mapping from split to file, the directory or hub
-                name of a data set. Cells of CSV are texts.
+            source: a `.jsonl`, `.json`, `.csv` or `.parquet` file, the directory or hub name of a data set, a list of
+                dicts, a `datasets.Dataset`, or a mapping from split to file or rows. Cells of CSV are texts.
             columns: which column is what; a mapping such as `{"prompt": "question", "answer": "solution"}` names the
                 columns of the prompt and of the payload's fields, its keys `id`, `split` and `metadata` those that
-                `ColumnNames` has under these names; a function makes the task of a row.
+                `ColumnNames` has under these names; a function makes the task of a row. `extra_info.answer` and
+                `choices[0]` name what is inside a column.
             config: configuration of the data set, where it has several.
             revision: commit or tag of a hub data set; name one, so that tasks stay the same.
             splits: official split -> "train" or "test"; others are left out. None: the usual names are understood.
+            test_share: share of the tasks that are `test`, in [0, 1], where there is no official split; None: 0.2. The
+                hash of a task decides, so a task stays on its side when rows are added, and test tasks stay test
+                tasks when the share grows.
+            split_seed: another seed draws another split.
+            on_bad_row: `fail` refuses a row that breaks a rule with its number and the reason, `skip` leaves it out;
+                the log has the number of such rows by reason.
 
-        Raises: InvalidInput: a value of a mapping names no column.
+        Raises: InvalidInput: a value of a mapping names no column, or a value is out of its range.
         """
         self._source = source
         self._function = columns if callable(columns) else None
         self._columns = columns if isinstance(columns, ColumnNames) else ColumnNames()
         if isinstance(columns, Mapping):
-            self._columns = _column_names(columns)
+            self._columns = column_names(columns)
+        check_known("on_bad_row", on_bad_row, ("fail", "skip"), where="FileTasks")
+        if test_share is not None and not 0.0 <= test_share <= 1.0:
+            do = "pass e.g. 0.2"
+            raise InvalidInput.of("test_share", "lie in [0, 1]", test_share, where="FileTasks", do=do)
         self._config = config
         self._revision = revision
         self._splits = splits
+        self._test_share = test_share
+        self._split_seed = split_seed
+        self._skips_bad_rows = on_bad_row == "skip"
         self._loaded: Mapping[Split, list[Task]] | None = None
         self._left_out: Counter[str] = Counter()
         """Reason -> number of rows that were left out for it when the files were read."""
@@ -96,7 +99,7 @@ class FileTasks:
     @property
     def name(self) -> str:
         """Where the tasks lie."""
-        return str(self._source)
+        return name_of(self._source)
 
     def size(self, split: Split) -> int:
         """Return the number of tasks in `split`. Raises: InvalidInput: the source cannot be read."""
@@ -104,7 +107,7 @@ class FileTasks:
 
     def task(self, split: Split, index: int) -> Task:
         """Return a task. Raises: InvalidInput: beyond the end, or the source cannot be read."""
-        return self._tasks[split][check_index(index, self.size(split), f"{split} of {self._source}")]
+        return self._tasks[split][check_index(index, self.size(split), f"{split} of {self.name}")]
 
     def current(self) -> "FileTasks":
         """Return these tasks, or, where files have changed since they were read, others that are read anew."""
@@ -112,7 +115,7 @@ class FileTasks:
         return self if is_current else copy.copy(self)
 
     def __getstate__(self) -> dict[str, object]:
-        """Leave the rows out: another process reads them itself."""
+        """Leave the tasks out: another process reads files itself. Rows in memory are part of the source."""
         return {**self.__dict__, "_loaded": None}
 
     @property
@@ -124,7 +127,8 @@ class FileTasks:
 
     def _files(self) -> list[tuple[int, int]]:
         sources = self._source.values() if isinstance(self._source, Mapping) else [self._source]
-        stats = [path.stat() for path in map(Path, sources) if path.is_file()]
+        paths = [Path(part) for part in sources if isinstance(part, str | Path)]
+        stats = [path.stat() for path in paths if path.is_file()]
         return [(stat.st_mtime_ns, stat.st_size) for stat in stats]
 
     def _load(self) -> Mapping[Split, list[Task]]:
@@ -132,27 +136,47 @@ class FileTasks:
         self._left_out = Counter()
         tables = dict(self._tables())
         sides = self._sides(list(tables))
+        self._check_share(sides)
         drafts: dict[Split, list[tuple[TaskDraft, str | None]]] = {split: [] for split in Split}
         for name, rows in tables.items():
             if name not in sides:
                 continue
+            side = sides[name]
             for number, row in enumerate(rows):
-                where = f"row {number} of {name or self._source}"
+                where = f"row {number} of {name or self.name}"
                 try:
-                    result = self._draft(row, where)
+                    drafted = self._checked_draft(row, side, where)
                 except RowLeftOut as reason:
                     self._left_out[str(reason)] += 1
                     continue
-                if result is None:
+                except InvalidInput as error:
+                    if not self._skips_bad_rows:
+                        raise
+                    self._left_out[str(error).partition(", got ")[0]] += 1
                     continue
-                draft = _checked(result, where)
-                split = sides[name] or self._split_of(row, draft, where)
-                id_column = self._columns.id
-                drafts[split].append((draft, None if id_column is None else str(_cell(row, id_column, where))))
+                if drafted is not None:
+                    split, draft, id = drafted
+                    drafts[split].append((draft, id))
         self._report_left_out(sum(map(len, drafts.values())))
         held_out = {content_hash(draft.payload) for draft, _ in drafts[Split.TEST]}
         drafts[Split.TRAIN] = [pair for pair in drafts[Split.TRAIN] if content_hash(pair[0].payload) not in held_out]
         return {split: self._named(split, side) for split, side in drafts.items()}
+
+    def _checked_draft(self, row: Row, side: Split | None, where: str) -> tuple[Split, TaskDraft, str | None] | None:
+        """Return split, task and id of a row, or None. Raises: InvalidInput: it breaks a rule. RowLeftOut."""
+        result = self._draft(row, where)
+        if result is None:
+            return None
+        draft, id_column = _checked(result, where), self._columns.id
+        split = side or self._split_of(row, draft, where)
+        return split, draft, None if id_column is None else str(read_cell(row, id_column, where))
+
+    def _check_share(self, sides: Mapping[str, Split | None]) -> None:
+        """Refuse a share where official splits decide."""
+        is_shared = self._columns.split is None and None in sides.values()
+        if self._test_share is not None and not is_shared:
+            must, do = "be left out where rows have official splits", "leave it out, or pass one table of the data set"
+            raise InvalidInput.of("test_share", must, self._test_share, where=self.name, do=do)
 
     def _report_left_out(self, num_tasks: int) -> None:
         """Log how many rows were left out, by reason. Raises: InvalidInput: no row is left."""
@@ -162,9 +186,9 @@ class FileTasks:
         reasons = ", ".join(f"{reason} ({count})" for reason, count in (+self._left_out).most_common())
         num_rows = num_left_out + num_tasks
         if not num_tasks:
-            where = f"none of {num_rows} rows of {self._source} is left"
+            where = f"none of {num_rows} rows of {self.name} is left"
             raise InvalidInput.of("rows", self._rule, reasons, where=where, do=self._remedy)
-        _log.warning("%d of %d rows of %s are left out: %s.", num_left_out, num_rows, self._source, reasons)
+        _log.warning("%d of %d rows of %s are left out: %s.", num_left_out, num_rows, self.name, reasons)
 
     def _named(self, split: Split, drafts: Sequence[tuple[TaskDraft, str | None]]) -> list[Task]:
         """Give each task its id, by its index where no column does."""
@@ -172,7 +196,7 @@ class FileTasks:
             task_from_draft(draft, split, f"{split}/{index}" if id is None else id)
             for index, (draft, id) in enumerate(drafts)
         ]
-        check_ids(tasks, where=f"{split} of {self._source}", do="name another id column, or none")
+        check_ids(tasks, where=f"{split} of {self.name}", do="name another id column, or none")
         return tasks
 
     def _sides(self, names: list[str]) -> Mapping[str, Split | None]:
@@ -181,7 +205,7 @@ class FileTasks:
             return dict.fromkeys(names)
         if self._splits is not None:
             for name in self._splits:
-                check_known("split of the data set", name, names, where=str(self._source))
+                check_known("split of the data set", name, names, where=self.name)
             return {name: Split.parse(side, where="splits") for name, side in self._splits.items()}
         if names == [""] or (len(names) == 1 and names[0] in _TRAIN_NAMES):
             return dict.fromkeys(names)
@@ -197,50 +221,29 @@ class FileTasks:
         if name in _VALIDATION_NAMES:
             return None if has_test else Split.TEST
         must, do = "have a usual name (train, validation, test)", f'pass splits={{"{name}": "train"}} or the like'
-        raise InvalidInput.of("split of the data set", must, name, where=str(self._source), do=do)
+        raise InvalidInput.of("split of the data set", must, name, where=self.name, do=do)
 
     def _draft(self, row: Row, where: str) -> TaskDraft | None:
         """Make the task of a row; None leaves it out. Raises: RowLeftOut: it is left out, and counted in the log."""
         if self._function is not None:
             return _call(self._function, row, where)
         columns = self._columns
-        prompt = _cell(row, columns.prompt, where)
-        if not isinstance(prompt, str):
-            what, do = f"column {columns.prompt!r}", "name another prompt column"
-            raise InvalidInput.of(what, "hold text", prompt, where=where, do=do)
-        payload: dict[str, JsonValue] = {"prompt": prompt}
-        payload |= {name: _cell(row, column, where) for name, column in columns.payload.items()}
-        metadata = {column: _cell(row, column, where) for column in columns.metadata}
+        cell = read_cell(row, columns.prompt, where)
+        prompt, content = read_prompt(cell, what=f"column {columns.prompt!r}", where=where)
+        payload: dict[str, JsonValue] = {"prompt": content}
+        payload |= {name: read_cell(row, column, where) for name, column in columns.payload.items()}
+        metadata = {column: read_cell(row, column, where) for column in columns.metadata}
         return TaskDraft(prompt=prompt, payload=payload, metadata=metadata)
 
     def _split_of(self, row: Row, draft: TaskDraft, where: str) -> Split:
         if self._columns.split is None:
-            return split_of(draft.payload)
-        return Split.parse(str(_cell(row, self._columns.split, where)), where=where)
+            share = TEST_FRACTION if self._test_share is None else self._test_share
+            return split_of(draft.payload, share, self._split_seed)
+        return Split.parse(str(read_cell(row, self._columns.split, where)), where=where)
 
     def _tables(self) -> Iterator[tuple[str, Iterable[Row]]]:
         """Yield (official split or "", rows)."""
         yield from read_tables(self._source, self._config, self._revision)
-
-
-_NAMED_COLUMNS = ("prompt", "metadata", "id", "split")
-"""Keys of a mapping of columns that are no field of the payload, but what they are in `ColumnNames`."""
-
-
-def _column_names(columns: Mapping[str, str]) -> ColumnNames:
-    """Return the columns of a mapping by field. Raises: InvalidInput: one of its values names no column."""
-    entries: Mapping[str, object] = columns
-    for name, column in entries.items():
-        if not isinstance(column, str):
-            must, do = "be the name of a column", "pass ColumnNames for more than one column"
-            raise InvalidInput.of(f"columns[{name!r}]", must, repr(column), where="FileTasks", do=do)
-    return ColumnNames(
-        prompt=columns.get("prompt", "prompt"),
-        payload={name: column for name, column in columns.items() if name not in _NAMED_COLUMNS},
-        metadata=(columns["metadata"],) if "metadata" in columns else (),
-        id=columns.get("id"),
-        split=columns.get("split"),
-    )
 
 
 def _call(function: RowFunction, row: Row, where: str) -> TaskDraft | None:
@@ -255,13 +258,6 @@ def _call(function: RowFunction, row: Row, where: str) -> TaskDraft | None:
     if draft is not None and not isinstance(draft, TaskDraft):
         raise InvalidInput.of(what, must, repr(draft), where=where, do=do)
     return draft
-
-
-def _cell(row: Row, column: str, where: str) -> Any:  # Any: whatever the cell holds
-    if column not in row:
-        do = suggestion(column, row, otherwise="name one of them")
-        raise UnknownName.of("column", f"be one of {', '.join(row)}", repr(column), where=where, do=do)
-    return row[column]
 
 
 def _checked(draft: TaskDraft, where: str) -> TaskDraft:

@@ -2,17 +2,19 @@
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
 from envgym.authoring.checked_tasks import checked_tasks
+from envgym.authoring.openings import opening_messages
 from envgym.authoring.sources import TaskDraft, as_source, override_class
-from envgym.core.messages import Action, Message
+from envgym.core.messages import Action, Message, Observation, Role
 from envgym.core.tasks import Task, TaskSource
 from envgym.env import Env, NoOracle
 from envgym.errors import sentence
 from envgym.party import Party
-from envgym.records import Reply, ResetResult, StepRecord, StepResult
+from envgym.records import Reply, ResetRecord, ResetResult, StepRecord, StepResult
 from envgym.rubric import Rubric, rubric_of
 from envgym.tools import ErrorTypes, Tool, tools_of
 from envgym.verifiers.base import Verdict
@@ -69,8 +71,13 @@ class RubricEnv(Env[None]):
     def reset(self, *, seed: int | None = None, options: Mapping[str, Any] | None = None) -> ResetResult:
         self._check_keys()
         result = super().reset(seed=seed, options=options)
-        self.transcript = result.info["envgym"].observation.messages
-        return result
+        record: ResetRecord = result.info["envgym"]
+        self.transcript = record.observation.messages
+        first = opening_messages(record.task)[0]
+        if first.role is not Role.SYSTEM:
+            return result
+        system_prompt = "\n\n".join(text for text in (record.system_prompt, first.content) if text)
+        return result._replace(info={"envgym": replace(record, system_prompt=system_prompt)})
 
     def _check_keys(self) -> None:
         """Keep to the tasks whose keys the rubric can read, also where `tasks` was set after the constructor."""
@@ -87,7 +94,7 @@ class RubricEnv(Env[None]):
 
     def begin(self, task: Task) -> str:
         self.state = None
-        return task.prompt
+        return Observation.of([message for message in opening_messages(task) if message.role is not Role.SYSTEM])
 
     def respond(self, action: Action) -> Reply:
         transcript = (*self.transcript, action.message)

@@ -1,10 +1,10 @@
-"""Tables of rows from files: JSONL, JSON, CSV, Parquet, and whatever `datasets.load_dataset` reads."""
+"""Tables of rows: from JSONL, JSON, CSV and Parquet files, whatever `datasets.load_dataset` reads, and from memory."""
 
 import csv
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from envgym.core.tasks import Split
 from envgym.errors import InvalidInput, near_names
@@ -14,8 +14,17 @@ _MAX_CELL = 2**31 - 1
 """Characters of a CSV cell: the largest limit on every system, where the module's own is 131,072."""
 _SHOWN = 60
 """Most characters of a line in a sentence about it."""
-Source = str | Path | Mapping[str, str | Path]
-"""A file, a directory or hub name of a data set, or a mapping from split to file."""
+
+
+class Rows(Protocol):
+    """Rows in memory: a list of dicts, or a `datasets.Dataset`."""
+
+    def __len__(self) -> int: ...
+    def __iter__(self) -> Iterator[Row]: ...
+
+
+Source = str | Path | Rows | Mapping[str, str | Path | Rows]
+"""A file, a directory or hub name of a data set, rows in memory, or a mapping from split to file or rows."""
 
 
 def read_tables(source: Source, config: str | None, revision: str | None) -> Iterator[tuple[str, Iterable[Row]]]:
@@ -27,12 +36,45 @@ def read_tables(source: Source, config: str | None, revision: str | None) -> Ite
         revision: commit or tag of a hub data set.
     """
     if isinstance(source, Mapping):
-        for name, path in source.items():
-            yield Split.parse(name, where="FileTasks").value, _read_file(Path(path))
+        for name, part in source.items():
+            if isinstance(part, str | Path):
+                yield Split.parse(name, where="FileTasks").value, _read_file(Path(part))
+            else:
+                yield name, _read_rows(part, name)
+    elif not isinstance(source, str | Path):
+        yield "", _read_rows(source, name_of(source))
     elif Path(source).suffix in _READERS or Path(source).is_file():
         yield "", _read_file(Path(source))
     else:
         yield from _load_dataset(str(source), config, revision).items()
+
+
+def name_of(source: Source) -> str:
+    """Return the name of a source in sentences."""
+    if isinstance(source, str | Path):
+        return str(source)
+    if isinstance(source, Mapping):
+        return str(
+            {name: str(part) if isinstance(part, str | Path) else name_of(part) for name, part in source.items()}
+        )
+    return "the rows in memory"
+
+
+def _read_rows(rows: Rows, where: str) -> Iterator[Row]:
+    """Yield rows in memory, those of a `datasets.Dataset` as plain values. Raises: InvalidInput: they are no rows."""
+    if not (hasattr(rows, "__len__") and hasattr(rows, "__iter__")):
+        must, do = (
+            "be a file, a name, a list of dicts or a datasets.Dataset",
+            "pass list(rows), or load without streaming",
+        )
+        raise InvalidInput.of("source", must, type(rows).__name__, where=where, do=do)
+    plain: Iterable[object] = rows.with_format(None) if hasattr(rows, "with_format") else rows
+    for number, row in enumerate(plain):
+        if not isinstance(row, Mapping):
+            do = "pass a list of dicts, such as frame.to_dict('records')"
+            where = f"row {number} of {where}"
+            raise InvalidInput.of("row", "be a mapping from columns to values", row, where=where, do=do)
+        yield row
 
 
 def _read_file(path: Path) -> Iterator[Row]:

@@ -191,7 +191,7 @@ class _RowReader:
         elif form is ChatForm.PROMPT_COMPLETION:
             entries = self._prompt_completion(tools)
         else:
-            entries = self._list(self._messages(), tools, form)
+            entries = self._list(self._messages(form), tools, form)
         system = self.text("system")
         if system is None:
             return entries
@@ -209,17 +209,18 @@ class _RowReader:
             return ChatForm.ALPACA
         must = "hold messages, prompt and completion, or instruction and output"
         do = "name the columns with columns: {...}"
-        if not is_absent(self.row.get("chosen")):
-            do = "learn the chosen answers with columns: {completion: chosen}"
+        if not is_absent(preferred := self.row.get("chosen")):
+            do = f"learn the chosen answers with columns: {_columns_of_chosen(preferred, self.cell('prompt'))}"
         raise InvalidInput.of("row", must, f"columns {', '.join(self.row)}", where=self.where, do=do)
 
-    def _listed(self) -> Any:  # whatever the row holds
+    def _listed(self, form: ChatForm = ChatForm.AUTO) -> Any:  # whatever the row holds
         if self.columns.messages is not None:
             return self.cell("messages")
-        return next((value for name in _MESSAGES if not is_absent(value := self.row.get(name))), None)
+        names = (*_MESSAGES[1:], _MESSAGES[0]) if form is ChatForm.SHAREGPT else _MESSAGES
+        return next((value for name in names if not is_absent(value := self.row.get(name))), None)
 
-    def _messages(self) -> Any:  # whatever the row holds
-        value = self._listed()
+    def _messages(self, form: ChatForm) -> Any:  # whatever the row holds
+        value = self._listed(form)
         if value is None:
             column = self.columns.messages or " or ".join(_MESSAGES)
             raise refusal(f"column {column}", "hold messages", "nothing", self.where)
@@ -228,6 +229,9 @@ class _RowReader:
     def _list(self, value: object, tools: Mapping[str, ToolSpec], form: ChatForm = ChatForm.AUTO) -> list[_Entry]:
         """Read a list of messages, or a single one."""
         listed = [value] if isinstance(value, Mapping) else read_list(value, "messages", self.where)
+        if form is ChatForm.SHAREGPT and _form_of(listed) is not form:
+            do = "set form: openai, or correct the row"
+            raise InvalidInput.of("messages", "have entries of from and value", listed, where=self.where, do=do)
         is_sharegpt = (_form_of(listed) if form is ChatForm.AUTO else form) is ChatForm.SHAREGPT
         entries: list[_Entry] = []
         for index, data in enumerate(listed):
@@ -248,7 +252,12 @@ class _RowReader:
             entries = [_Entry(entry.message, trains=False) for entry in self._list(prompt, tools)]
         if isinstance(completion, str):
             return [*entries, _Entry(Message(role=Role.ASSISTANT, content=completion))]
-        return entries + self._list(completion, tools)
+        answers = self._list(completion, tools)
+        if answers and answers[0].message.role is not Role.ASSISTANT:
+            what, must = f"column {self.columns.completion}", "begin with an assistant message"
+            do = f"name whole conversations with columns: {{messages: {self.columns.completion}}}"
+            raise InvalidInput.of(what, must, f"role {answers[0].message.role}", where=self.where, do=do)
+        return entries + answers
 
     def _alpaca(self) -> list[_Entry]:
         history = self.cell("history")
@@ -270,6 +279,14 @@ def check_column(row: Cells, column: str, where: str) -> None:
     if column not in row:
         do = suggestion(column, row, otherwise="name one of them")
         raise UnknownName.of("column", f"be one of {', '.join(row)}", repr(column), where=where, do=do)
+
+
+def _columns_of_chosen(preferred: object, prompt: object) -> str:
+    """Return the columns with which the chosen answers of a preference row are read."""
+    first = preferred[0] if isinstance(preferred, list) else None
+    if isinstance(first, Mapping) and first.get("role") != Role.ASSISTANT:
+        return "{messages: chosen}"
+    return "{completion: chosen}" if prompt is not None else "{prompt: QUESTION, completion: chosen}"
 
 
 def _form_of(listed: Sequence[Any]) -> ChatForm:  # of whatever the row holds

@@ -4,12 +4,15 @@ import argparse
 import asyncio
 import json
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from envgym.cli.common import add_set_argument, at_least_0, check_options, echo, env_kwargs, server_token
 from envgym.errors import InvalidInput, SettingsError
 
-_ENVGYM, _OPENENV = "envgym", "openenv"
+if TYPE_CHECKING:
+    from envgym.connect.mcp_server import McpEnvServer
+
+_ENVGYM, _OPENENV, _MCP = "envgym", "openenv", "mcp"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -31,8 +34,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     help_call = f"give up a call of an env after so long (default: {limits.call_s:g})"
     parser.add_argument("--call-seconds", type=float, default=limits.call_s, metavar="S", help=help_call)
     parser.add_argument("--no-oracle", action="store_true", help="never tell a client the best next action")
-    help_protocol = "what clients speak (default: envgym); openenv: the protocol of OpenEnv, for its clients"
-    parser.add_argument("--protocol", choices=(_ENVGYM, _OPENENV), default=_ENVGYM, help=help_protocol)
+    help_protocol = (
+        "what clients speak (default: envgym); openenv: the protocol of OpenEnv, for its clients; mcp: the Model "
+        "Context Protocol, of one environment"
+    )
+    parser.add_argument("--protocol", choices=(_ENVGYM, _OPENENV, _MCP), default=_ENVGYM, help=help_protocol)
+    help_stdio = "with --protocol mcp: serve the program that started this one, on standard input and output"
+    parser.add_argument("--stdio", action="store_true", help=help_stdio)
     add_set_argument(parser, "keyword argument of every environment, such as level=3")
     help_client = "let clients choose this setting, among numbers, true, false and words; may be repeated"
     parser.add_argument("--client-setting", action="append", default=[], metavar="NAME", help=help_client)
@@ -46,6 +54,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Make the environments, print their addresses, and serve them until interrupted."""
+    from envgym.connect.mcp_server import PATH as MCP_PATH
+    from envgym.connect.mcp_server import TOKEN_VARIABLE as MCP_TOKEN_VARIABLE
+    from envgym.connect.mcp_server import McpEnvServer
     from envgym.connect.openenv_frames import TOKEN_VARIABLE as OPENENV_TOKEN_VARIABLE
     from envgym.connect.openenv_server import OpenEnvServer
     from envgym.runtime.event_loop import run_coroutine
@@ -61,13 +72,25 @@ def run(args: argparse.Namespace) -> int:
         got, do = tuple(limits), "raise --sessions, --lease-seconds, --idle-seconds or --call-seconds"
         raise InvalidInput.of("limits", "be above 0", got, where="envgym serve", do=do)
     rights = ClientRights(args.client_setting, _variants(args.accept), args.client_tasks)
-    if args.protocol == _OPENENV:
-        _check_openenv_options(args)
-        token = server_token(args.host, OPENENV_TOKEN_VARIABLE)
-        server: EnvServer | OpenEnvServer = OpenEnvServer(
-            Templates(args.envs, env_kwargs(args.settings)), token=token, limits=limits
+    server: EnvServer | OpenEnvServer | McpEnvServer
+    if args.protocol == _MCP:
+        _check_options(args, extra="stdio")
+        InvalidInput.unless(
+            len(args.envs) == 1, "ENV", "be one", args.envs, where="--protocol mcp", do="start a server for each"
         )
+        token = None if args.stdio else server_token(args.host, MCP_TOKEN_VARIABLE)
+        server = McpEnvServer(args.envs[0], env_kwargs(args.settings), token=token, limits=limits)
+        if args.stdio:
+            run_coroutine(_serve_stdio(server))
+            return 0
+    elif args.protocol == _OPENENV:
+        _check_options(args)
+        token = server_token(args.host, OPENENV_TOKEN_VARIABLE)
+        server = OpenEnvServer(Templates(args.envs, env_kwargs(args.settings)), token=token, limits=limits)
     else:
+        InvalidInput.unless(
+            not args.stdio, "--stdio", "come with --protocol mcp", "none", where="envgym serve", do="add --protocol mcp"
+        )
         token = server_token(args.host, TOKEN_VARIABLE)
         templates = Templates(args.envs, env_kwargs(args.settings), rights)
         server = EnvServer(templates, token=token, limits=limits, has_oracle=not args.no_oracle)
@@ -78,7 +101,7 @@ def run(args: argparse.Namespace) -> int:
         url = await server.listen(args.host, args.port)
         try:
             for env_id in args.envs:
-                echo(f"{url}/{env_id}", flush=True)
+                echo(f"{url}{MCP_PATH}" if args.protocol == _MCP else f"{url}/{env_id}", flush=True)
             metrics = f" {url}/metrics counts them;" if isinstance(server, EnvServer) else ""
             echo(f"{args.sessions} sessions at most;{metrics} Ctrl-C stops.", flush=True)
             announce(url=url)
@@ -93,12 +116,19 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _check_openenv_options(args: argparse.Namespace) -> None:
-    """Check that no option is set that OpenEnv's protocol has no form for. Raises: SettingsError."""
-    names = ("no_oracle", "client_setting", "accept", "client_tasks")
+async def _serve_stdio(server: "McpEnvServer") -> None:
+    try:
+        await server.serve_stdio()
+    finally:
+        await server.close()
+
+
+def _check_options(args: argparse.Namespace, *, extra: str = "") -> None:
+    """Check that no option is set that another project's protocol has no form for. Raises: SettingsError."""
+    names = ("no_oracle", "client_setting", "accept", "client_tasks", "stdio")
     options = [name for name in names if getattr(args, name)]
-    allowed = ("host", "port", "sessions", "lease_seconds", "idle_seconds", "call_seconds", "set")
-    check_options(options, allowed, where="--protocol openenv", do="leave them out")
+    allowed = ("host", "port", "sessions", "lease_seconds", "idle_seconds", "call_seconds", "set", extra)
+    check_options(options, [name for name in allowed if name], where=f"--protocol {args.protocol}", do="leave them out")
 
 
 def _variants(texts: Sequence[str]) -> dict[str, list[dict[str, Any]]]:  # JSON

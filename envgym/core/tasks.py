@@ -69,11 +69,12 @@ class Task:
         return self.payload.key if isinstance(self.payload, HiddenPayload) else content_hash(self.payload)
 
 
-def split_of(payload: JsonObject, test_fraction: float = TEST_FRACTION) -> Split:
-    """Assign a payload to a split by its content hash."""
+def split_of(payload: JsonObject, test_fraction: float = TEST_FRACTION, seed: int = 0) -> Split:
+    """Assign a payload to a split by its content hash; another `seed` draws another split."""
     if not 0.0 <= test_fraction <= 1.0:
         raise InvalidInput.of("test_fraction", "lie in [0, 1]", test_fraction, where="split_of", do="pass e.g. 0.2")
-    return Split.TEST if int(content_hash(payload)[:13], 16) / 16**13 < test_fraction else Split.TRAIN
+    digits = content_hash({"payload": payload, "split_seed": seed} if seed else payload)[:13]
+    return Split.TEST if int(digits, 16) / 16**13 < test_fraction else Split.TRAIN
 
 
 @runtime_checkable

@@ -7,10 +7,11 @@ alone. A heading `Answer` of any level marks the rest of its line, or the paragr
 """
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
+from types import MappingProxyType
 from typing import NamedTuple
 
 from envgym.verifiers.numbers import one_number
@@ -61,6 +62,15 @@ def last_line(text: str) -> Extracted:
     return whole_answer(without_thoughts(text).strip().rpartition("\n")[2])
 
 
+def answer_line(text: str) -> Extracted:
+    """Take the rest of every line that begins with `Answer:`."""
+    lines = without_thoughts(text).splitlines()
+    answers = [" ".join(line[label.end() :].split()) for line in lines if (label := _LABEL.match(line)) is not None]
+    candidates = tuple(filter(None, answers))
+    reason = f"there are {len(set(candidates))} different answers" if candidates else "there is no line Answer: ..."
+    return Extracted(candidates=candidates, reason=reason)
+
+
 def boxed(text: str) -> Extracted:
     r"""Take what stands in `\boxed{...}`, braces balanced."""
     return _read(without_thoughts(text), "\\boxed{...}", kind=_BOX)
@@ -105,6 +115,20 @@ def agreed_answer(text: str) -> str | None:
 def plain_answer(text: str) -> str:
     """Return the `agreed_answer` in lower case; empty if there is none."""
     return (agreed_answer(text) or "").lower()
+
+
+KEY_FORMS: Mapping[str, Callable[[str], str | None]] = MappingProxyType(
+    {
+        "alone": lambda text: text.strip() or None,
+        "hashes": lambda text: after_hashes(text[max(0, text.rfind("####")) :]).answer,
+        "boxed": lambda text: boxed(text[max(0, text.rfind("\\boxed")) :]).answer,
+    }
+)
+"""How the answer stands in a column of a data set: alone, after the last `####`, in the last box -> what reads it."""
+NO_KEY: Mapping[str, str] = MappingProxyType(
+    {"alone": "no answer", "hashes": "no answer after ####", "boxed": r"no answer in \boxed{}"}
+)
+"""Form -> why a row is left out, in the words of the log."""
 
 
 # ---- what surrounds an answer ---------------------------------------------------------------------------------------

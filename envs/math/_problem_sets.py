@@ -4,7 +4,7 @@ A preset says which columns hold the question and the answer, and how the answer
 the last `\boxed{}`, or alone.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import zip_longest
@@ -18,7 +18,7 @@ from envgym.core.tasks import Split, Task
 from envgym.envs.math._problem import FAMILIES, ProblemSampler, draft_of
 from envgym.errors import InvalidInput
 from envgym.seeds import generator
-from envgym.verifiers.extract import after_hashes, boxed
+from envgym.verifiers.extract import KEY_FORMS, NO_KEY
 
 LEVELS = (1, 2, 3)
 MAX_COUNT = 200
@@ -96,23 +96,6 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
 )
 
 
-def _after_hashes(text: str) -> str | None:
-    return after_hashes(text[max(0, text.rfind("####")) :]).answer
-
-
-def _last_box(text: str) -> str | None:
-    return boxed(text[max(0, text.rfind("\\boxed")) :]).answer
-
-
-FORMS: Mapping[str, Callable[[str], str | None]] = MappingProxyType(
-    {"alone": lambda text: text.strip() or None, "hashes": _after_hashes, "boxed": _last_box}
-)
-NO_ANSWER: Mapping[str, str] = MappingProxyType(
-    {"alone": "no answer", "hashes": "no answer after ####", "boxed": r"no answer in \boxed{}"}
-)
-"""Form -> why a row is left out, in the words of the log."""
-
-
 class ProblemTasks(FileTasks):
     """The problems of a data set; rows without an answer are left out and counted."""
 
@@ -138,10 +121,10 @@ class ProblemTasks(FileTasks):
     def _tables(self) -> Iterator[tuple[str, Iterable[Row]]]:
         """Leave out rows without an answer, as in a hidden test set, and count them."""
         for name, rows in super()._tables():
-            where = f"{name or self._source}"
+            where = f"{name or self.name}"
             answers = [(row, self._answer(row, f"row {number} of {where}")) for number, row in enumerate(rows)]
             answered = [row for row, answer in answers if answer]
-            self._left_out[NO_ANSWER[self._preset.form]] += len(answers) - len(answered)
+            self._left_out[NO_KEY[self._preset.form]] += len(answers) - len(answered)
             if answered:
                 yield name, answered
 
@@ -161,7 +144,7 @@ class ProblemTasks(FileTasks):
         if name is None:
             raise _missing(self._preset.answers, row, where)
         value = row[name]
-        return None if value is None or isinstance(value, bool) else FORMS[self._preset.form](str(value))
+        return None if value is None or isinstance(value, bool) else KEY_FORMS[self._preset.form](str(value))
 
 
 def _missing(columns: Sequence[str], row: Row, where: str) -> InvalidInput:

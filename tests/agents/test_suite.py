@@ -56,7 +56,8 @@ def test_shipped_suite_names_envs_that_exist_and_every_family_has_one(name: str)
         assert cell.env.id in envgym.list_ids()
         assert cell.env.id.startswith(f"{name}/")
         eval_settings("tiny", [{"id": cell.env.id}], agent=suite.agent, where="test")
-    assert {env.partition("/")[0] for env in envgym.list_ids()} == {file.stem for file in SHIPPED.glob("*.yaml")}
+    families = {env.partition("/")[0] for env in envgym.list_ids()} - {"data"}  # which needs a file of the user
+    assert families == {file.stem for file in SHIPPED.glob("*.yaml")}
 
 
 def test_cells_are_all_combinations_and_are_named_by_what_differs() -> None:

@@ -1,15 +1,19 @@
 """The page of other projects: its files and commands run as they are shown."""
 
+import asyncio
 import io
 import json
 import re
 import shlex
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from envgym.cli.main import main
 from envgym.runs.directory import RunDirectory
+from tests.support.env_server import serve_envs
 from tests.support.pages import ROOT, SMALL, blocks_of, read_blocks
 
 PAGE = "docs/connect.md"
@@ -19,12 +23,35 @@ def lines_with(word: str) -> list[str]:
     return [line for block in blocks_of(PAGE, "bash") for line in block.commands if word in line]
 
 
-def test_programs_are_run_in_a_lane() -> None:
-    """Each is run with the package itself, in tests/other_projects."""
+@pytest.mark.docs
+def test_mcp_servers_of_the_page_start_as_a_client_starts_them() -> None:
+    (over_http, over_stdio) = lines_with("--protocol mcp")
+    (settings,) = [json.loads(block.text) for block in blocks_of(PAGE, "json") if "mcpServers" in block.text]
+    command = settings["mcpServers"]["envgym"]
+    assert sorted([command["command"], *command["args"]]) == sorted(shlex.split(over_stdio))
+    mcp = pytest.importorskip("mcp")
+
+    async def play(target: Any) -> None:
+        async with mcp.Client(target) as client:
+            begun = await client.call_tool("episode_start", {"seed": 0})
+            assert "number" in begun.content[0].text
+
+    program = [sys.executable, "-m", "envgym"]
+    words = command["args"]
+    asyncio.run(play(mcp.StdioServerParameters(command=program[0], args=[*program[1:], *words], cwd=ROOT)))
+    with serve_envs(*shlex.split(re.sub(r" --port \d+", "", over_http))[2:]) as url:
+        asyncio.run(play(f"{url}/mcp"))
+
+
+def test_programs_are_run_here_or_in_a_lane() -> None:
+    """A program with a package of another project is run with it, in tests/other_projects."""
     for block in blocks_of(PAGE, "python"):
-        (package,) = re.findall(r"^from (?!envgym)(\w+)", block.text, re.MULTILINE)
-        runner = ROOT / "tests/other_projects" / f"test_{package}.py"
-        assert f'program_of_the_page("{package}")' in runner.read_text(encoding="utf-8")
+        packages = set(re.findall(r"^from (\w+)", block.text, re.MULTILINE)) - {"envgym"}
+        if not packages:
+            exec(block.text, {"__name__": "page"})
+        for package in packages:
+            runner = ROOT / "tests/other_projects" / f"test_{package}.py"
+            assert f'program_of_the_page("{package}")' in runner.read_text(encoding="utf-8")
 
 
 @pytest.mark.docs
@@ -49,3 +76,14 @@ def test_conversations_of_the_page_are_learned(capsys: pytest.CaptureFixture[str
     (metrics,) = [row for row in RunDirectory.open(Path("runs/chats-sft")).metrics() if "sft/updates" in row]
     assert metrics["sft/episodes"] == len(rows)
     assert metrics["sft/updates"] == 3 * len(rows) / 2
+
+
+@pytest.mark.docs
+@pytest.mark.usefixtures("folder")
+def test_rows_of_the_page_are_played(capsys: pytest.CaptureFixture[str]) -> None:
+    (played,), (shown,) = lines_with("data=rows.jsonl"), lines_with("rows.yaml")
+    assert main(shlex.split(played)[1:]) == 0
+    assert "reward 1 (answer 1)" in capsys.readouterr().out
+    small = [word for setting in SMALL if not setting.startswith(("sft=", "run.")) for word in ("--set", setting)]
+    assert main([*shlex.split(shown)[1:], *small, "--set", "evaluation.tasks=1"]) == 0
+    assert "What is" in capsys.readouterr().out

@@ -21,6 +21,7 @@ NUM_GENERATED = 10
 """Tasks of each split that count where tasks are generated without end; of a finite set all count."""
 FROM_PACKAGES = {
     "code/humaneval-v0",
+    "data/file-v0",
     "puzzles/reasoning_gym-v0",
     "puzzles/science-v0",
     "puzzles/textarena-v0",

@@ -147,7 +147,11 @@ def test_a_directory_of_jsonl_files_is_loaded_as_a_data_set(tmp_path: Path) -> N
     [
         ('{"question": "1?"}', QUESTION, r"column must be one of question, got 'result' \(row 0 of .*a\.jsonl\); name"),
         ('{"quesion": "1?", "result": 1}', QUESTION, "one of quesion, result, got 'question' .* did you mean quesion"),
-        ('{"question": 3, "result": 1, "level": 0}', QUESTION, "column 'question' must hold text, got 3"),
+        (
+            '{"question": 3, "result": 1, "level": 0}',
+            QUESTION,
+            "column 'question' must hold text or a list of messages, got 3",
+        ),
         ("{nope}", QUESTION, r"line must be one JSON object, got '\{nope\}', which is not JSON: .* \(line 1 of "),
         ("\n[1]", QUESTION, r"line must be one JSON object, got \[1\] \(line 2 of "),
         ('\n{"prompt": "\udcff"}', ColumnNames(), r"line must be one JSON object, got .*byte 0xff.* \(line 2 of "),

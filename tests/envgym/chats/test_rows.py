@@ -106,3 +106,45 @@ def test_a_filter_compares_a_column_with_a_number(expression: str, passes: bool)
 def test_a_filter_that_is_no_comparison_is_refused(expression: str) -> None:
     with pytest.raises(InvalidInput, match="keep must compare a column with a number"):
         RowFilter(expression)
+
+
+USER, CHOSEN, REJECTED = TURNS[0], TURNS[1], {"role": "assistant", "content": "Hm"}
+
+
+@pytest.mark.parametrize(
+    "row, columns",
+    [
+        ({"prompt": "Hi", "chosen": "Ho", "rejected": "Hm"}, {"completion": "chosen"}),
+        ({"prompt": [USER], "chosen": [CHOSEN], "rejected": [REJECTED]}, {"completion": "chosen"}),
+        ({"prompt": "Hi", "chosen": [USER, CHOSEN], "rejected": [USER, REJECTED]}, {"messages": "chosen"}),
+        ({"chosen": [USER, CHOSEN], "rejected": [USER, REJECTED]}, {"messages": "chosen"}),
+        ({"question": "Hi", "chosen": "Ho", "rejected": "Hm"}, {"prompt": "question", "completion": "chosen"}),
+    ],
+)
+def test_chosen_answers_of_preference_rows_are_read_with_the_columns_that_the_refusal_names(
+    row: Json, columns: dict[str, str]
+) -> None:
+    with pytest.raises(InvalidInput) as refusal:
+        read_row(row, where=WHERE)
+    shown = ", ".join(f"{name}: {column}" for name, column in columns.items())
+    assert str(refusal.value).endswith(f"with columns: {{{shown.replace('question', 'QUESTION')}}}.")
+    messages = read_row(row, where=WHERE, columns=ChatColumns(**columns)).messages
+    assert [message.content for message in messages] == ["Hi", "Ho"]
+
+
+def test_completion_that_repeats_the_prompt_is_refused() -> None:
+    row = {"prompt": "Hi", "chosen": [USER, CHOSEN]}
+    message = r"column chosen must begin with an assistant message, got role user .*columns: {messages: chosen}\.$"
+    with pytest.raises(InvalidInput, match=message):
+        read_row(row, where=WHERE, columns=ChatColumns(completion="chosen"))
+
+
+def test_sharegpt_form_reads_its_own_entries_and_column() -> None:
+    sharegpt = [{"from": "human", "value": "Hi"}, {"from": "gpt", "value": "Ho"}]
+    other = [{"role": "user", "content": "?"}, {"role": "assistant", "content": "!"}]
+    both = read_row({"messages": other, "conversations": sharegpt}, where=WHERE, form=ChatForm.SHAREGPT)
+    assert [message.content for message in both.messages] == ["Hi", "Ho"]
+    renamed = read_row({"messages": sharegpt}, where=WHERE, form=ChatForm.SHAREGPT)
+    assert renamed.messages == both.messages
+    with pytest.raises(InvalidInput, match=r"messages must have entries of from and value, got .*; set form: openai"):
+        read_row({"messages": other}, where=WHERE, form=ChatForm.SHAREGPT)
