@@ -71,7 +71,7 @@ RUNNERS: Final = MappingProxyType(
         (
             "python",
             "docs/connect.md",
-        ): "tests/docs/test_connect.py::test_programs_are_run_in_a_lane",
+        ): "tests/docs/test_connect.py::test_programs_are_run_here_or_in_a_lane",
         ("json", "docs/connect.md"): "tests/docs/test_connect.py::test_conversations_of_the_page_are_learned",
         ("text", "docs/objective.md"): DRAWING,
         ("text", "docs/packing.md"): DRAWING,

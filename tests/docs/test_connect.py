@@ -43,12 +43,29 @@ def test_mcp_servers_of_the_page_start_as_a_client_starts_them() -> None:
         asyncio.run(play(f"{url}/mcp"))
 
 
-def test_programs_are_run_in_a_lane() -> None:
-    """Each is run with the package itself, in tests/other_projects."""
+@pytest.mark.docs
+@pytest.mark.usefixtures("folder")
+def test_openenv_servers_of_the_page_are_played(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (served,) = lines_with("--protocol openenv")
+    played, evaluated = lines_with("openenv://127.0.0.1:8000")
+    with serve_envs(*shlex.split(served.replace("--port 8000", ""))[2:]) as url:
+        monkeypatch.setattr("sys.stdin", io.StringIO("50\n"))
+        for line in (played, f"{evaluated} --tasks 2"):
+            assert main(shlex.split(line.replace("127.0.0.1:8000", url.removeprefix("http://")))[1:]) == 0
+    assert "Find the whole number from" in capsys.readouterr().out
+
+
+def test_programs_are_run_here_or_in_a_lane() -> None:
+    """A program with a package of another project is run with it, in tests/other_projects."""
     for block in blocks_of(PAGE, "python"):
-        (package,) = re.findall(r"^from (?!envgym)(\w+)", block.text, re.MULTILINE)
-        runner = ROOT / "tests/other_projects" / f"test_{package}.py"
-        assert f'program_of_the_page("{package}")' in runner.read_text(encoding="utf-8")
+        packages = set(re.findall(r"^from (\w+)", block.text, re.MULTILINE)) - {"envgym"}
+        if not packages:
+            exec(block.text, {"__name__": "page"})
+        for package in packages:
+            runner = ROOT / "tests/other_projects" / f"test_{package}.py"
+            assert f'program_of_the_page("{package}")' in runner.read_text(encoding="utf-8")
 
 
 @pytest.mark.docs
@@ -78,7 +95,7 @@ def test_conversations_of_the_page_are_learned(capsys: pytest.CaptureFixture[str
 @pytest.mark.docs
 @pytest.mark.usefixtures("folder")
 def test_rows_of_the_page_are_played(capsys: pytest.CaptureFixture[str]) -> None:
-    (played,), (shown,) = lines_with("play data/file-v0"), lines_with("rows.yaml")
+    (played,), (shown,) = lines_with("data=rows.jsonl"), lines_with("rows.yaml")
     assert main(shlex.split(played)[1:]) == 0
     assert "reward 1 (answer 1)" in capsys.readouterr().out
     small = [word for setting in SMALL if not setting.startswith(("sft=", "run.")) for word in ("--set", setting)]
