@@ -88,6 +88,7 @@ class _Response:
         self.remember(reply, exchange.ids)
         for part in self.dialect.write_events(self.request, reply, exchange.ids):
             yield part
+        self.session.delivered(exchange)  # some clients leave after the last event, before the end of the body
 
     def sent(self, exchange: Exchange, is_sent: bool) -> None:  # as the server calls it
         if not is_sent:
