@@ -21,7 +21,7 @@ def lines_with(word: str) -> list[str]:
 
 def test_programs_are_run_in_a_lane() -> None:
     """Each is run with the package itself, in tests/other_projects."""
-    for block in blocks_of(PAGE, "python"):
+    for block in (block for block in blocks_of(PAGE, "python") if not block.title):
         (package,) = re.findall(r"^from (?!envgym)(\w+)", block.text, re.MULTILINE)
         runner = ROOT / "tests/other_projects" / f"test_{package}.py"
         assert f'program_of_the_page("{package}")' in runner.read_text(encoding="utf-8")
@@ -34,6 +34,17 @@ def test_the_lake_of_the_page_is_played(capsys: pytest.CaptureFixture[str], monk
     monkeypatch.setattr("sys.stdin", io.StringIO("down\nright\n"))
     assert main(shlex.split(line)[1:]) == 0
     assert "left, down, right, up" in capsys.readouterr().out
+
+
+@pytest.mark.docs
+@pytest.mark.usefixtures("folder")
+def test_the_program_of_the_page_plays_an_evaluation() -> None:
+    (line,) = lines_with("agent.py:play")
+    small = ["--tasks", "2", "--agent-set", "max_turn_tokens=32", "--out", "played"]
+    assert main([*shlex.split(line.replace("--tasks 20", ""))[1:], *small]) == 0
+    (record,) = RunDirectory.open(Path("played")).evals()
+    assert record["costs"]["turns"] >= 1
+    assert "ERROR_ENV" not in record["endings"]
 
 
 @pytest.mark.docs
