@@ -12,11 +12,12 @@ from typing import Any, NamedTuple
 
 from envgym.agents.evaluation.metrics.base import Metric, compute_metrics
 from envgym.agents.evaluation.metrics.tools import count_tool_failures
-from envgym.agents.loop.agent import Agent, AgentSettings, resolve_text_format
+from envgym.agents.loop.agent import Agent, AgentSettings
 from envgym.agents.protocols import Policy
 from envgym.agents.rollout.episode import EpisodeJob
-from envgym.agents.rollout.messages import MessagePolicy, run_message_episode
+from envgym.agents.rollout.messages import MessagePolicy, message_agent, reply_fn, run_message_episode
 from envgym.agents.rollout.pool import run_pool
+from envgym.agents.rollout.programs.episode import run_program_episode
 from envgym.agents.rollout.reissue import grow_or_reissue
 from envgym.agents.search import Chain, RolloutContext, Selection, Strategy
 from envgym.agents.settings import EvaluationSettings
@@ -279,10 +280,12 @@ def message_player(
         do = "use engine.backend=vllm_server where vLLM serves it, load the model here, or use chain"
         got = settings.search.name
         raise SettingsError.of("search", "be chain for a policy of messages", got, where="evaluation", do=do)
-    resolve_text_format(agent)
+    program_agent = message_agent(agent)
 
     async def converse(job: EpisodeJob) -> Tree:
-        return await run_message_episode(job, agent, policy, sampling=settings.sampling)
+        if agent.program is None:
+            return await run_message_episode(job, agent, policy, sampling=settings.sampling)
+        return await run_program_episode(job, program_agent, reply_fn(policy), sampling=settings.sampling)
 
     async def play(jobs: Sequence[EpisodeJob], on_finished: OnFinished) -> list[Tree]:
         return await run_pool(

@@ -12,6 +12,7 @@ from pydantic import Field, model_validator
 
 from envgym.agents.loop.context import CONTEXT_STRATEGY, ContextStrategy, drop_oldest_turns, stop
 from envgym.agents.loop.path import History
+from envgym.agents.loop.program_settings import ProgramSettings
 from envgym.agents.protocols import GenerateRequest, Generation, Renderer, Rendering, Sampling
 from envgym.agents.rendering.factory import RENDERER
 from envgym.agents.tables import KINDS
@@ -66,6 +67,15 @@ class AgentSettings(Settings):
     context: Choice | None = None
     """What is left out when another turn would not fit `max_context_tokens`: `stop` (nothing, the episode ends),
     `drop_oldest_turns`, `drop_thinking`, or one of your own."""
+    program: ProgramSettings | None = None
+    """An agent program that plays the episodes in place of the agent loop; null: none."""
+
+    @model_validator(mode="after")
+    def _leave_prompts_to_the_program(self) -> Self:
+        if self.program is not None and self.system_prompt:
+            rule, do = "be left out with agent.program, which writes its own messages", "put it into the program"
+            raise ValueError(sentence("system_prompt", rule, self.system_prompt, where="agent", do=do))
+        return self
 
     @model_validator(mode="after")
     def _leave_room_for_a_prompt(self) -> Self:

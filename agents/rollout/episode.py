@@ -78,7 +78,7 @@ class EpisodeEnv:
 
     async def reset(self) -> ResetRecord:
         """Make and reset the env. Raises: InfrastructureError: it failed."""
-        env = self._env = _call_env("make", self.job.make_env)
+        env = self._env = call_env("make", self.job.make_env)
         if getattr(env.unwrapped, "blocking", True):
             self._thread = self._new_thread()
         _, info = await self._call("reset", env.reset, seed=self.job.seed, options={"task": self.job.task})
@@ -91,7 +91,7 @@ class EpisodeEnv:
     async def step(self, action: Action) -> StepResult:
         """Let the env answer. Raises: InfrastructureError: it failed without a record."""
         step = self.env.step
-        result = _call_env("step", step, action) if self._thread is None else await self._call("step", step, action)
+        result = call_env("step", step, action) if self._thread is None else await self._call("step", step, action)
         if not isinstance(result[4].get("envgym"), StepRecord):
             raise EnvFailure("step returned no StepRecord in info['envgym']: a wrapper dropped it")
         return result if type(result) is StepResult else StepResult(*result)  # Gymnasium's wrappers return a tuple
@@ -148,7 +148,7 @@ class EpisodeEnv:
 
     def _close_or_log(self) -> None:
         try:
-            _call_env("close", self.env.close)
+            call_env("close", self.env.close)
         except InfrastructureError as error:
             context = f"{error} of episode {self.job.tree_id}"
             if error.__cause__ is None:
@@ -163,14 +163,14 @@ class EpisodeEnv:
 
     async def _call(self, method: str, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         if self._thread is None:
-            return _call_env(method, function, *args, **kwargs)
-        call = partial(_call_env, method, function, *args, **kwargs)
+            return call_env(method, function, *args, **kwargs)
+        call = partial(call_env, method, function, *args, **kwargs)
         if is_open():
             call = partial(copy_context().run, call)
         return await asyncio.get_running_loop().run_in_executor(self._thread, call)
 
 
-def _call_env(method: str, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+def call_env(method: str, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Call a method of an env; whatever it raises becomes an InfrastructureError that names the method."""
     try:
         return function(*args, **kwargs)

@@ -14,7 +14,7 @@ from typing import ClassVar, Literal, Protocol
 from envgym.agents.loop.agent import Agent, AgentSettings, own_system_prompt, resolve_text_format
 from envgym.agents.loop.path import History
 from envgym.agents.protocols import GenerateRequest, Generation, PolicyLifecycle, Renderer, Rendering, Sampling
-from envgym.agents.rollout.driver import drive_episode
+from envgym.agents.rollout.driver import GenerateFn, drive_episode
 from envgym.agents.rollout.episode import Clock, EpisodeEnv, EpisodeJob
 from envgym.agents.rollout.pool import AbortHandle
 from envgym.core.messages import Action, Message, Observation, Role
@@ -78,18 +78,28 @@ async def run_message_episode(
 
     With `native` calls go through the endpoint's own tool calling, with other text formats they are read from the text.
     """
-    agent = MessageAgent(
+    agent, generate = message_agent(settings), reply_fn(policy)
+    env = EpisodeEnv(job)
+    return await drive_episode(env, agent, sampling=sampling, generate=generate, clock=clock, abort=abort)
+
+
+def message_agent(settings: AgentSettings) -> "MessageAgent":
+    """Make the agent of a policy of messages. Raises: UnknownName: no such agent or text format."""
+    return MessageAgent(
         settings=settings,
         system_prompt=own_system_prompt(settings),
         text_format=resolve_text_format(settings),
     )
 
+
+def reply_fn(policy: MessagePolicy) -> GenerateFn:
+    """Return the function that sends the requests of a `MessageAgent` to a policy."""
+
     async def generate(request: GenerateRequest) -> Generation:
         assert isinstance(request, MessageRequest), "made by the agent"
         return await policy.reply(request)
 
-    env = EpisodeEnv(job)
-    return await drive_episode(env, agent, sampling=sampling, generate=generate, clock=clock, abort=abort)
+    return generate
 
 
 class _NoTokens:

@@ -6,6 +6,7 @@ from envgym.agents.loop.agent import AgentSettings
 from envgym.agents.rollout.driver import run_episode
 from envgym.agents.rollout.episode import EpisodeJob
 from envgym.agents.rollout.pool import AbortHandle
+from envgym.agents.rollout.programs.episode import program_of, run_program_episode
 from envgym.agents.search.engine import RolloutContext
 from envgym.config.settings import Settings
 from envgym.core.tree import Tree
@@ -23,7 +24,9 @@ class Chain(Settings):
         """There is nothing to choose."""
 
     def check(self, env: Env[Any], agent: AgentSettings, *, group_size: int | None) -> None:
-        """Accept everything: no episode needs another."""
+        """Accept every env, and every program that can be loaded. Raises: InvalidInput: this one cannot."""
+        if agent.program is not None:
+            program_of(agent.program.run)
 
     def num_trees(self, group_size: int) -> int:
         return group_size
@@ -32,10 +35,11 @@ class Chain(Settings):
         self, job: EpisodeJob, context: RolloutContext, *, group_size: int, abort: AbortHandle | None = None
     ) -> Tree:
         abort = abort or AbortHandle()
+        agent, policy, sampling, clock = context.agent, context.policy, context.sampling, context.clock
         async with context.hold_slot(abort):
-            return await run_episode(
-                job, context.agent, context.policy, sampling=context.sampling, clock=context.clock, abort=abort
-            )
+            if agent.settings.program is None:
+                return await run_episode(job, agent, policy, sampling=sampling, clock=clock, abort=abort)
+            return await run_program_episode(job, agent, policy.generate, sampling=sampling, clock=clock, abort=abort)
 
     async def answer(self, job: EpisodeJob, context: RolloutContext) -> Tree:
         return await self.grow_tree(job, context, group_size=1)

@@ -1,10 +1,10 @@
 """Whose settings a run directory has: those of a run that this user began may name code, all others may not.
 
 A run directory can come from anywhere. What its settings name is looked up in tables and among installed plug-ins. An
-import path or a file is code, a URL may get keys and data, `unsafe` lets programs out of their sandbox, the wrapper
-`record` writes to any file, and so does a link. A path may be written to, or the folder that it names may be emptied:
-only paths below the run itself are its own. None of these is used unless the run is in this user's list, which a run
-enters as it begins.
+import path, a file or a command is code, a URL may get keys and data, `unsafe` lets programs out of their sandbox, the
+wrapper `record` writes to any file, and so does a link. A path may be written to, or the folder that it names may be
+emptied: only paths below the run itself are its own. None of these is used unless the run is in this user's list,
+which a run enters as it begins.
 """
 
 import hashlib
@@ -20,13 +20,13 @@ from envgym.runs.files import read_regular, whole_lines, write_atomic
 
 _MAX_RUNS: Final = 10_000
 """Runs in the list; the oldest leave it."""
-_PATH_NAMES: Final = frozenset(
-    {"adapter", "dir", "directory", "file", "folder", "out", "output", "path", "weights"}
-)
+_PATH_NAMES: Final = frozenset({"adapter", "dir", "directory", "file", "folder", "out", "output", "path", "weights"})
 """Names of settings whose text is a path, also one of a single word."""
 _DATA_NAMES: Final = frozenset({"corpus", "data", "databases", "source"})
 """Names of settings whose text is a path where it has a suffix, and else the name of something built in."""
 _MAX_PATH: Final = 4096
+_PROGRAM: Final = "agent.program.run."
+"""Beginning of the keys of a command; a function is an import path."""
 _BEFORE_COLON: Final = re.compile(r"[\w.]*")
 _LETTER: Final = re.compile(r"[A-Za-z_]")
 _AFTER_COLON: Final = re.compile(r"[\w-]")
@@ -99,7 +99,13 @@ def _reaching(value: Any, key: str, run: Path) -> Iterator[str]:  # a JSON tree
     elif key == "run.directory":  # whoever reads the settings puts the run's own place there
         return
     else:
-        is_code = names_code(value) or "://" in str(value) or (value and key.endswith(".unsafe")) or value == "record"
+        is_code = (
+            names_code(value)
+            or _PROGRAM in f"{key}."
+            or "://" in str(value)
+            or (value and key.endswith(".unsafe"))
+            or value == "record"
+        )
         if is_code or (isinstance(value, str) and _is_path(value, key) and not _is_below(value, run)):
             yield f"{key}: {value}"
 

@@ -71,7 +71,7 @@ def test_the_server_of_the_page_gives_its_tools(capsys: pytest.CaptureFixture[st
 
 def test_programs_are_run_here_or_in_a_lane() -> None:
     """A program with a package of another project is run with it, in tests/other_projects."""
-    for block in blocks_of(PAGE, "python"):
+    for block in (block for block in blocks_of(PAGE, "python") if not block.title):
         packages = set(re.findall(r"^from (\w+)", block.text, re.MULTILINE)) - {"envgym"}
         if not packages:
             exec(block.text, {"__name__": "page"})
@@ -87,6 +87,17 @@ def test_the_lake_of_the_page_is_played(capsys: pytest.CaptureFixture[str], monk
     monkeypatch.setattr("sys.stdin", io.StringIO("down\nright\n"))
     assert main(shlex.split(line)[1:]) == 0
     assert "left, down, right, up" in capsys.readouterr().out
+
+
+@pytest.mark.docs
+@pytest.mark.usefixtures("folder")
+def test_the_program_of_the_page_plays_an_evaluation() -> None:
+    (line,) = lines_with("agent.py:play")
+    small = ["--tasks", "2", "--agent-set", "max_turn_tokens=32", "--out", "played"]
+    assert main([*shlex.split(line.replace("--tasks 20", ""))[1:], *small]) == 0
+    (record,) = RunDirectory.open(Path("played")).evals()
+    assert record["costs"]["turns"] >= 1
+    assert "ERROR_ENV" not in record["endings"]
 
 
 @pytest.mark.docs

@@ -28,6 +28,7 @@ def check_run(method: GroupPlugins, env_sources: Mapping[str, EnvSource], agent:
     """Check that a method suits the envs, the agent and the size of groups. Raises: SettingsError: it does not."""
     check_search(method.search, env_sources, agent, group_size=size)
     for point in ("curriculum", "allocator"):
+        check_program(getattr(method, point), agent, where=point)
         check_start_states(getattr(method, point), env_sources, where=point)
     check_skills(method.curriculum, env_sources)
 
@@ -46,6 +47,21 @@ def check_start_states(method: object, env_sources: Mapping[str, EnvSource], *, 
     for env_source in env_sources.values() if getattr(method, "needs_start_states", False) else ():
         with closing(env_source.make()) as env:
             resolve_branching(env, Branching.AUTO, where=where)
+
+
+def check_program(method: object, agent: AgentSettings, *, where: str) -> None:
+    """Check that a method leaves prompts and start states to a program, if there is one. Raises: SettingsError."""
+    changes = {
+        "start states": getattr(method, "needs_start_states", False),
+        "hints": getattr(method, "fixed_prompts", ()),
+        "other prompts": getattr(method, "tree_prompts", ()),
+    }
+    changed = [name for name, is_changed in changes.items() if is_changed]
+    if agent.program is not None and changed:
+        must = "leave prompts and start states as they are with agent.program, which writes its own messages"
+        raise SettingsError.of(
+            where, must, f"one with {' and '.join(changed)}", where="settings", do="choose another one"
+        )
 
 
 def check_skills(curriculum: Curriculum, env_sources: Mapping[str, EnvSource]) -> None:

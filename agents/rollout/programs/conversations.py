@@ -112,7 +112,8 @@ class Conversations:
         self.spent = _Spent()
         self.failure: FailureEvent | None = None
         """Why the policy, or the run, ended the episode."""
-        self.is_closed = False
+        self.is_closed = self.is_full = False
+        """Whether no call is answered any more; whether the last call left no room in the context."""
 
     @property
     def turns(self) -> tuple[ProgramTurn, ...]:
@@ -123,6 +124,7 @@ class Conversations:
 
     def ask(self, call: Call) -> OpenCall | CallRefused:
         """Return the call with the request for the policy, or a refusal."""
+        self.is_full = False
         if self.is_closed or self.failure is not None:
             return self._refused(RefusalKind.CLOSED, _CLOSED)
         if len(self._open) + len(self._delivered) >= self._max_turns:
@@ -275,6 +277,7 @@ class Conversations:
 
     def _refused(self, kind: RefusalKind, reason: str) -> CallRefused:
         self.spent.refusals[kind] += 1
+        self.is_full = kind is RefusalKind.CONTEXT_FULL
         return CallRefused(kind=kind, reason=reason)
 
     def _count(self, generation: Generation, seconds: float = 0.0) -> None:

@@ -46,6 +46,7 @@ def build_path(
         cost: of what is no turn; it is added to that of the last one.
     """
     if not turns:
+        assert ending.is_error, "no turn could hold the reward"
         edge = Edge(segments=(), ends_turn=False, cost=cost)
         return ProgramPath(PathNode(None, edge, ending=ending, error=error), None)
     rows = _rows(turns)

@@ -1,0 +1,43 @@
+"""The section `agent.program`: an agent program that calls the policy, in place of the agent loop."""
+
+from enum import StrEnum
+from typing import Literal
+
+from pydantic import Field
+
+from envgym.config.settings import Settings
+
+
+class RewardSource(StrEnum):
+    """Where the reward of a program's episode comes from."""
+
+    ENV = "env"
+    """The environment: the program's answer is its action, and calls of its tools are too."""
+    RESULT = "result"
+    """The result of the program."""
+    POSTED = "posted"
+    """A reward that the program posts while it runs."""
+
+
+class ProgramSettings(Settings):
+    """An agent program that plays the episodes; its calls of the model are answered by the policy."""
+
+    run: str | tuple[str, ...] = Field(min_length=1)
+    """The program: `file.py:function`, `module:function`, or a command as a list of words."""
+    dialects: tuple[Literal["chat"], ...] = Field(default=("chat",), min_length=1)
+    """Wire formats in which the program may call the model: `chat` (OpenAI chat completions)."""
+    turns: int = Field(default=64, ge=1)
+    """Most calls of one episode that the policy answers. A later call gets a short text without tool calls."""
+    seconds: float = Field(default=600.0, gt=0)
+    """Time limit of the program, in seconds."""
+    reward: RewardSource = RewardSource.ENV
+    """Source of the reward: `env`, `result` (what the program returns) or `posted`. Without a reward the episode is
+    invalid."""
+    on_crash: Literal["invalid"] | float = Field(default="invalid", allow_inf_nan=False)
+    """Reward of an episode whose program crashed; `invalid`: the episode does not train. A policy can learn to crash
+    its program where that pays more than going on."""
+    unsupported: Literal["ignore", "refuse"] = "ignore"
+    """What happens to a call with an option that has no effect, such as `response_format`: it is answered and counted,
+    or refused."""
+    thinking_match: Literal["ignore", "compare"] = "ignore"
+    """Whether thinking that the program sends back must equal the sampled thinking for a conversation to go on."""

@@ -1,0 +1,78 @@
+"""How a program's episode ends, and what it is paid. Pure."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from envgym.agents.loop.program_settings import ProgramSettings
+from envgym.agents.loop.state import FailureEvent
+from envgym.agents.rollout.programs.runner import ProgramEnd, ProgramRun
+from envgym.core.turns import Ending, Invalid, Reward, Scored
+
+NO_REWARD = "the program gave no reward"
+
+
+class EpisodeEnd(NamedTuple):
+    """The end of an episode."""
+
+    ending: Ending
+    error: str | None = None
+    """For an `ERROR_*` ending: what failed."""
+    reward: Reward | None = None
+    """Paid at the end; None: nothing more."""
+    replaces: bool = False
+    """Whether the reward takes the place of all that was paid before."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProgramFacts:
+    """What is known of an episode whose program has ended."""
+
+    run: ProgramRun
+    failure: FailureEvent | None
+    """Why the policy or the env failed, or the run was aborted."""
+    num_turns: int
+    no_call: str
+    """What is wrong with a program that made no call."""
+    is_at_limit: bool
+    """Whether a call was refused because the program had all its turns."""
+    is_full: bool
+    """Whether the last call was refused because the context was full."""
+    env_ending: Ending | None
+    """None: the env goes on, or does not give the reward."""
+    reward: Reward | None
+    """Of the source that the settings name; None: it gave none."""
+
+
+def conclude(facts: ProgramFacts, settings: ProgramSettings) -> EpisodeEnd:
+    """Return how the episode ends; without a reward it is invalid, never 0."""
+    run, failure = facts.run, facts.failure
+    if failure is not None:
+        return EpisodeEnd(failure.ending, failure.reason)
+    limit = _limit(facts)
+    if not facts.num_turns:  # no turn can hold a reward, and none trains
+        return EpisodeEnd(Ending.ERROR_ENV, run.error or _no_turn(facts, limit))
+    if limit is None and run.end is ProgramEnd.CRASHED:
+        if settings.on_crash == "invalid":
+            return EpisodeEnd(Ending.ERROR_ENV, run.error or "the program crashed")
+        return EpisodeEnd(Ending.TERMINATED, reward=Scored(value=settings.on_crash), replaces=True)
+    reason = run.error or NO_REWARD
+    if limit is not None:
+        return EpisodeEnd(limit, reward=facts.reward or Invalid(cause=Ending.ERROR_ENV, reason=reason))
+    if facts.reward is None:
+        return EpisodeEnd(Ending.ERROR_ENV, reason)
+    return EpisodeEnd(facts.env_ending or Ending.TERMINATED, reward=facts.reward)
+
+
+def _limit(facts: ProgramFacts) -> Ending | None:
+    """Return the limit that ended the program."""
+    if facts.run.end is ProgramEnd.TIME_LIMIT:
+        return Ending.TRUNCATED_TIME
+    if facts.is_at_limit or facts.run.end is ProgramEnd.TURN_LIMIT:
+        return Ending.TRUNCATED_TURNS
+    return Ending.TRUNCATED_TOKENS if facts.is_full else None
+
+
+def _no_turn(facts: ProgramFacts, limit: Ending | None) -> str:
+    if facts.is_full:
+        return "no call of the program fitted into the context window: raise agent.max_context_tokens"
+    return "the program got no reply within its time limit" if limit is not None else facts.no_call

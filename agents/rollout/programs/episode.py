@@ -1,0 +1,266 @@
+"""Episodes that an agent program plays: the env gives task, tools and reward, the program calls the policy."""
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cache, partial
+from typing import Final
+
+from envgym.agents.loop.agent import Agent
+from envgym.agents.loop.hints import token_ids
+from envgym.agents.loop.program_settings import ProgramSettings, RewardSource
+from envgym.agents.loop.state import FailureEvent
+from envgym.agents.protocols import Sampling
+from envgym.agents.rollout.driver import GenerateFn, aborted_event, failure_event
+from envgym.agents.rollout.episode import Clock, EpisodeJob, call_env
+from envgym.agents.rollout.pool import AbortHandle
+from envgym.agents.rollout.programs.calls import Call
+from envgym.agents.rollout.programs.conversations import Conversations
+from envgym.agents.rollout.programs.dialects.base import CallDialect
+from envgym.agents.rollout.programs.dialects.chat import ChatDialect
+from envgym.agents.rollout.programs.endings import ProgramFacts, conclude
+from envgym.agents.rollout.programs.host import MODEL, ProgramHost
+from envgym.agents.rollout.programs.layout import build_path
+from envgym.agents.rollout.programs.runner import (
+    AgentProgram,
+    ProgramEnd,
+    ProgramRun,
+    load_program,
+    no_call_error,
+    run_program,
+)
+from envgym.agents.rollout.programs.sessions import ProgramSession
+from envgym.agents.rollout.programs.task import ProgramTask, TaskLinks
+from envgym.agents.rollout.recorder import record_tree
+from envgym.core.json_types import JsonObject
+from envgym.core.messages import Role
+from envgym.core.tree import Tree
+from envgym.core.turns import ZERO, Reward
+from envgym.errors import InfrastructureError, InvalidInput, PolicyFailure
+from envgym.played import EpisodeOver, Opening, PlayedEpisode, PlayedTurn
+from envgym.runtime.error_log import log_error
+from envgym.runtime.event_loop import in_daemon_thread
+from envgym.runtime.processes.log import Ids, about
+from envgym.seeds import derive_seed
+
+DIALECTS: Final[Mapping[str, Callable[[], CallDialect]]] = {"chat": ChatDialect}
+"""Name in `agent.program.dialects` -> makes the wire format."""
+
+
+@cache
+def program_of(run: str | tuple[str, ...]) -> AgentProgram:
+    """Load a program as `agent.program.run` names it, once. Raises: as `load_program`."""
+    return load_program(run)
+
+
+async def run_program_episode(
+    job: EpisodeJob,
+    agent: Agent,
+    generate: GenerateFn,
+    *,
+    sampling: Sampling,
+    clock: Clock = time.perf_counter,
+    abort: AbortHandle | None = None,
+) -> Tree:
+    """Run one episode of the program that the agent's settings name, as a tree with one leaf.
+
+    Args:
+        job: the episode; a program takes no hint and no start state.
+        agent: renders the messages of the program, and has the section `program`.
+        generate: sends a request to the policy.
+        sampling: of every call.
+        clock: times the calls of the policy.
+        abort: by which the episode can be aborted.
+
+    Raises: InvalidInput: the job has a hint, another prompt, or a start state; or there is no such program.
+    """
+    settings = agent.settings.program
+    assert settings is not None, "the agent has a program"
+    _check(job)
+    episode = _ProgramEpisode(job, agent, settings, sampling, abort or AbortHandle())
+    with about(Ids(job.tree_id, 0)):
+        return await episode.run(program_of(settings.run), generate, clock)
+
+
+def _check(job: EpisodeJob) -> None:
+    """Refuse what changes the prompt. Raises: InvalidInput: as above."""
+    parts = {"hint": job.hint, "prompts": job.prompts, "start state": job.start}
+    for name, value in parts.items():
+        do = "use a curriculum and an allocator without it, or leave agent.program out"
+        must = "be left out for a program, which writes its own messages"
+        InvalidInput.unless(not value, name, must, "one", where=job.tree_id, do=do)
+
+
+@dataclass(slots=True)
+class _ProgramEpisode:
+    """One episode under way."""
+
+    job: EpisodeJob
+    agent: Agent
+    settings: ProgramSettings
+    sampling: Sampling
+    abort: AbortHandle
+    conversations: Conversations = field(init=False)
+    played: PlayedEpisode | None = None
+    failure: FailureEvent | None = None
+    session: ProgramSession | None = None
+    no_call: str = ""
+    is_answered: bool = False
+
+    def __post_init__(self) -> None:
+        self.conversations = Conversations(
+            self.agent,
+            sampling=self.sampling,
+            seed=self.job.sampling_seed,
+            task=self.job.task,
+            max_turns=self.settings.turns,
+            compares_thinking=self.settings.thinking_match == "compare",
+        )
+
+    async def run(self, program: AgentProgram, generate: GenerateFn, clock: Clock) -> Tree:
+        run = ProgramRun(end=ProgramEnd.CRASHED)
+        try:
+            if self.abort.reason is None:
+                with self.abort:
+                    run = await self._play(program, generate, clock)
+        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001  # raised again if it is no failure
+            self.failure = failure_event(error, self.abort)
+        finally:
+            self.conversations.close()
+            closing = self._close_env()
+        if self.abort.reason is not None:
+            self.failure = aborted_event(self.abort)
+        elif run.end in (ProgramEnd.RETURNED, ProgramEnd.CRASHED):  # else it may still be in a tool of the env
+            await closing
+        return self._record(run)
+
+    async def _play(self, program: AgentProgram, generate: GenerateFn, clock: Clock) -> ProgramRun:
+        opening = await self._open_env()
+        self.session = ProgramSession(self.conversations, generate, clock=clock, count_tokens=self._count_tokens)
+        run = await self._run_program(program, opening, self.session)
+        if self.settings.reward is RewardSource.ENV and run.result.answer is not None:
+            await self._answer(run.result.answer)
+        return run
+
+    async def _run_program(self, program: AgentProgram, opening: Opening, session: ProgramSession) -> ProgramRun:
+        settings = self.settings
+        host = ProgramHost([DIALECTS[name]() for name in settings.dialects], refuses=settings.unsupported == "refuse")
+        await host.listen()
+        try:
+            host.begin(session)
+            task = self._task(opening, session, host.url_of(session))
+            self.no_call = no_call_error(task)
+            return await run_program(program, task, session, seconds=settings.seconds)
+        finally:
+            await host.close()
+
+    def _task(self, opening: Opening, session: ProgramSession, url: str) -> ProgramTask:
+        loop = asyncio.get_running_loop()
+        users = (message.content for message in opening.messages if message.role is Role.USER)
+        call_tool = partial(self._call_tool, loop=loop) if opening.tools else None
+        return ProgramTask(
+            id=self.job.task.id,
+            prompt="\n".join(users),
+            messages=opening.messages,
+            tools=opening.tools,
+            root_url=url,
+            api_key=session.secret,
+            model=MODEL,
+            seed=derive_seed(self.job.sampling_seed, "program"),
+            links=TaskLinks(session=session, loop=loop, call_tool=call_tool),
+        )
+
+    def _count_tokens(self, call: Call) -> int | None:
+        try:
+            return len(token_ids(self.agent.start(call.messages, call.tools).segments)) or None
+        except PolicyFailure:
+            return None
+
+    # ---- the env -----------------------------------------------------------------------------------------------------
+
+    async def _open_env(self) -> Opening:
+        """Make and reset the env. Raises: InfrastructureError: it failed."""
+        env = call_env("make", self.job.make_env)
+        played = self.played = PlayedEpisode(env)
+        return await in_daemon_thread(partial(call_env, "reset", played.open, seed=self.job.seed, task=self.job.task))
+
+    async def _answer(self, answer: str) -> None:
+        assert self.played is not None, "the env was opened"
+        turn = await in_daemon_thread(partial(call_env, "step", _say, self.played, answer))
+        if turn is not None:
+            self.is_answered = True
+            self.conversations.pay(turn.reward)
+
+    def _call_tool(self, name: str, arguments: JsonObject, *, loop: asyncio.AbstractEventLoop) -> str:
+        """Call a tool of the env, in the thread of the program, and return what it shows."""
+        assert self.played is not None, "the env was opened"
+        try:
+            turn = self.played.call(name, arguments)
+        except EpisodeOver as error:
+            return str(error)
+        if self.settings.reward is RewardSource.ENV:
+            loop.call_soon_threadsafe(self._pay, turn)
+        return str(turn.observation)
+
+    def _pay(self, turn: PlayedTurn) -> None:
+        if not self.conversations.is_closed:
+            self.conversations.pay(turn.reward)
+
+    def _close_env(self) -> "asyncio.Future[None]":
+        """Begin to close the env, in a thread; a failure is logged, and the episode stays valid."""
+        return asyncio.ensure_future(in_daemon_thread(partial(_close_or_log, self.played, self.job.tree_id)))
+
+    # ---- the end -----------------------------------------------------------------------------------------------------
+
+    def _record(self, run: ProgramRun) -> Tree:
+        conversations = self.conversations
+        end = conclude(self._facts(run), self.settings)
+        if end.replaces:
+            conversations.rewards.clear()
+        if end.reward is not None:
+            conversations.pay(end.reward)
+        path = build_path(conversations.turns, conversations.rewards, end.ending, end.error, conversations.spent.cost)
+        return record_tree((path.leaf,), self.job, setup=path.setup)
+
+    def _facts(self, run: ProgramRun) -> ProgramFacts:
+        conversations, session, source = self.conversations, self.session, self.settings.reward
+        failure, env_ending = self.failure or conversations.failure, None
+        reward: Reward | None = None
+        if source is RewardSource.RESULT:
+            reward = run.result.reward
+        elif source is RewardSource.POSTED and session is not None:
+            reward = session.reward
+        if self.played is not None and failure is None:
+            outcome = self.played.result()
+            if outcome.ending is not None and outcome.ending.is_error:
+                failure = FailureEvent(outcome.ending, outcome.error or outcome.ending.value)
+            elif source is RewardSource.ENV:
+                env_ending = outcome.ending
+                reward = ZERO if self.is_answered or env_ending is not None else None
+        return ProgramFacts(
+            run=run,
+            failure=failure,
+            num_turns=len(conversations.turns),
+            no_call=self.no_call,
+            is_at_limit=session is not None and session.at_limit.is_set(),
+            is_full=conversations.is_full,
+            env_ending=env_ending,
+            reward=reward,
+        )
+
+
+def _say(played: PlayedEpisode, answer: str) -> PlayedTurn | None:
+    """Play the answer; None: the episode was over."""
+    try:
+        return played.say(answer)
+    except EpisodeOver:
+        return None
+
+
+def _close_or_log(played: PlayedEpisode | None, tree_id: str) -> None:
+    try:
+        if played is not None:
+            call_env("close", played.close)
+    except InfrastructureError as error:
+        log_error(error, f"{error} of episode {tree_id}")

@@ -1,0 +1,116 @@
+"""Programs that tests run by their import path."""
+
+import asyncio
+import threading
+from contextlib import suppress
+
+from envgym import Message, Role
+from envgym.agents.rollout.programs.sessions import CallFailed
+from envgym.agents.rollout.programs.task import ProgramTask
+
+LAST_TEXTS: list[str] = []
+HELD, ASKED = threading.Event(), threading.Event()
+"""What `hold` waits for, and sets when it begins to wait."""
+
+
+def play(task: ProgramTask) -> str:
+    """Call the model, and the tools that it calls, until it answers in text."""
+    messages = list(task.messages)
+    while True:
+        message = task.chat(messages).message
+        messages.append(message)
+        if not message.tool_calls:
+            return message.content
+        for call in message.tool_calls:
+            content = task.call(call.name, **call.arguments)
+            messages.append(Message(role=Role.TOOL, content=content, tool_call_id=call.id))
+
+
+def ask_once(task: ProgramTask) -> None:
+    task.chat(task.messages)
+
+
+def score(task: ProgramTask) -> object:
+    text = task.chat(task.messages).message.content
+    return {"answer": text, "reward": len(text), "components": {"length": len(text)}}
+
+
+def score_without_number(task: ProgramTask) -> object:
+    ask_once(task)
+    return float("nan")
+
+
+def post(task: ProgramTask) -> None:
+    ask_once(task)
+    task.post_reward(0.5)
+
+
+def crash(task: ProgramTask) -> None:
+    ask_once(task)
+    raise ValueError("the program is wrong")
+
+
+def crash_at_once(task: ProgramTask) -> None:
+    raise ValueError("the program is wrong")
+
+
+def say_nothing(task: ProgramTask) -> str:
+    return "42"
+
+
+def never_stop(task: ProgramTask) -> str:
+    """Call until the model is polite."""
+    for _ in range(100):
+        text = task.chat(task.messages).message.content
+        if "finish" in text:
+            return "bye"
+    return "never"
+
+
+def score_at_the_limit(task: ProgramTask) -> float | None:
+    return 2.0 if never_stop(task) == "bye" else None
+
+
+def never_stop_without_answer(task: ProgramTask) -> None:
+    never_stop(task)
+
+
+def fill(task: ProgramTask) -> None:
+    """Call with ever more text, until that is refused."""
+    messages = list(task.messages)
+    while True:
+        messages += [task.chat(messages).message, Message(role=Role.USER, content="more " * 40)]
+
+
+def fill_and_score(task: ProgramTask) -> float:
+    with suppress(CallFailed):
+        fill(task)
+    return 0.75
+
+
+def fill_at_once(task: ProgramTask) -> None:
+    task.chat([Message(role=Role.USER, content="more " * 1000)])
+
+
+def hold(task: ProgramTask) -> None:
+    ask_once(task)
+    ASKED.set()
+    HELD.wait(60)
+
+
+def outlive_the_env(task: ProgramTask) -> str:
+    ask_once(task)
+    task.call("leave")
+    LAST_TEXTS.append(task.call("leave"))
+    return "too late"
+
+
+async def help_out(task: ProgramTask) -> str:
+    """Let two helpers answer, each in a conversation of its own."""
+
+    async def ask(text: str) -> str:
+        return (await task.achat([Message(role=Role.USER, content=text)])).message.content
+
+    left, right = await asyncio.gather(ask("left"), ask("right"))
+    messages = [*task.messages, Message(role=Role.USER, content=f"{left} {right}")]
+    return (await task.achat(messages)).message.content

@@ -1,0 +1,228 @@
+"""Episodes of programs: rewards and endings, line by line, and the law that rows are those of the native loop."""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+
+import pytest
+
+from envgym import Ending, Invalid, Observation, Reply, Scored, tool
+from envgym.agents.loop.agent import Agent
+from envgym.agents.policies.scripted import ScriptedPolicy
+from envgym.agents.protocols import GenerateRequest, Generation, Sampling
+from envgym.agents.rollout.driver import run_episode
+from envgym.agents.rollout.episode import EpisodeJob
+from envgym.agents.rollout.pool import AbortHandle
+from envgym.agents.rollout.programs.episode import run_program_episode
+from envgym.core.trajectory import Trajectory, trajectories
+from envgym.core.tree import Rewrite
+from envgym.errors import InvalidInput, PolicyFailure
+from tests.agents.rollout.programs import sample_programs
+from tests.agents.rollout.programs.playing import sample
+from tests.support.parrots import CALL, Parrot, char_agent, parrot_job
+
+
+def program_agent(function: str, *, max_context_tokens: int = 2000, **program: object) -> Agent:
+    run = f"{sample_programs.__name__}:{function}"
+    return char_agent(max_turn_tokens=100, max_context_tokens=max_context_tokens, program={"run": run, **program})
+
+
+def play(
+    function: str,
+    policy: Callable[[GenerateRequest], Generation | Exception] | None = None,
+    *,
+    job: EpisodeJob | None = None,
+    abort: AbortHandle | None = None,
+    max_context_tokens: int = 2000,
+    **program: object,
+) -> Trajectory:
+    agent = program_agent(function, max_context_tokens=max_context_tokens, **program)
+    generate = ScriptedPolicy(policy or partial(sample, words=["one"])).generate
+    tree = asyncio.run(run_program_episode(job or parrot_job(), agent, generate, sampling=Sampling(), abort=abort))
+    (trajectory,) = trajectories(tree)
+    return trajectory
+
+
+@pytest.fixture(autouse=True)
+def _release() -> Iterator[None]:
+    sample_programs.HELD.clear()
+    yield
+    sample_programs.HELD.set()
+
+
+# ---- the law --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_program_that_is_the_native_loop_gives_its_rows_rewards_and_ending(seed: int) -> None:
+    job = parrot_job(lambda: Parrot(system_prompt="S"), seed=seed)
+    policy = partial(sample, words=[CALL, "bye", f"<think>hm</think>{CALL}"])
+    tree = asyncio.run(run_episode(job, char_agent(), ScriptedPolicy(policy), sampling=Sampling()))
+    (native,) = trajectories(tree)
+    program = play("play", policy, job=job)
+    assert program.rows == native.rows
+    assert [turn.outcome and turn.outcome.reward for turn in program.turns] == [
+        turn.outcome and turn.outcome.reward for turn in native.turns
+    ]
+    assert (program.ending, program.reward) == (native.ending, native.reward)
+    assert program.tree.messages == native.tree.messages
+
+
+def test_helpers_are_conversations_of_the_same_episode() -> None:
+    trajectory = play("help_out")
+    assert [row.rewrite for row in trajectory.rows] == [None, Rewrite.CONVERSATION, Rewrite.CONVERSATION]
+    assert (len(trajectory.turns), trajectory.reward) == (3, Scored(value=0.25))
+    last = trajectory.turns[-1].outcome
+    assert last is not None
+    assert last.reward == Scored(value=0.25)
+
+
+# ---- rewards and endings --------------------------------------------------------------------------------------------
+
+
+def test_a_program_that_returned_is_paid_by_the_source_of_the_reward() -> None:
+    assert (play("play").ending, play("play").reward) == (Ending.TERMINATED, Scored(value=0.25))
+    result = play("score", reward="result")
+    assert (result.ending, result.reward) == (Ending.TERMINATED, Scored(value=3.0, components={"length": 3.0}))
+    posted = play("post", reward="posted")
+    assert (posted.ending, posted.reward) == (Ending.TERMINATED, Scored(value=0.5))
+
+
+@pytest.mark.parametrize(
+    "function,reward,reason",
+    [
+        ("ask_once", "env", "the program gave no reward"),
+        ("ask_once", "posted", "the program gave no reward"),
+        ("play", "result", "the program gave no reward"),
+        ("score_without_number", "result", "reward must be a finite number, got nan"),
+    ],
+)
+def test_an_episode_without_a_reward_is_invalid(function: str, reward: str, reason: str) -> None:
+    trajectory = play(function, reward=reward)
+    assert trajectory.ending is Ending.ERROR_ENV
+    assert isinstance(trajectory.reward, Invalid)
+    assert reason in trajectory.reward.reason
+    assert len(trajectory.turns) == 1  # what was sampled is kept
+
+
+def test_a_crash_is_invalid_or_paid_as_the_settings_say() -> None:
+    crashed = play("crash")
+    assert crashed.ending is Ending.ERROR_ENV
+    assert isinstance(crashed.reward, Invalid)
+    assert "ValueError: the program is wrong" in crashed.reward.reason
+    paid = play("crash", on_crash=-1.0)
+    assert (paid.ending, paid.reward) == (Ending.TERMINATED, Scored(value=-1.0))
+
+
+def test_a_program_that_made_no_call_is_invalid_and_the_base_url_is_named() -> None:
+    silent = play("say_nothing")
+    assert silent.ending is Ending.ERROR_ENV
+    assert isinstance(silent.reward, Invalid)
+    assert "program must call the model at least once" in silent.reward.reason
+    assert "base URL http://127.0.0.1:" in silent.reward.reason
+    crashed = play("crash_at_once", on_crash=0.0)  # no turn could hold the reward
+    assert isinstance(crashed.reward, Invalid)
+    assert "ValueError" in crashed.reward.reason
+
+
+def test_the_turn_limit_truncates_and_the_value_counts_where_the_program_still_gave_one() -> None:
+    for function, reward, value in (("never_stop", "env", 0.25), ("score_at_the_limit", "result", 2.0)):
+        trajectory = play(function, reward=reward, turns=4)
+        assert (trajectory.ending, trajectory.reward) == (Ending.TRUNCATED_TURNS, Scored(value=value))
+        assert len(trajectory.turns) == 4  # the polite reply is no turn
+    without = play("never_stop_without_answer", turns=2)
+    assert without.ending is Ending.TRUNCATED_TURNS
+    assert without.reward == Invalid(cause=Ending.ERROR_ENV, reason="the program gave no reward")
+
+
+def test_the_time_limit_truncates_and_the_value_counts_where_there_is_one() -> None:
+    trajectory = play("hold", seconds=0.3)
+    assert trajectory.ending is Ending.TRUNCATED_TIME
+    assert isinstance(trajectory.reward, Invalid)
+
+
+def test_a_full_context_truncates_where_the_program_gave_up() -> None:
+    full = play("fill", max_context_tokens=400)
+    assert full.ending is Ending.TRUNCATED_TOKENS
+    assert isinstance(full.reward, Invalid)
+    scored = play("fill_and_score", reward="result", max_context_tokens=400)
+    assert (scored.ending, scored.reward) == (Ending.TRUNCATED_TOKENS, Scored(value=0.75))
+    at_once = play("fill_at_once")
+    assert at_once.ending is Ending.ERROR_ENV
+    assert isinstance(at_once.reward, Invalid)
+    assert "leaves no room" in at_once.reward.reason
+
+
+def test_a_policy_that_fails_ends_the_episode() -> None:
+    trajectory = play("play", lambda request: PolicyFailure("the engine broke"))
+    assert trajectory.ending is Ending.ERROR_POLICY
+    assert isinstance(trajectory.reward, Invalid)
+    assert trajectory.reward.reason == "the engine broke"
+
+
+def test_an_abort_ends_the_episode_and_keeps_what_was_sampled() -> None:
+    abort = AbortHandle()
+
+    async def run() -> Trajectory:
+        generate = ScriptedPolicy(partial(sample, words=["one"])).generate
+        work = run_program_episode(parrot_job(), program_agent("hold"), generate, sampling=Sampling(), abort=abort)
+        task = asyncio.ensure_future(work)
+        await asyncio.to_thread(sample_programs.ASKED.wait, 60)
+        abort.abort("a straggler")
+        (trajectory,) = trajectories(await task)
+        return trajectory
+
+    sample_programs.ASKED.clear()
+    trajectory = asyncio.run(run())
+    assert (trajectory.ending, len(trajectory.turns)) == (Ending.ERROR_ABORTED, 1)
+    assert trajectory.reward == Invalid(cause=Ending.ERROR_ABORTED, reason="a straggler")
+
+
+def test_an_episode_that_was_aborted_before_makes_no_env() -> None:
+    abort = AbortHandle()
+    abort.abort("no more")
+    assert play("play", job=parrot_job(failing), abort=abort).ending is Ending.ERROR_ABORTED
+
+
+# ---- the env --------------------------------------------------------------------------------------------------------
+
+
+def failing() -> Parrot:
+    raise RuntimeError("no perch")
+
+
+class Door(Parrot):
+    """Its only tool ends the episode, which pays 1 then."""
+
+    @tool
+    def leave(self) -> str:
+        """Leave."""
+        return "left"
+
+    def after_tools(self, observation: Observation) -> Reply:
+        return Reply(observation=observation, reward=1.0, terminated=True)
+
+
+def test_an_env_that_a_tool_has_ended_pays_and_a_later_call_is_told_so() -> None:
+    trajectory = play("outlive_the_env", job=parrot_job(Door))
+    assert (trajectory.ending, trajectory.reward) == (Ending.TERMINATED, Scored(value=1.0))
+    assert sample_programs.LAST_TEXTS[-1] == "The episode is over: TERMINATED, reward 1."
+    unpaid = play("outlive_the_env", job=parrot_job(Door), reward="result")
+    assert isinstance(unpaid.reward, Invalid)  # the env does not give the reward
+
+
+def test_an_env_that_fails_makes_the_episode_invalid() -> None:
+    reset = play("play", job=parrot_job(failing))
+    assert isinstance(reset.reward, Invalid)
+    assert reset.reward.reason == "make failed: RuntimeError: no perch"
+    step = play("play", partial(sample, words=["unplug"]))
+    assert step.ending is Ending.ERROR_TOOL_INFRA
+    assert isinstance(step.reward, Invalid)
+
+
+@pytest.mark.parametrize("part", ["hint", "prompts", "start"])
+def test_hints_prompts_and_start_states_are_refused(part: str) -> None:
+    value = {"hint": "look", "prompts": {"other": "look"}, "start": object()}[part]
+    with pytest.raises(InvalidInput, match="must be left out for a program"):
+        play("play", job=replace(parrot_job(), **{part: value}))  # type: ignore[arg-type]  # a state of any kind
