@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from envgym.agents.loop.agent import Agent, OnLength
+from envgym.agents.loop.hints import token_ids
 from envgym.agents.loop.state import (
     AgentState,
     FailureEvent,
@@ -28,6 +29,7 @@ from envgym.agents.rollout.programs.calls import Call, CallRefused, CallReply, R
 from envgym.agents.rollout.programs.replies import answering, until_stop, with_tool_names, write_reply
 from envgym.agents.rollout.programs.transcripts import Transcript, Transcripts
 from envgym.core.messages import Action, Message, Observation, Role, ToolCall
+from envgym.core.segments import Segment
 from envgym.core.tasks import Task
 from envgym.core.turns import ZERO, Cost, Ending, Reward
 from envgym.errors import PolicyFailure
@@ -55,7 +57,7 @@ class OpenCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ProgramTurn:
-    """A call and its reply."""
+    """A call and its reply, without the tokens of its context, which `context_of` reads off the path."""
 
     call: OpenCall
     state: AgentState
@@ -175,7 +177,11 @@ class Conversations:
         )
         transcript = open_call.transcript.followed_by(self._transcripts.identity(reply.message))
         turn = ProgramTurn(
-            call=open_call, state=state, action=request.action, calls=reply.message.tool_calls, transcript=transcript
+            call=_without_context(open_call),
+            state=state._replace(context=()),
+            action=request.action,
+            calls=reply.message.tool_calls,
+            transcript=transcript,
         )
         transcript.turns.append(turn)
         self._open[open_call.number] = turn
@@ -314,4 +320,21 @@ def _step(turn: ProgramTurn, messages: Sequence[Message]) -> tuple[AgentState, R
         tool_calls=sum(message.role is Role.TOOL for message in replies),
         tool_errors=0,
     )
-    return advance(turn.state, StepEvent(step_result(record)))
+    state = turn.state._replace(context=token_ids(context_of(turn.call.state)))
+    return advance(state, StepEvent(step_result(record)))
+
+
+def context_of(state: AgentState) -> tuple[Segment, ...]:
+    """Return what the policy was given for the turn of a state that waits for it; none where tokens are not known."""
+    parts: list[Segment] = list(reversed(state.pending))
+    node = None if state.rewrite is not None else state.path
+    while node is not None:
+        parts += reversed(node.edge.segments)
+        node = None if node.edge.rewrite is not None else node.parent
+    parts.reverse()
+    return tuple(parts)
+
+
+def _without_context(call: OpenCall) -> OpenCall:
+    """Return a call that was answered; with all contexts, memory would grow with the square of the turns."""
+    return replace(call, request=replace(call.request, token_ids=()), state=call.state._replace(context=()))
