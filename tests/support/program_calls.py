@@ -18,7 +18,7 @@ from envgym.agents.rollout.programs.calls import Call, CallRefused, CallReply, R
 from envgym.agents.rollout.programs.dialects.base import CallDialect
 from envgym.agents.rollout.programs.dialects.chat import ChatDialect
 from envgym.agents.rollout.programs.host import ProgramHost
-from envgym.agents.rollout.programs.sessions import ProgramSession
+from envgym.agents.rollout.programs.sessions import ConversationMatcher, ProgramSession
 from envgym.core.messages import Message, Role, ToolCall
 from envgym.runtime.event_loop import LoopThread
 
@@ -137,7 +137,7 @@ class RunningHost:
 
     def begin(
         self,
-        matcher: FakeMatcher,
+        matcher: ConversationMatcher[Any],
         generate: Callable[[GenerateRequest], Awaitable[Generation]] = generate_at_once,
     ) -> ProgramSession:
         async def begin() -> ProgramSession:

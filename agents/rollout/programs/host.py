@@ -88,6 +88,7 @@ class _Response:
         self.remember(reply, exchange.ids)
         for part in self.dialect.write_events(self.request, reply, exchange.ids):
             yield part
+        self.session.delivered(exchange)  # some clients leave after the last event, before the end of the body
 
     def sent(self, exchange: Exchange, is_sent: bool) -> None:  # as the server calls it
         if not is_sent:
@@ -97,7 +98,8 @@ class _Response:
 
     def remember(self, reply: CallReply, ids: ReplyIds) -> None:
         if self.dialect.has_transcripts:
-            self.session.transcripts[self.dialect.response_id(ids)] = (*self.request.call.messages, reply.message)
+            messages = self.request.call.messages[self.request.num_standing :]
+            self.session.transcripts[self.dialect.response_id(ids)] = (*messages, reply.message)
 
 
 class ProgramHost:
@@ -168,7 +170,7 @@ class ProgramHost:
             status = HTTPStatus.BAD_REQUEST
             return _error(status, dialect.write_error(status, str(error), is_context_full=False))
         if path == dialect.count_path:
-            return HttpReply.of_json({"input_tokens": session.count_tokens(call_request.call) or 0})
+            return _count(dialect, session, call_request)
         return self._answer(_Response(dialect, call_request, session), request)
 
     @property
@@ -250,6 +252,14 @@ def _post_reward(session: ProgramSession, body: bytes) -> HttpReply:
     except InvalidInput as error:
         return _error(status, openai_error(status, str(error), is_context_full=False))
     return HttpReply.of_json({"status": "ok"})
+
+
+def _count(dialect: CallDialect, session: ProgramSession, request: CallRequest) -> HttpReply:
+    num_tokens = session.count_tokens(request.call)
+    if num_tokens is None:
+        status, detail = HTTPStatus.NOT_IMPLEMENTED, "The tokens of this model cannot be counted without calling it."
+        return _error(status, dialect.write_error(status, detail, is_context_full=False))
+    return HttpReply.of_json({"input_tokens": num_tokens})
 
 
 def _not_found(path: str, paths: Sequence[str]) -> HttpReply:

@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from envgym.chats.anthropic import read_anthropic, write_anthropic
 from envgym.chats.openai import listed_tools, read_openai, read_tools, write_openai
+from envgym.chats.responses import read_items, write_items
 from envgym.chats.sharegpt import read_sharegpt, write_sharegpt
 from envgym.core.json_types import JsonValue
 from envgym.core.messages import Message, Part, Role, TextPart, ToolCall
@@ -47,8 +49,11 @@ SPECS = st.builds(
 )
 OPENAI: tuple[Any, Any] = (write_openai, lambda data: (read_openai(data, where="here"),))
 SHAREGPT: tuple[Any, Any] = (write_sharegpt, lambda data: read_sharegpt(data, where="here"))
-FORMS = pytest.mark.parametrize("write, read", [OPENAI, SHAREGPT], ids=["openai", "sharegpt"])
-Write = Callable[[Message], dict[str, Any]]
+RESPONSES: tuple[Any, Any] = (write_items, lambda data: read_items(data, where="here"))
+ANTHROPIC: tuple[Any, Any] = (write_anthropic, lambda data: read_anthropic(data, where="here"))
+ALL = [OPENAI, SHAREGPT, RESPONSES, ANTHROPIC]
+FORMS = pytest.mark.parametrize("write, read", ALL, ids=["openai", "sharegpt", "responses", "anthropic"])
+Write = Callable[[Message], Any]
 Read = Callable[[object], tuple[Message, ...]]
 CALL = ToolCall(name="f", arguments={"x": [1, None, "</tool_call>"]})
 
@@ -56,7 +61,7 @@ CALL = ToolCall(name="f", arguments={"x": [1, None, "</tool_call>"]})
 @FORMS
 @given(message=MESSAGES)
 def test_reading_what_was_written_gives_the_message(write: Write, read: Read, message: Message) -> None:
-    data: dict[str, Any] | None = None
+    data: Any = None
     with suppress(InvalidInput):
         data = write(message)
     assert data is None or read(json.loads(json.dumps(data))) == (message,)
@@ -102,13 +107,88 @@ class ImagePart(Part):
     "message, reason",
     [
         (Message(role=Role.USER, parts=[ImagePart()]), "message part must be text, got image"),
-        (Message(role=Role.TOOL, content="r", is_error=True), "is_error of the tool message must be one that the form"),
         (Message(role=Role.USER, content="a", thinking="t"), "thinking of the user message must be one that"),
     ],
 )
 def test_what_no_form_holds_is_refused(write: Write, read: Read, message: Message, reason: str) -> None:
     with pytest.raises(InvalidInput, match=reason):
         write(message)
+
+
+@pytest.mark.parametrize("write", [write_openai, write_sharegpt, write_items])
+def test_an_error_of_a_tool_is_held_by_one_form_only(write: Write) -> None:
+    message = Message(role=Role.TOOL, content="r", is_error=True)
+    assert read_anthropic(write_anthropic(message), where="here") == (message,)
+    with pytest.raises(InvalidInput, match="is_error of the tool message must be one that the form can hold"):
+        write(message)
+
+
+def test_items_of_one_turn_are_one_message() -> None:
+    call: dict[str, Any] = {"type": "function_call", "call_id": "c1", "name": "f", "arguments": "{}"}
+    text: dict[str, Any] = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "a"}]}
+    thought: dict[str, Any] = {"type": "reasoning", "id": "r", "summary": [{"type": "summary_text", "text": "t"}]}
+    result = {"type": "function_call_output", "call_id": "c1", "output": "r"}
+    turns = read_items(
+        [{"role": "user", "content": "u"}, thought, text, call, call, result, text, text, call, thought, call],
+        where="here",
+    )
+    assert [(message.role.value, len(message.tool_calls)) for message in turns] == [
+        ("user", 0),
+        ("assistant", 2),
+        ("tool", 0),
+        ("assistant", 0),
+        ("assistant", 1),
+        ("assistant", 1),
+    ]
+    assert [message.thinking for message in turns] == [None, "t", None, None, None, "t"]
+    assert read_items("u", where="here") == turns[:1]
+
+
+def test_an_entry_of_results_and_text_is_several_messages() -> None:
+    blocks = [
+        {"type": "tool_result", "tool_use_id": "c1", "content": "one"},
+        {"type": "tool_result", "tool_use_id": "c2", "content": [{"type": "text", "text": "two"}], "is_error": True},
+        {"type": "tool_result", "tool_use_id": "c3"},
+        {"type": "text", "text": "go on"},
+    ]
+    assert read_anthropic({"role": "user", "content": blocks}, where="here") == (
+        Message(role=Role.TOOL, content="one", tool_call_id="c1"),
+        Message(role=Role.TOOL, content="two", tool_call_id="c2", is_error=True),
+        Message(role=Role.TOOL, tool_call_id="c3"),
+        Message(role=Role.USER, content="go on"),
+    )
+
+
+@pytest.mark.parametrize(
+    "read, data, reason",
+    [
+        (
+            read_items,
+            [{"type": "item_reference", "id": "x"}],
+            "type of an item must be a message, reasoning",
+        ),
+        (read_items, [{"role": "tool", "content": "x"}], "role must be one of system, user, assistant, developer"),
+        (read_items, 5, "input must be a list"),
+        (
+            read_items,
+            [{"role": "user", "content": [{"type": "input_image"}]}],
+            "content must hold parts of type",
+        ),
+        (read_items, [{"type": "function_call", "name": "f", "arguments": "x"}], "arguments of f must be JSON"),
+        (read_anthropic, {"role": "tool"}, "role must be one of system, user, assistant, got tool"),
+        (
+            read_anthropic,
+            {"role": "user", "content": [{"type": "image"}]},
+            "content must hold blocks of type",
+        ),
+        (read_anthropic, {"role": "user", "content": 5}, "content must be text or a list of blocks, got 5"),
+        (read_anthropic, {"role": "assistant", "content": [{"type": "tool_use"}]}, "name of a tool call must be text"),
+    ],
+)
+def test_what_no_item_or_block_is_is_refused(read: Any, data: object, reason: str) -> None:
+    with pytest.raises(InvalidInput) as error:
+        read(data, where="here")
+    assert str(error.value).startswith(reason)
 
 
 @pytest.mark.parametrize(

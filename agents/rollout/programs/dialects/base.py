@@ -11,6 +11,7 @@ from envgym.chats.fields import REMEDY, Json, is_absent
 from envgym.core.json_types import JsonObject, JsonValue, well_formed
 from envgym.core.messages import Message
 from envgym.errors import InvalidInput
+from envgym.tools import ToolSpec
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -25,6 +26,8 @@ class CallRequest:
     """A call with what its response depends on."""
 
     call: Call
+    num_standing: int = 0
+    """First messages that are no part of the conversation that a later request may name."""
     model: str
     """As the program wrote it; the response repeats it."""
     is_streamed: bool = False
@@ -175,3 +178,8 @@ def read_model(body: Json) -> str:
     if not isinstance(model, str):
         raise refused("model", "be text", model)
     return model
+
+
+def read_tool_choice(body: Json, tools: tuple[ToolSpec, ...]) -> tuple[ToolSpec, ...]:
+    """Return the tools that the model is shown: none if the request forbids to call one."""
+    return () if body.get("tool_choice") == "none" else tools

@@ -17,6 +17,7 @@ from envgym.agents.rollout.programs.dialects.base import (
     read_max_tokens,
     read_model,
     read_stop,
+    read_tool_choice,
     reading,
     refused,
 )
@@ -153,11 +154,6 @@ def read_messages(value: object, tools: Sequence[ToolSpec]) -> tuple[Message, ..
     return tuple(
         reading(read_openai, message, where=f"messages[{index}]", tools=specs) for index, message in enumerate(value)
     )
-
-
-def read_tool_choice(body: Json, tools: tuple[ToolSpec, ...]) -> tuple[ToolSpec, ...]:
-    """Return the tools that the model is shown: none if the request forbids to call one."""
-    return () if body.get("tool_choice") == "none" else tools
 
 
 def usage(reply: CallReply) -> Json:

@@ -295,6 +295,18 @@ def test_calls_side_by_side_are_sampled_side_by_side(server: RunningHost) -> Non
     wait_until(lambda: len(matcher.recorded) == 8)
 
 
+def test_a_flood_of_calls_samples_no_more_than_the_turns(server: RunningHost) -> None:
+    session = server.begin(matcher := FakeMatcher(turns=4), (gate := Gate()).generate)
+    with ThreadPoolExecutor(40) as pool:
+        responses = [pool.submit(post, server, session, say("x")) for _ in range(40)]
+        wait_until(lambda: gate.num_waiting == 4 and session.counts.beyond_limit == 36)
+        gate.open()
+        texts = [response.result(PATIENCE_S).json()["choices"][0]["message"]["content"] for response in responses]
+    assert sorted(text == "re: x" for text in texts) == [False] * 36 + [True] * 4
+    wait_until(lambda: len(matcher.recorded) == 4)
+    assert len(matcher.calls) == 4
+
+
 def test_calls_beyond_the_limit_get_a_polite_reply_that_is_not_recorded(server: RunningHost) -> None:
     session = server.begin(matcher := FakeMatcher(respond=lambda call: calling("add", {}), turns=8))
     with sdk(server, session) as client:
