@@ -17,7 +17,7 @@ from envgym.agents.settings import EvaluationSettings
 from envgym.core.trajectory import trajectories
 from envgym.core.tree import Tree
 from envgym.errors import InvalidInput, SettingsError
-from envgym.trainer.checks.compatibility import check_program
+from envgym.trainer.checks.environments import check_program
 from envgym.trainer.methods.allocators.guide import GuideGrpo
 from envgym.trainer.methods.curricula.reworded import Reworded
 from envgym.trainer.methods.curricula.uniform import Uniform
