@@ -336,7 +336,7 @@ def _replied(turn: ProgramTurn, messages: Sequence[Message]) -> StepEvent:
 
 
 def context_of(state: AgentState) -> tuple[Segment, ...]:
-    """Return what the policy was given for the turn of a state that waits for it; none where tokens are not known."""
+    """Return the context of the turn that a state waits for, as segments; none where tokens are not known."""
     parts: list[Segment] = list(reversed(state.pending))
     node = None if state.rewrite is not None else state.path
     while node is not None:
