@@ -69,12 +69,29 @@ def test_row_of_a_public_data_set_is_an_env_by_settings_alone(public: PublicRow,
     forms = {"verifier": public.verifier, "answer_form": public.answer_form}
     env = env_of(data, columns=columns, splits={"train": "train"}, **forms)
     record = env.reset(options={"split": "train", "index": 0}).info["envgym"]
-    assert (record.task.prompt, record.task.payload["answer"]) == (public.prompt, public.answer)
+    assert (record.task.prompt, record.task.payload["answer"]) == (public.shown or public.prompt, public.answer)
     assert record.system_prompt == public.system
     assert record.observation.messages[-1].role is Role.USER
     assert env.step(env.oracle()).reward == 1.0
     assert reward(env, public.right or str(public.answer)) == 1.0
     assert reward(env, "I do not know.") == 0.0
+
+
+def test_options_follow_the_last_message_unless_the_prompt_has_them(tmp_path: Path) -> None:
+    parts = [{"type": "text", "text": "Which"}, {"type": "text", "text": " one?"}]
+    rows = [
+        {"prompt": [user("Hi"), {"role": "assistant", "content": "Ho"}, user("x") | {"content": content}]}
+        for content in ("Which one?", parts)
+    ]
+    data = {"train": write(tmp_path / "a.jsonl", [{**row, "answer": "4", "o": ["3", "4"]} for row in rows])}
+    settings = {"columns": {"prompt": "prompt", "answer": "answer", "options": "o"}, "verifier": "multiple_choice"}
+    for shows, end in ((True, "Which one?\n\nA. 3\nB. 4"), (False, "Which one?")):
+        env = env_of(data, splits={"train": "train"}, show_options=shows, **settings)
+        for index in range(2):
+            record = env.reset(options={"split": "train", "index": index}).info["envgym"]
+            assert record.observation.messages[-1].content == end
+            assert record.task.prompt.endswith(f"user: {end}")
+            assert env.step("B" if shows else "4").reward == 1.0
 
 
 # ---- conformance -----------------------------------------------------------------------------------------------------
