@@ -334,6 +334,10 @@ class Connection:
 
     def close(self) -> None:
         """End the session."""
+        from websockets.exceptions import ConnectionClosed
+
+        with suppress(ConnectionClosed):
+            self._socket.send(encode({"type": "close"}))
         self._stack.close()
 
     def _failure(self, must: str, error: Exception) -> EnvFailure:
