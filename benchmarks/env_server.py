@@ -19,7 +19,7 @@ from importlib import import_module
 from importlib.metadata import version
 from importlib.util import find_spec
 from threading import Barrier, Thread
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import envgym
 from benchmarks._options import print_result, read_options
@@ -32,8 +32,8 @@ from envgym.records import Reply
 
 _HELD: Final = 512
 TARGETS: Final = {"one_per_s": 3000, "sixteen_per_s": 7000, "above_in_process_ms": 1.5, "held": _HELD}
-_ECHO: Final = "benchmarks.env_server:Echo"
-_TURNS: Final = 2000
+ECHO: Final = "benchmarks.env_server:Echo"
+TURNS: Final = 2000
 """Of a round, over all its sessions."""
 _EPISODES: Final = 256
 _READY_S: Final = 60.0
@@ -56,15 +56,22 @@ class Echo(Env[None]):
 # ---- servers ---------------------------------------------------------------------------------------------------------
 
 
+class Served(NamedTuple):
+    """A server that runs."""
+
+    url: str
+    pid: int
+
+
 @contextmanager
-def served(*command: str) -> Iterator[str]:
+def served(*command: str) -> Iterator[Served]:
     """Run a server whose first line is its address, and end it."""
     with subprocess.Popen(
         [sys.executable, *command], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     ) as process:
         try:
             assert process.stdout is not None, "it is a pipe"
-            yield process.stdout.readline().strip()
+            yield Served(process.stdout.readline().strip(), process.pid)
         finally:
             process.terminate()
             process.wait(timeout=_READY_S)
@@ -106,7 +113,7 @@ def serve_openenv(port: int) -> None:
 
 def time_sessions(make: Callable[[], Env[Any]], num_sessions: int) -> float:
     """Return turns per second of sessions in a thread each, from when all have begun."""
-    turns = _TURNS // num_sessions
+    turns = TURNS // num_sessions
     barrier = Barrier(num_sessions + 1)
 
     def play() -> None:
@@ -129,15 +136,15 @@ def time_sessions(make: Callable[[], Env[Any]], num_sessions: int) -> float:
     return turns * num_sessions / seconds
 
 
-async def time_openenv(url: str, num_sessions: int) -> float:
-    """Return turns per second of OpenEnv's own client, its sessions in one event loop."""
+async def time_openenv(url: str, num_sessions: int, field: str = "message") -> float:
+    """Return turns per second of OpenEnv's own client, its sessions in one event loop; `field` holds the text."""
     client: Any = import_module("openenv.core.generic_client")  # not installed where types are checked
-    turns = _TURNS // num_sessions
+    turns = TURNS // num_sessions
     envs = [client.GenericEnvClient(base_url=url) for _ in range(num_sessions)]
 
     async def play(env: Any) -> None:  # as above
         for _ in range(turns):
-            await env.step({"message": "hello"})
+            await env.step({field: "hello"})
 
     for env in envs:
         await env.connect()
@@ -183,8 +190,8 @@ def measure(rounds: int) -> dict[str, Any]:
     """Measure all sides in turns."""
     figures: dict[str, list[float]] = {}
     with ExitStack() as stack:
-        url = stack.enter_context(served("-m", "envgym", "serve", _ECHO, "--port", "0")).removesuffix(f"/{_ECHO}")
-        local, remote = partial(envgym.make, _ECHO), partial(envgym.make, f"{url}/{_ECHO}")
+        url = stack.enter_context(served("-m", "envgym", "serve", ECHO, "--port", "0")).url.removesuffix(f"/{ECHO}")
+        local, remote = partial(envgym.make, ECHO), partial(envgym.make, f"{url}/{ECHO}")
         sides: dict[str, Callable[[], float]] = {
             "one_per_s": lambda: time_sessions(remote, 1),
             "sixteen_per_s": lambda: time_sessions(remote, 16),
@@ -192,8 +199,8 @@ def measure(rounds: int) -> dict[str, Any]:
             "in_process_ms": lambda: asyncio.run(time_rollout(local, 8)),
         }
         if find_spec(_OPENENV) is not None:
-            other = stack.enter_context(served("-m", "benchmarks.env_server", "--openenv-port", "8790"))
-            _wait_for(other)
+            other = stack.enter_context(served("-m", "benchmarks.env_server", "--openenv-port", "8790")).url
+            wait_for(other)
             sides |= {
                 "openenv_one_per_s": lambda: asyncio.run(time_openenv(other, 1)),
                 "openenv_sixteen_per_s": lambda: asyncio.run(time_openenv(other, 16)),
@@ -210,7 +217,7 @@ def measure(rounds: int) -> dict[str, Any]:
     return {**{name: round(value, 4 if "ms" in name else 1) for name, value in found.items()}, "held": held}
 
 
-def _wait_for(url: str) -> None:
+def wait_for(url: str) -> None:
     """Wait until a server answers."""
     httpx: Any = import_module("httpx")
     until = time.monotonic() + _READY_S

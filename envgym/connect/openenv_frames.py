@@ -266,14 +266,22 @@ def read_observed(text: str, *, where: str) -> Observed:
         fields = _object(decode(text), "frame")
         kind, data = fields.get("type"), _object(fields.get("data"), "data of a frame")
         if kind == "error":
-            message = str(data.get("message"))[:_MAX_MESSAGE_CHARS]
-            raise ErrorReply(f"{where} answered: {message} ({data.get('code')})", code=str(data.get("code")))
+            code = str(data.get("code"))
+            raise ErrorReply(f"{where} answered: {_error_message(data)} ({code})", code=code)
         if kind != "observation":
             raise _bad("frame type", "be observation", kind)
         return _read_observed(data)
     except FrameError as error:
         must, do = "have the form of OpenEnv's protocol", "check which server answers at this address"
         raise EnvFailure.of("answer", must, str(error), where=where, do=do) from error
+
+
+def _error_message(data: Json) -> str:
+    """Return the message of an error; one about fields also names each of them."""
+    details = data.get("errors")
+    errors = [item for item in details if isinstance(item, dict)] if isinstance(details, list) else []
+    parts = [f"{'.'.join(map(str, item.get('loc') or ()))}: {item.get('msg')}" for item in errors]
+    return "; ".join([str(data.get("message")), *parts])[:_MAX_MESSAGE_CHARS]
 
 
 def _read_observed(data: Json) -> Observed:

@@ -66,8 +66,8 @@ class OpenEnvServer:
         """Serve nothing yet. Raises: InvalidInput: a package is missing, or a tool has a name that is reserved."""
         check_installed()
         self.limits, self.url = limits or SessionLimits(), ""
-        self.num_sessions = 0
-        """Sessions that are open, those that are being closed included."""
+        self.num_sessions = self.num_refused = 0
+        """`num_sessions` are open, those that are being closed included; `num_refused` found no room."""
         self._idle = asyncio.Event()
         self._idle.set()
         self._token, self._is_local = token, True
@@ -162,6 +162,7 @@ class OpenEnvServer:
         await websocket.accept()
         try:
             if self.num_sessions >= self.limits.sessions:
+                self.num_refused += 1
                 must, do = f"have one of its {self.limits.sessions} sessions free", "wait, or raise --sessions"
                 message = str(EnvFailure.of("server", must, "none", where=self.url, do=do))
                 await _end(websocket, error_frame(message, ErrorCode.CAPACITY_REACHED), _TRY_AGAIN)

@@ -55,6 +55,20 @@ def test_the_server_of_the_page_gives_its_tools(capsys: pytest.CaptureFixture[st
     assert "reward 1" in shown
 
 
+@pytest.mark.docs
+@pytest.mark.usefixtures("folder")
+def test_openenv_servers_of_the_page_are_played(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (served,) = lines_with("--protocol openenv")
+    played, evaluated = lines_with("openenv://127.0.0.1:8000")
+    with serve_envs(*shlex.split(served.replace("--port 8000", ""))[2:]) as url:
+        monkeypatch.setattr("sys.stdin", io.StringIO("50\n"))
+        for line in (played, f"{evaluated} --tasks 2"):
+            assert main(shlex.split(line.replace("127.0.0.1:8000", url.removeprefix("http://")))[1:]) == 0
+    assert "Find the whole number from" in capsys.readouterr().out
+
+
 def test_programs_are_run_here_or_in_a_lane() -> None:
     """A program with a package of another project is run with it, in tests/other_projects."""
     for block in blocks_of(PAGE, "python"):

@@ -40,6 +40,15 @@ def test_a_server_with_a_token_asks_for_it(monkeypatch: pytest.MonkeyPatch) -> N
             env.reset(seed=0)
 
 
+@pytest.mark.processes
+def test_openenv_is_served_until_a_signal() -> None:
+    with serve_envs("--protocol", "openenv", COUNTER, SLOW_COUNTER) as url:
+        for path in ("", f"/{SLOW_COUNTER}"):
+            env = envgym.make(f"openenv://{url.removeprefix('http://')}{path}")
+            env.reset(seed=0)
+            assert env.step("go").observation == "turn 1"
+
+
 def test_bad_input_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
@@ -49,6 +58,9 @@ def test_bad_input_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
             ((COUNTER, "--set", "colour=red"), "keyword argument must be a known name"),
             ((COUNTER, "--sessions", "0"), "limits must be above 0"),
             ((COUNTER, "--port", "-1"), "--port"),
+            ((COUNTER, "--protocol", "openenv", "--port", port), "address must be free to listen on"),
+            ((COUNTER, "--protocol", "openenv", "--no-oracle"), "options must be among --host, --port"),
+            ((COUNTER, "--protocol", "openai"), "must be one of 'envgym', 'openenv'"),
         ):
             assert main(["serve", *words]) == 2
             assert told in capsys.readouterr().err
