@@ -7,6 +7,7 @@ made here keeps the section that it has. `--speeds FILE` takes the table that `e
 import argparse
 import json
 import re
+import sys
 import tempfile
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -118,15 +119,17 @@ def _settings(env_id: str, folder: str) -> Mapping[str, Any]:  # the env's own k
         return {"kinds": "power-component", "reward": "solved"}
     if env_id == "puzzles/textworld-v0":
         return {"games": "mapreader", "reward": "solved"}
-    if env_id not in ("data/file-v0", "search/qa-v0"):
+    if env_id not in ("data/file-v0", "search/qa-v0", "tools/mcp_tasks-v0"):
         return {}
     path = Path(folder) / "questions.jsonl"
-    rows = _ROWS if env_id == "data/file-v0" else [_QUESTION]
+    rows = [_QUESTION] if env_id == "search/qa-v0" else _ROWS
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     data = {"train": str(path)}
     if env_id == "search/qa-v0":
         return {"data": data, "corpus": "context"}
-    return {"data": data, "columns": {"answer": "reward_model.ground_truth"}, "verifier": "math"}
+    server = {"name": "files", "command": [sys.executable, "-m", "envgym.envs.tools._mcp.servers.files"]}
+    servers = {"mcp": [server]} if env_id == "tools/mcp_tasks-v0" else {}
+    return {**servers, "data": data, "columns": {"answer": "reward_model.ground_truth"}, "verifier": "math"}
 
 
 def _facts(facts: Mapping[str, Any], has_tools: bool) -> str:  # JSON

@@ -112,7 +112,7 @@ class McpTools(Env[McpState]):
         if tools == announced:
             return Reply(observation=observation)
         self.state = replace(self.state, announced=tools)
-        change = Message(role=Role.USER, content=_change(announced, tools))
+        change = Message(role=Role.USER, content=describe_change(announced, tools))
         return Reply(observation=Observation.of([*observation.messages, change]))
 
     def respond(self, action: Action) -> Reply:
@@ -146,7 +146,7 @@ def _tool(spec: ToolSpec) -> Tool:
     return Tool(spec=spec, call=call)
 
 
-def _change(before: Sequence[ToolSpec], after: Sequence[ToolSpec]) -> str:
+def describe_change(before: Sequence[ToolSpec], after: Sequence[ToolSpec]) -> str:
     """Tell which tools are offered no more, and describe the others that are offered now."""
     gone = [spec.name for spec in before if spec not in after]
     lines = [f"Offered no more: {', '.join(gone)}."] if gone else []

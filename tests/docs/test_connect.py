@@ -45,6 +45,18 @@ def test_mcp_servers_of_the_page_start_as_a_client_starts_them() -> None:
 
 @pytest.mark.docs
 @pytest.mark.usefixtures("folder")
+def test_the_server_of_the_page_gives_its_tools(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("mcp")
+    (line,) = lines_with("tools/mcp_tasks-v0")
+    words = shlex.split(line.replace("[envgym,", f"[{sys.executable}, -m, envgym,"))
+    assert main(words[1:]) == 0
+    shown = capsys.readouterr().out
+    assert "game__guess" in shown
+    assert "reward 1" in shown
+
+
+@pytest.mark.docs
+@pytest.mark.usefixtures("folder")
 def test_openenv_servers_of_the_page_are_played(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -95,7 +107,7 @@ def test_conversations_of_the_page_are_learned(capsys: pytest.CaptureFixture[str
 @pytest.mark.docs
 @pytest.mark.usefixtures("folder")
 def test_rows_of_the_page_are_played(capsys: pytest.CaptureFixture[str]) -> None:
-    (played,), (shown,) = lines_with("data=rows.jsonl"), lines_with("rows.yaml")
+    (played,), (shown,) = lines_with("play data/file-v0"), lines_with("rows.yaml")
     assert main(shlex.split(played)[1:]) == 0
     assert "reward 1 (answer 1)" in capsys.readouterr().out
     small = [word for setting in SMALL if not setting.startswith(("sft=", "run.")) for word in ("--set", setting)]

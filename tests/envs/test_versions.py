@@ -29,6 +29,7 @@ FROM_PACKAGES = {
     "puzzles/wordle-v0",
     "search/qa-v0",
     "tools/bfcl-v0",
+    "tools/mcp_tasks-v0",
     "tools/tau2-v0",
     "web/miniwob-v0",
 }
