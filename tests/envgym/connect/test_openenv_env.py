@@ -82,6 +82,12 @@ def test_a_server_of_ours_passes_the_conformance_check() -> None:
         assert [(check.name, check.detail) for check in checks if check.status is CheckStatus.FAIL] == []
 
 
+def test_the_seed_of_a_reset_reaches_the_server() -> None:
+    with openenv_server(COUNTER) as server, closing(envgym.make(id_of(server.url))) as env:
+        texts = [str(env.reset(seed=seed, options={"split": "test", "index": 1}).observation) for seed in (1, 1, 2)]
+        assert texts[0] == texts[1] != texts[2]
+
+
 def test_refused_calls_are_advice_and_cost_no_episode() -> None:
     with openenv_server(GUESS) as server, closing(envgym.make(id_of(server.url))) as env:
         env.reset(seed=0)
@@ -248,6 +254,7 @@ def test_a_reset_that_is_over_or_refused_is_a_failure_of_the_env() -> None:
     "routes, words",
     [
         ({"/schema": "<html>"}, "answer with JSON"),
+        ({"/schema": " " * (5 << 20)}, "at most 4194304 bytes"),
         ({"/schema": []}, "describe its actions at GET /schema"),
         ({"/schema": {"error": "x"}}, "describe its actions at GET /schema"),
         ({"/schema": {"action": 3}}, "schema of actions must be of an object"),
