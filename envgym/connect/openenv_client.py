@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 SCHEME: Final = "openenv://"
 _CONNECT_S: Final = 10.0
 _CLOSE_S: Final = 2.0
+_MAX_BODY_BYTES: Final = 4 << 20
+_WHO_ANSWERS: Final = "check that an OpenEnv server answers at this address"
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +107,7 @@ def action_form(schema: object, *, where: str) -> ActionForm:
     """Return how an agent writes an action of a JSON schema. Raises: InvalidInput: an agent cannot write it."""
     fields = schema.get("properties", {}) if isinstance(schema, dict) else None
     if not isinstance(schema, dict) or not isinstance(fields, dict) or schema.get("type", "object") != "object":
-        do = "check that an OpenEnv server answers at this address"
-        raise InvalidInput.of("schema of actions", "be of an object", schema, where=where, do=do)
+        raise InvalidInput.of("schema of actions", "be of an object", schema, where=where, do=_WHO_ANSWERS)
     properties = {name: field for name, field in fields.items() if name != "metadata"}
     required = [name for name in schema.get("required", []) if name in properties]
     kind = properties.get("type")
@@ -182,25 +183,32 @@ def _request(http: httpx.Client, address: Address, method: str, path: str, data:
     """Return the decoded answer; None: the server does not have what was requested. Raises: InvalidInput."""
     url = f"{address.url}{path}"
     try:
-        response = http.request(method, url, json=data)
+        with http.stream(method, url, json=data) as response:
+            text = _text_of(response, url)
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         got, do = f"{type(error).__name__}: {error}", "start the server, or check the address"
         raise InvalidInput.of("OpenEnv server", "answer", got, where=url, do=do) from error
     if response.status_code in _MISSING:
         return None
     if response.status_code != HTTPStatus.OK:
-        got = f"status {response.status_code}: {response.text}"
+        got = f"status {response.status_code}: {text}"
         do = f"set {TOKEN_VARIABLE} to the server's token" if response.status_code in (401, 403) else "read its log"
         raise InvalidInput.of("OpenEnv server", "answer with status 200", got, where=url, do=do)
-    return _decoded(response, url)
-
-
-def _decoded(response: httpx.Response, url: str) -> Any:  # JSON
     try:
-        return decode(response.text)
+        return decode(text)
     except InvalidInput as error:
-        do = "check that an OpenEnv server answers at this address"
-        raise InvalidInput.of("OpenEnv server", "answer with JSON", response.text, where=url, do=do) from error
+        raise InvalidInput.of("OpenEnv server", "answer with JSON", text, where=url, do=_WHO_ANSWERS) from error
+
+
+def _text_of(response: httpx.Response, url: str) -> str:
+    """Return the body of an answer. Raises: InvalidInput: it is longer than any that is needed."""
+    body = b""
+    for chunk in response.iter_bytes():
+        body += chunk
+        if len(body) > _MAX_BODY_BYTES:
+            must = f"answer with at most {_MAX_BODY_BYTES} bytes"
+            raise InvalidInput.of("OpenEnv server", must, "more", where=url, do=_WHO_ANSWERS)
+    return body.decode(errors="replace")
 
 
 def _env_name(http: httpx.Client, address: Address) -> str | None:
@@ -326,6 +334,10 @@ class Connection:
 
     def close(self) -> None:
         """End the session."""
+        from websockets.exceptions import ConnectionClosed
+
+        with suppress(ConnectionClosed):
+            self._socket.send(encode({"type": "close"}))
         self._stack.close()
 
     def _failure(self, must: str, error: Exception) -> EnvFailure:

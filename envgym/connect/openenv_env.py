@@ -121,7 +121,10 @@ class OpenEnvEnv(Env[OpenEnvEpisode]):
 
     def begin(self, task: Task) -> str:
         """Reset the environment on the server, with the seed of the task or its number."""
-        observed = self._reset({key: task.payload[key] for key in ("seed", "split", "index") if key in task.payload})
+        data = {key: task.payload[key] for key in ("seed", "split", "index") if key in task.payload}
+        if "seed" not in data:  # a server's task may still need random numbers
+            data["seed"] = int(self.np_random.integers(2**31))
+        observed = self._reset(data)
         if observed.done:
             must, do = "begin with an episode that continues", "correct reset of the server"
             raise EnvFailure.of("reset", must, "done", where=self._address.url, do=do)

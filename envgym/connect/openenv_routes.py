@@ -1,25 +1,22 @@
 """The HTTP routes of an OpenEnv server: what an environment is, its tasks, and one reset without a session.
 
-Each answer is a function of the decoded body that returns JSON. It may block.
+Each answer is a function of the decoded body that returns JSON. One to a POST may block.
 """
 
 from collections.abc import Callable, Mapping
 from contextlib import closing
-from functools import partial
 from typing import Any, Final
 
 from envgym.connect.openenv_frames import (
-    Frame,
     Json,
-    Query,
     RpcError,
-    decode,
+    observation_data,
     read_reset,
     read_rpc,
     rpc_failure,
     rpc_result,
 )
-from envgym.connect.openenv_session import OpenEnvSession, answer_rpc
+from envgym.connect.openenv_session import OpenEnvSession, answer_rpc, no_episode
 from envgym.core.tasks import Split
 from envgym.core.version import __version__
 from envgym.errors import InvalidInput, UnknownName
@@ -92,7 +89,6 @@ Answer = Callable[[Any], Any]  # decoded JSON -> JSON
 
 def env_routes(template: EnvTemplate) -> Mapping[tuple[str, str], Answer]:
     """Return the answers of an environment's routes by method and path, which follows its address."""
-    with_session = partial(_in_new_session, template)
     return {
         ("GET", "/health"): lambda _: {"status": "healthy"},
         ("GET", "/metadata"): lambda _: _metadata(template.env_id),
@@ -102,8 +98,8 @@ def env_routes(template: EnvTemplate) -> Mapping[tuple[str, str], Answer]:
             "reset_observation": RESET_SCHEMA,
             "state": STATE_SCHEMA,
         },
-        ("GET", "/state"): lambda _: with_session(Query.STATE),
-        ("POST", "/reset"): lambda data: with_session(read_reset(data)),
+        ("GET", "/state"): lambda _: no_episode(template.env_id),
+        ("POST", "/reset"): lambda data: _reset(template, data),
         ("POST", "/step"): _refuse_step,
         ("POST", "/mcp"): lambda data: _mcp(template, data),
     }
@@ -126,10 +122,11 @@ def path_of(env_id: str) -> str:
     return f"/{env_id.lstrip('/')}"
 
 
-def _in_new_session(template: EnvTemplate, frame: Frame) -> Any:  # JSON
+def _reset(template: EnvTemplate, data: object) -> Json:
+    """Return the first observation of an episode that nobody plays."""
+    frame = read_reset(data)
     with closing(OpenEnvSession(template.env_id, template.make, template.tools)) as session:
-        reply: Any = decode(session.answer(frame))
-    return reply["data"]
+        return observation_data(session.reset(frame))
 
 
 def _refuse_step(data: object) -> Json:
@@ -157,7 +154,8 @@ def _metadata(env_id: str) -> Json:
 
 
 def _splits(template: EnvTemplate) -> list[Json]:
-    return [{"name": split.value, "type": split.value} for split in Split if template.tasks.size(split) != 0]
+    sizes = template.description["sizes"]
+    return [{"name": split.value, "type": split.value} for split in Split if sizes[split.value] != 0]
 
 
 def _range(template: EnvTemplate, data: object) -> list[Json]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from secrets import token_hex
-from typing import Any, Final
+from typing import Any
 
 from envgym.chats.fields import plain_json
 from envgym.chats.openai import messages_to_wire
@@ -32,8 +32,6 @@ from envgym.errors import EnvFailure, InvalidInput, ResetNeeded
 from envgym.played import EpisodeOver, Opening, PlayedEpisode, PlayedTurn
 from envgym.tools import ToolSpec
 
-_NO_EPISODE: Final = {"episode_id": None, "step_count": 0}
-
 
 class OpenEnvSession:
     """An env that one client plays."""
@@ -58,7 +56,7 @@ class OpenEnvSession:
         if isinstance(frame, CallTool):
             return observation_frame(_observed(self._call(frame), called=frame.name))
         if isinstance(frame, Reset):
-            return observation_frame(self._reset(frame))
+            return observation_frame(self.reset(frame))
         if isinstance(frame, Rpc):
             return rpc_frame(rpc_result(frame, self._rpc(frame)))
         if frame is Query.LIST_TOOLS:
@@ -68,7 +66,7 @@ class OpenEnvSession:
     def state(self) -> Json:
         """Return the state of the episode, without anything that the client was not shown."""
         if self._opening is None:
-            return {**_NO_EPISODE, "env_id": self.env_id}
+            return no_episode(self.env_id)
         result = self._episode.result()
         return {
             "episode_id": self._episode_id,
@@ -84,7 +82,8 @@ class OpenEnvSession:
         """Close the env."""
         self._episode.close()
 
-    def _reset(self, frame: Reset) -> Observed:
+    def reset(self, frame: Reset) -> Observed:
+        """Start an episode. Raises: FrameError: there is no such task. InfrastructureError: the env fails."""
         try:
             opening = self._episode.open(seed=frame.seed, split=frame.split, index=frame.index)
         except InvalidInput as error:
@@ -123,6 +122,11 @@ class OpenEnvSession:
             except FrameError as error:
                 raise RpcError(str(error), RpcCode.SERVER_ERROR, request.id) from error
         return answer_rpc(request, self._tools)
+
+
+def no_episode(env_id: str) -> Json:
+    """Return the state before an episode."""
+    return {"episode_id": None, "step_count": 0, "env_id": env_id}
 
 
 def answer_rpc(request: Rpc, tools: Iterable[ToolSpec]) -> Json:

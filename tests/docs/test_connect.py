@@ -14,6 +14,7 @@ import pytest
 from envgym.cli.main import main
 from envgym.runs.directory import RunDirectory
 from tests.support.env_server import serve_envs
+from tests.support.mcp_clients import started
 from tests.support.pages import ROOT, SMALL, blocks_of, read_blocks
 
 PAGE = "docs/connect.md"
@@ -21,6 +22,16 @@ PAGE = "docs/connect.md"
 
 def lines_with(word: str) -> list[str]:
     return [line for block in blocks_of(PAGE, "bash") for line in block.commands if word in line]
+
+
+@pytest.mark.docs
+def test_lines_for_other_projects_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = lines_with("envgym connect")
+    assert len(lines) == 3
+    for line in lines:
+        words = shlex.split(line)[1:]
+        assert main(words) == 0
+        assert words[2] in capsys.readouterr().out
 
 
 @pytest.mark.docs
@@ -36,11 +47,21 @@ def test_mcp_servers_of_the_page_start_as_a_client_starts_them() -> None:
             begun = await client.call_tool("episode_start", {"seed": 0})
             assert "number" in begun.content[0].text
 
-    program = [sys.executable, "-m", "envgym"]
-    words = command["args"]
-    asyncio.run(play(mcp.StdioServerParameters(command=program[0], args=[*program[1:], *words], cwd=ROOT)))
+    asyncio.run(play(started(command["args"])))
     with serve_envs(*shlex.split(re.sub(r" --port \d+", "", over_http))[2:]) as url:
         asyncio.run(play(f"{url}/mcp"))
+
+
+@pytest.mark.docs
+@pytest.mark.usefixtures("folder")
+def test_the_server_of_the_page_gives_its_tools(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("mcp")
+    (line,) = lines_with("tools/mcp_tasks-v0")
+    words = shlex.split(line.replace("[envgym,", f"[{sys.executable}, -m, envgym,"))
+    assert main(words[1:]) == 0
+    shown = capsys.readouterr().out
+    assert "game__guess" in shown
+    assert "reward 1" in shown
 
 
 @pytest.mark.docs
@@ -55,18 +76,6 @@ def test_openenv_servers_of_the_page_are_played(
         for line in (played, f"{evaluated} --tasks 2"):
             assert main(shlex.split(line.replace("127.0.0.1:8000", url.removeprefix("http://")))[1:]) == 0
     assert "Find the whole number from" in capsys.readouterr().out
-
-
-@pytest.mark.docs
-@pytest.mark.usefixtures("folder")
-def test_the_server_of_the_page_gives_its_tools(capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("mcp")
-    (line,) = lines_with("tools/mcp_tasks-v0")
-    words = shlex.split(line.replace("[envgym,", f"[{sys.executable}, -m, envgym,"))
-    assert main(words[1:]) == 0
-    shown = capsys.readouterr().out
-    assert "game__guess" in shown
-    assert "reward 1" in shown
 
 
 def test_programs_are_run_here_or_in_a_lane() -> None:

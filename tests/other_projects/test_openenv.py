@@ -13,6 +13,7 @@ from openenv.core.generic_client import GenericEnvClient
 
 import envgym
 from envgym import Env, Split
+from envgym.cli.main import main
 from envgym.core.turns import Ending, Invalid, Scored
 from envgym.parsing import tool_call_action
 from envgym.records import StepRecord
@@ -98,6 +99,14 @@ def test_the_program_of_the_page_runs(capsys: pytest.CaptureFixture[str]) -> Non
     assert address in text
     with openenv_server(*SIX[:2]) as server:
         exec(text.replace(address, server.url), {})
+    assert "Find the whole number from" in capsys.readouterr().out
+
+
+def test_the_program_that_the_command_prints_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["connect", "openenv", SIX[0]]) == 0
+    text = capsys.readouterr().out
+    with openenv_server(SIX[0]) as server:
+        exec(text.replace("http://127.0.0.1:8000", server.url), {})
     assert "Find the whole number from" in capsys.readouterr().out
 
 

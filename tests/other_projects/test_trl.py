@@ -13,6 +13,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from trl import GRPOConfig, GRPOTrainer
 
 from envgym.agents.models.tiny import tiny_tokenizer
+from envgym.cli.main import main
 from envgym.connect.trl import TrlEnvironment, TrlFactory, environment
 from envgym.core.turns import Scored
 from envgym.errors import EnvFailure
@@ -164,11 +165,19 @@ def test_a_model_that_writes_anything_is_trained(tokenizer: PreTrainedTokenizerF
     assert run.state.global_step == STEPS
 
 
-def test_the_program_of_the_page_runs(
-    tokenizer: PreTrainedTokenizerFast, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("is_printed", [False, True], ids=["page", "command"])
+def test_the_program_of_the_page_and_that_of_the_command_run(
+    is_printed: bool,
+    tokenizer: PreTrainedTokenizerFast,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
     text = program_of_the_page("trl")
+    if is_printed:
+        assert main(["connect", "trl", "math/arithmetic-v0", "--set", "level=2"]) == 0
+        text = capsys.readouterr().out
     for shown, small in (
         ('model="Qwen/Qwen3-0.6B"', "model=model, processing_class=tokenizer"),
         ("max_steps=50", "max_steps=1, use_cpu=True, report_to=[], save_strategy='no', disable_tqdm=True"),

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager, closing
@@ -20,7 +19,7 @@ from envgym.errors import EnvFailure, InvalidInput, ToolInfraFailure, UnknownNam
 from envgym.parsing import parse_action
 from envgym.serving.sessions import SessionLimits
 from envgym.tools import tool
-from tests.support.sources import ROOT
+from tests.support.mcp_clients import started
 from tests.support.toys import Counter
 
 mcp = pytest.importorskip("mcp")
@@ -130,11 +129,10 @@ def test_a_session_over_http_plays_its_own_episode(mode: str) -> None:
 
 
 def test_the_command_serves_its_parent_over_stdio() -> None:
-    words = ["-m", "envgym", "serve", "--protocol", "mcp", "--stdio", COUNTER, "--set", "max_turns=3"]
-    command = mcp.StdioServerParameters(command=sys.executable, args=words, cwd=ROOT)
+    words = ["serve", "--protocol", "mcp", "--stdio", COUNTER, "--set", "max_turns=3"]
 
     async def work() -> None:
-        async with mcp.Client(command) as client:
+        async with mcp.Client(started(words)) as client:
             await client.call_tool("episode_start", {"seed": 0})
             for _ in range(3):
                 result = await client.call_tool("episode_say", {"text": "hello"})

@@ -1,0 +1,101 @@
+"""`envgym connect`: the few lines with which another project uses an environment of envgym."""
+
+import argparse
+import json
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from types import MappingProxyType
+from typing import Final
+
+from envgym.cli.common import add_env_arguments, echo, env_kwargs, make_env
+from envgym.core.tasks import Split
+
+_ROWS: Final = 1000
+"""Rows of the data set in the program for TRL, unless the environment has fewer tasks."""
+_PORT: Final = 8000
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments."""
+    parser.add_argument("name", metavar="NAME", choices=tuple(_PROGRAMS), help=f"one of {', '.join(_PROGRAMS)}")
+    add_env_arguments(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Check that the environment can be used there, and print the lines."""
+    echo(_PROGRAMS[args.name](args).rstrip("\n"))
+    return 0
+
+
+def _trl(args: argparse.Namespace) -> str:
+    """Return a program that trains with TRL. Raises: InvalidInput: TRL cannot call the tools of the environment."""
+    from envgym.connect.trl import environment
+
+    kwargs = env_kwargs(args.settings)
+    environment(args.env, settings=kwargs).close()
+    with closing(make_env(args)) as env:
+        size = env.tasks.size(Split.TRAIN)
+    rows = _ROWS if size is None else min(size, _ROWS)
+    settings = f", settings={kwargs!r}" if kwargs else ""
+    return f"""# pip install envgym trl datasets
+from trl import GRPOConfig, GRPOTrainer
+
+from envgym.connect.trl import environment
+
+env = environment({json.dumps(args.env)}{settings})
+trainer = GRPOTrainer(
+    model="Qwen/Qwen3-0.6B",
+    args=GRPOConfig(output_dir="runs/trl", max_steps=50, max_completion_length=2048, max_tool_calling_iterations=12),
+    train_dataset=env.dataset({rows}),
+    environment_factory=env,
+)
+trainer.train()
+env.close()
+"""
+
+
+def _openenv(args: argparse.Namespace) -> str:
+    """Return a program that plays with OpenEnv's client. Raises: InvalidInput: a tool has a name of the protocol."""
+    from envgym.connect.openenv_session import check_tool_names
+
+    with closing(make_env(args)) as env:
+        check_tool_names([item.spec for item in env.unwrapped.toolset().values()], args.env)
+    served = _command("serve", "--protocol", "openenv", args.env, *_set_words(args.settings), "--port", str(_PORT))
+    return f"""# The server: pip install 'envgym[openenv]', then
+#   {served}
+# The client: pip install openenv
+from openenv import GenericEnvClient
+
+with GenericEnvClient(base_url="http://127.0.0.1:{_PORT}").sync() as env:
+    result = env.reset(split="train", index=0)
+    print(result.observation["text"], result.observation["tools"])
+    result = env.step({{"text": "Hello."}})  # with calls: "tool_calls": [{{"name": ..., "arguments": {{...}}}}]
+    print(result.observation["text"], result.reward, result.done)
+"""
+
+
+def _mcp(args: argparse.Namespace) -> str:
+    """Return the settings of an MCP client."""
+    make_env(args).close()
+    words = ("serve", "--protocol", "mcp", args.env, *_set_words(args.settings))
+    settings = {"mcpServers": {"envgym": {"command": "envgym", "args": [*words, "--stdio"]}}}
+    return f"""# pip install 'envgym[mcp]'. A client that starts its servers is given:
+{json.dumps(settings, indent=2)}
+# A client over HTTP is given http://127.0.0.1:{_PORT}/mcp, and the server is started by:
+#   {_command(*words, "--port", str(_PORT))}
+"""
+
+
+def _command(*words: str) -> str:
+    return shlex.join(["envgym", *words])
+
+
+def _set_words(settings: Sequence[str]) -> list[str]:
+    return [word for text in settings for word in ("--set", text)]
+
+
+_PROGRAMS: Final[Mapping[str, Callable[[argparse.Namespace], str]]] = MappingProxyType(
+    {"trl": _trl, "openenv": _openenv, "mcp": _mcp}
+)
+"""Project -> what its user needs."""

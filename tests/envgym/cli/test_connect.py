@@ -1,0 +1,90 @@
+"""`envgym connect` prints lines that run, and refuses what the other project cannot use.
+
+The programs for TRL and OpenEnv are run in tests/other_projects; here is what needs neither.
+"""
+
+import ast
+import asyncio
+import json
+import shlex
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from envgym.cli.main import build_parser
+from tests.support.mcp_clients import started
+
+CONFLICTING = "tests.envgym.connect.test_trl:ReservedName"
+COUNTER = "tests.support.toys:Counter"
+Command = Callable[..., tuple[int, str, str]]
+
+
+def settings_of(text: str) -> dict[str, Any]:
+    data: dict[str, Any] = json.loads("".join(line for line in text.splitlines() if not line.startswith("#")))
+    return data["mcpServers"]["envgym"]  # type: ignore[no-any-return]  # JSON
+
+
+def test_the_settings_of_an_mcp_client_start_a_server(out: Any) -> None:
+    mcp = pytest.importorskip("mcp")
+    text = out("connect", "mcp", COUNTER, "--set", "max_turns=1")
+    server = settings_of(text)
+    assert server["command"] == "envgym"
+
+    async def play() -> None:
+        async with mcp.Client(started(server["args"])) as client:
+            await client.call_tool("episode_start", {"seed": 0})
+            result = await client.call_tool("episode_say", {"text": "hello"})
+            assert result.structured_content["ending"] == "TRUNCATED_TURNS"
+
+    asyncio.run(play())
+
+
+@pytest.mark.parametrize("name", ["openenv", "mcp"])
+def test_the_command_of_a_server_is_one(name: str, out: Any) -> None:
+    setting = "render_mode='ansi'"
+    text = out("connect", name, COUNTER, "--set", setting)
+    (line,) = [line.removeprefix("#   ") for line in text.splitlines() if line.startswith("#   envgym serve")]
+    words = shlex.split(line)
+    args = build_parser("serve").parse_args(words[1:])
+    assert (args.protocol, args.envs, args.settings) == (name, [COUNTER], [setting])
+
+
+@pytest.mark.parametrize(
+    "words, number",
+    [(("math/arithmetic-v0", "--set", "level=2"), 1000), (("tests.support.toys:Sums",), None)],
+)
+def test_the_program_for_trl_is_of_the_env(words: tuple[str, ...], number: int | None, out: Any) -> None:
+    text = out("connect", "trl", *words)
+    ast.parse(text)
+    assert f'environment("{words[0]}"' in text
+    assert ("settings={'level': 2}" in text) == ("--set" in words)
+    rows = int(text.partition("env.dataset(")[2].partition(")")[0])
+    assert rows == number if number is not None else 0 < rows < 1000
+
+
+@pytest.mark.parametrize(
+    "words, sentence",
+    [
+        (("tlr", COUNTER), "NAME"),
+        (("trl",), "ENV"),
+        (("trl", "puzzles/guess_numbr-v0"), "did you mean puzzles/guess_number-v0"),
+        (("mcp", COUNTER, "--set", "turns=3"), "'turns'"),
+        (("openenv", COUNTER, "--set", "max_turns=0"), "max_turns must be at least 1"),
+        (("trl", "tests.envgym.connect.test_trl:Changing"), "every task must have the tools of the first task"),
+        (
+            ("trl", CONFLICTING, "--set", "tool_name=reset"),
+            "name of a tool must not be",
+        ),
+        (
+            ("openenv", CONFLICTING, "--set", "tool_name=reset"),
+            "must have no tool named",
+        ),
+    ],
+)
+def test_what_cannot_be_connected_is_refused_in_one_sentence(
+    words: tuple[str, ...], sentence: str, command: Command
+) -> None:
+    code, shown, error = command("connect", *words)
+    assert (code, shown) == (2, "")
+    assert sentence in error
