@@ -92,9 +92,8 @@ class Talker(TransformersPolicy):
 def echo() -> Iterator[tuple[str, int]]:
     """Serve the echo; yields its address and process id."""
     options = ("--port", "0", "--sessions", "8192", "--client-setting", "max_turns")
-    with served("-m", "envgym", "serve", ECHO, *options) as url:
-        (server,) = [one for one in psutil.Process().children() if "serve" in one.cmdline()]
-        yield url, server.pid
+    with served("-m", "envgym", "serve", ECHO, *options) as server:
+        yield server.url, server.pid
 
 
 def processor_s(pids: Sequence[int]) -> float:

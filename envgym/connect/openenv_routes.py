@@ -1,6 +1,6 @@
 """The HTTP routes of an OpenEnv server: what an environment is, its tasks, and one reset without a session.
 
-Each answer is a function of the decoded body that returns JSON. It may block.
+Each answer is a function of the decoded body that returns JSON. One to a POST may block.
 """
 
 from collections.abc import Callable, Mapping
@@ -154,7 +154,8 @@ def _metadata(env_id: str) -> Json:
 
 
 def _splits(template: EnvTemplate) -> list[Json]:
-    return [{"name": split.value, "type": split.value} for split in Split if template.tasks.size(split) != 0]
+    sizes = template.description["sizes"]
+    return [{"name": split.value, "type": split.value} for split in Split if sizes[split.value] != 0]
 
 
 def _range(template: EnvTemplate, data: object) -> list[Json]:

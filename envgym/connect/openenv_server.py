@@ -75,7 +75,7 @@ class OpenEnvServer:
         for env_id, template in self._envs.items():
             check_tool_names(template.tools, env_id)
         self._helpers = ThreadPoolExecutor(max_workers=_NUM_HELPERS, thread_name_prefix="openenv")
-        """For HTTP requests, which may wait for an env or its tasks."""
+        """For POST requests, which may wait for an env or its tasks."""
         self._app = self._make_app()
 
     async def listen(self, host: str, port: int) -> str:
@@ -138,12 +138,16 @@ class OpenEnvServer:
             await response(scope, receive, send)
 
     async def _answer_http(self, request: "Request", *, answer: Answer) -> "Response":
-        """Answer an HTTP request in a thread; `answer` takes the decoded body and returns JSON."""
+        """Answer an HTTP request; `answer` takes the decoded body and returns JSON. A POST may wait, in a thread."""
         from starlette.responses import JSONResponse
 
         try:
-            data = await _body(request)
-            value = await asyncio.get_running_loop().run_in_executor(self._helpers, answer, data)
+            if request.method == "POST":
+                data = await _body(request)
+                async with asyncio.timeout(self.limits.call_s):
+                    value = await asyncio.get_running_loop().run_in_executor(self._helpers, answer, data)
+            else:
+                value = answer({})
         except NotSupported as error:
             return JSONResponse({"detail": str(error)}, HTTPStatus.NOT_IMPLEMENTED)
         except InvalidInput as error:

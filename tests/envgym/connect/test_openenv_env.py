@@ -225,11 +225,11 @@ def test_a_server_that_dies_or_hangs_makes_the_reward_invalid() -> None:
         record = play(env, "one")
         assert record.ending is Ending.ERROR_ENV
         assert "must answer, got Connection" in str(record.error)
-    with scripted_server(hanging) as env_id, closing(envgym.make(env_id, timeout_s=0.3)) as env:
+    with scripted_server(hanging) as env_id, closing(envgym.make(env_id, timeout_s=2.0)) as env:
         env.reset(seed=0)
         record = play(env, "one")
         assert record.ending is Ending.ERROR_ENV
-        assert "nothing for 0.3 s" in str(record.error)
+        assert "nothing for 2 s" in str(record.error)
         let_go.set()
 
 
@@ -270,7 +270,7 @@ def test_servers_of_another_protocol_are_refused_when_the_env_is_made(routes: An
 def test_servers_that_are_not_there_or_silent_are_refused_when_the_env_is_made() -> None:
     with closing(socket.create_server(("127.0.0.1", 0))) as listener:
         address = f"openenv://127.0.0.1:{listener.getsockname()[1]}"
-        with pytest.raises(InvalidInput, match=r"answer, got ReadTimeout"):
+        with pytest.raises(InvalidInput, match=r"answer, got (Read|Connect)Timeout"):
             envgym.make(address, timeout_s=0.2)
     with pytest.raises(InvalidInput, match=r"answer, got ConnectError.*start the server"):
         envgym.make(address)
