@@ -19,6 +19,8 @@ from envgym.agents.rollout.programs.calls import Call
 from envgym.agents.rollout.programs.conversations import Conversations
 from envgym.agents.rollout.programs.dialects.base import CallDialect
 from envgym.agents.rollout.programs.dialects.chat import ChatDialect
+from envgym.agents.rollout.programs.dialects.messages import MessagesDialect
+from envgym.agents.rollout.programs.dialects.responses import ResponsesDialect
 from envgym.agents.rollout.programs.endings import ProgramFacts, conclude
 from envgym.agents.rollout.programs.host import MODEL, ProgramHost
 from envgym.agents.rollout.programs.layout import build_path
@@ -44,7 +46,11 @@ from envgym.runtime.event_loop import in_daemon_thread
 from envgym.runtime.processes.log import Ids, about
 from envgym.seeds import derive_seed
 
-DIALECTS: Final[Mapping[str, Callable[[], CallDialect]]] = {"chat": ChatDialect}
+DIALECTS: Final[Mapping[str, Callable[[], CallDialect]]] = {
+    "chat": ChatDialect,
+    "responses": ResponsesDialect,
+    "messages": MessagesDialect,
+}
 """Name in `agent.program.dialects` -> makes the wire format."""
 
 
