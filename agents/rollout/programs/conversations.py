@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from envgym.agents.loop.agent import Agent, OnLength
+from envgym.agents.loop.hints import token_ids
 from envgym.agents.loop.state import (
     AgentState,
     FailureEvent,
@@ -28,6 +29,7 @@ from envgym.agents.rollout.programs.calls import Call, CallRefused, CallReply, R
 from envgym.agents.rollout.programs.replies import answering, until_stop, with_tool_names, write_reply
 from envgym.agents.rollout.programs.transcripts import Transcript, Transcripts
 from envgym.core.messages import Action, Message, Observation, Role, ToolCall
+from envgym.core.segments import Segment
 from envgym.core.tasks import Task
 from envgym.core.turns import ZERO, Cost, Ending, Reward
 from envgym.errors import PolicyFailure
@@ -55,7 +57,7 @@ class OpenCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ProgramTurn:
-    """A call and its reply."""
+    """A call and its reply, without the tokens of its context, which `context_of` reads off the path."""
 
     call: OpenCall
     state: AgentState
@@ -107,6 +109,8 @@ class Conversations:
         self._native_turns: set[int] = set()
         self._open: dict[int, OpenCall | ProgramTurn] = {}
         self._delivered: dict[int, ProgramTurn] = {}
+        self._contexts: dict[int, tuple[int, ...]] = {}
+        """Number of a turn's call that no call has gone on from -> its context."""
         self.rewards: dict[int, list[Reward]] = {}
         """Number of a turn's call -> what was paid after its reply; -1: before the first."""
         self.spent = _Spent()
@@ -133,7 +137,7 @@ class Conversations:
         place, parent = _continued(call, path)
         if parent is not None:
             self._deliver(parent)
-        state, request = self._start(call) if parent is None else _step(parent, call.messages[place:])
+        state, request = self._start(call) if parent is None else self._step(parent, call.messages[place:])
         if isinstance(request, Finished):
             return self._not_rendered(request)
         assert isinstance(request, Generate), "a context was rendered"
@@ -175,10 +179,15 @@ class Conversations:
         )
         transcript = open_call.transcript.followed_by(self._transcripts.identity(reply.message))
         turn = ProgramTurn(
-            call=open_call, state=state, action=request.action, calls=reply.message.tool_calls, transcript=transcript
+            call=_without_context(open_call),
+            state=state._replace(context=()),
+            action=request.action,
+            calls=reply.message.tool_calls,
+            transcript=transcript,
         )
         transcript.turns.append(turn)
         self._open[open_call.number] = turn
+        self._contexts[open_call.number] = open_call.state.context
         return reply
 
     def delivered(self, open_call: OpenCall) -> None:
@@ -190,6 +199,7 @@ class Conversations:
     def dropped(self, open_call: OpenCall) -> None:
         """Forget a call whose reply did not reach the program; what it took is counted."""
         turn = self._open.pop(open_call.number, None)
+        self._contexts.pop(open_call.number, None)
         if isinstance(turn, ProgramTurn):
             turn.transcript.turns.remove(turn)
             generation = turn.state.generation
@@ -212,6 +222,7 @@ class Conversations:
     def close(self) -> None:
         """End the episode: no call is answered any more, and what was not delivered is dropped."""
         self.is_closed = True
+        self._contexts.clear()
         for entry in list(self._open.values()):
             self.dropped(entry if isinstance(entry, OpenCall) else entry.call)
 
@@ -224,6 +235,13 @@ class Conversations:
             task=self._task, observation=observation, system_prompt="", tools=call.tools, seed=self._seed
         )
         return advance(state, ResetEvent(record))
+
+    def _step(self, turn: ProgramTurn, messages: Sequence[Message]) -> tuple[AgentState, Request]:
+        """Feed the messages of the next call to the loop as the env's reply to a turn."""
+        context = self._contexts.pop(turn.call.number, None)
+        if context is None:
+            context = token_ids(context_of(turn.call.state))
+        return advance(turn.state._replace(context=context), _replied(turn, messages))
 
     def _open_call(
         self,
@@ -302,8 +320,8 @@ def _continued(call: Call, path: Sequence[Transcript[ProgramTurn]]) -> tuple[int
     return 0, None
 
 
-def _step(turn: ProgramTurn, messages: Sequence[Message]) -> tuple[AgentState, Request]:
-    """Feed the messages of the next call to the loop as the env's reply to a turn."""
+def _replied(turn: ProgramTurn, messages: Sequence[Message]) -> StepEvent:
+    """Return the messages of the next call as the env's reply to a turn."""
     replies = answering(turn.calls, turn.action.tool_calls, messages)
     record = StepRecord(
         turn=turn.state.num_turns,
@@ -314,4 +332,20 @@ def _step(turn: ProgramTurn, messages: Sequence[Message]) -> tuple[AgentState, R
         tool_calls=sum(message.role is Role.TOOL for message in replies),
         tool_errors=0,
     )
-    return advance(turn.state, StepEvent(step_result(record)))
+    return StepEvent(step_result(record))
+
+
+def context_of(state: AgentState) -> tuple[Segment, ...]:
+    """Return what the policy was given for the turn of a state that waits for it; none where tokens are not known."""
+    parts: list[Segment] = list(reversed(state.pending))
+    node = None if state.rewrite is not None else state.path
+    while node is not None:
+        parts += reversed(node.edge.segments)
+        node = None if node.edge.rewrite is not None else node.parent
+    parts.reverse()
+    return tuple(parts)
+
+
+def _without_context(call: OpenCall) -> OpenCall:
+    """Return a call that was answered; with all contexts, memory would grow with the square of the turns."""
+    return replace(call, request=replace(call.request, token_ids=()), state=call.state._replace(context=()))

@@ -9,9 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+from envgym.agents.loop.hints import token_ids
 from envgym.agents.loop.path import PathNode
 from envgym.agents.loop.state import AgentState, EpisodeSetup, StepEvent, advance
-from envgym.agents.rollout.programs.conversations import ProgramTurn
+from envgym.agents.rollout.programs.conversations import ProgramTurn, context_of
 from envgym.core.messages import Observation
 from envgym.core.segments import Origin, Segment
 from envgym.core.tree import Edge, Rewrite
@@ -127,13 +128,8 @@ def _begin_row(turn: ProgramTurn, edge: Edge, *, is_first: bool) -> Edge:
 
 def _context(state: AgentState) -> tuple[Segment, ...]:
     """Return the context that the policy was given, as a prompt; nothing where it is not known in tokens."""
-    if not state.context:
+    parts = context_of(state)
+    if not parts:
         return ()
-    parts: list[Segment] = list(reversed(state.pending))
-    node = None if state.rewrite is not None else state.path
-    while node is not None:
-        parts += reversed(node.edge.segments)
-        node = None if node.edge.rewrite is not None else node.parent
-    parts.reverse()
     strings = tuple(string for part in parts for string in part.token_strings)
-    return (Segment(origin=Origin.PROMPT, token_ids=state.context, token_strings=strings),)
+    return (Segment(origin=Origin.PROMPT, token_ids=token_ids(parts), token_strings=strings),)

@@ -142,7 +142,7 @@ def test_random_forests_give_the_reference_rows_and_every_sampled_token_trains_o
     assert len(trajectory.turns) == len(delivered)
     trained = sorted(turn for row in trajectory.rows for turn in turns_of_row(row))
     assert trained == sorted(
-        (turn.call.request.token_ids, generation.token_ids, generation.behavior_logprobs)
+        (client.requests[turn.call.number].token_ids, generation.token_ids, generation.behavior_logprobs)
         for turn in delivered
         if (generation := turn.state.generation) is not None
     )
