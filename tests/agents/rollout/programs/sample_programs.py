@@ -114,3 +114,11 @@ async def help_out(task: ProgramTask) -> str:
     left, right = await asyncio.gather(ask("left"), ask("right"))
     messages = [*task.messages, Message(role=Role.USER, content=f"{left} {right}")]
     return (await task.achat(messages)).message.content
+
+
+async def count_even(task: ProgramTask) -> float:
+    """Let two helpers speak at once, then go on with one of them; pay the share of replies of an even length."""
+    first = Message(role=Role.USER, content="left")
+    left, right = await asyncio.gather(task.achat([first]), task.achat(task.messages))
+    last = await task.achat([first, left.message, Message(role=Role.USER, content="Again.")])
+    return sum(len(reply.message.content) % 2 == 0 for reply in (left, right, last)) / 3
