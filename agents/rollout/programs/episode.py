@@ -23,7 +23,7 @@ from envgym.agents.rollout.programs.dialects.chat import ChatDialect
 from envgym.agents.rollout.programs.dialects.messages import MessagesDialect
 from envgym.agents.rollout.programs.dialects.responses import ResponsesDialect
 from envgym.agents.rollout.programs.endings import ProgramFacts, conclude
-from envgym.agents.rollout.programs.host import MODEL, ProgramHost
+from envgym.agents.rollout.programs.host import MODEL, shared_host
 from envgym.agents.rollout.programs.layout import build_path
 from envgym.agents.rollout.programs.runner import (
     AgentProgram,
@@ -153,15 +153,15 @@ class _ProgramEpisode:
 
     async def _run_program(self, program: AgentProgram, opening: Opening, session: ProgramSession) -> ProgramRun:
         settings = self.settings
-        host = ProgramHost([DIALECTS[name]() for name in settings.dialects], refuses=settings.unsupported == "refuse")
-        await host.listen()
-        try:
+        dialects = [DIALECTS[name]() for name in settings.dialects]
+        async with shared_host(dialects, refuses=settings.unsupported == "refuse") as host:
             host.begin(session)
-            task = self._task(opening, session, host.url_of(session))
-            self.no_call = no_call_error(task)
-            return await run_program(program, task, session, seconds=settings.seconds)
-        finally:
-            await host.close()
+            try:
+                task = self._task(opening, session, host.url_of(session))
+                self.no_call = no_call_error(task)
+                return await run_program(program, task, session, seconds=settings.seconds)
+            finally:
+                await host.end(session)
 
     def _task(self, opening: Opening, session: ProgramSession, url: str) -> ProgramTask:
         loop = asyncio.get_running_loop()

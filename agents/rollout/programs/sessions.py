@@ -198,10 +198,10 @@ class ProgramSession:
         started = self._clock()
         try:
             generation = await self._generate(turn.request)
+            reply = self._matcher.answered(turn, generation, self._clock() - started)
         except Exception as error:  # noqa: BLE001  # any failure of the policy ends the episode
             failure = failure_event(error, AbortHandle(), self._clock() - started, generates=True)
             return self._refuse(self._matcher.failed(turn, failure))
-        reply = self._matcher.answered(turn, generation, self._clock() - started)
         if isinstance(reply, CallRefused):
             return self._refuse(reply)
         self.counts.malformed_calls += len(reply.malformed)
