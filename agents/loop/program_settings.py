@@ -24,8 +24,11 @@ class ProgramSettings(Settings):
 
     run: str | tuple[str, ...] = Field(min_length=1)
     """The program: `file.py:function`, `module:function`, or a command as a list of words."""
-    dialects: tuple[Literal["chat"], ...] = Field(default=("chat",), min_length=1)
-    """Wire formats in which the program may call the model: `chat` (OpenAI chat completions)."""
+    dialects: tuple[Literal["chat", "responses", "messages"], ...] = Field(
+        default=("chat", "responses", "messages"), min_length=1
+    )
+    """Wire formats in which the program may call the model: `chat` (OpenAI chat completions), `responses` (OpenAI
+    Responses) and `messages` (Anthropic)."""
     turns: int = Field(default=64, ge=1)
     """Most calls of one episode that the policy answers. A later call gets a short text without tool calls."""
     seconds: float = Field(default=600.0, gt=0)

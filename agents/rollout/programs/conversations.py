@@ -26,9 +26,9 @@ from envgym.agents.loop.state import (
 )
 from envgym.agents.protocols import GenerateRequest, Generation, Sampling
 from envgym.agents.rollout.programs.calls import Call, CallRefused, CallReply, RefusalKind
-from envgym.agents.rollout.programs.replies import answering, until_stop, with_tool_names, write_reply
+from envgym.agents.rollout.programs.replies import answering, show, until_stop, with_tool_names, write_reply
 from envgym.agents.rollout.programs.transcripts import Transcript, Transcripts
-from envgym.core.messages import Action, Message, Observation, Role, ToolCall
+from envgym.core.messages import Action, Message, Observation, Role
 from envgym.core.segments import Segment
 from envgym.core.tasks import Task
 from envgym.core.turns import ZERO, Cost, Ending, Reward
@@ -64,8 +64,8 @@ class ProgramTurn:
     """Waits for what the env replies."""
     action: Action
     """The reply as it was sampled."""
-    calls: tuple[ToolCall, ...]
-    """Those of the action, with the ids that the client was sent."""
+    message: Message
+    """The reply as the client was sent it."""
     transcript: "Transcript[ProgramTurn]"
 
 
@@ -116,6 +116,8 @@ class Conversations:
         self.spent = _Spent()
         self.failure: FailureEvent | None = None
         """Why the policy, or the run, ended the episode."""
+        self.difference: str | None = None
+        """How a client changed a reply that it sent back, by which a new conversation began; None: none did."""
         self.is_closed = self.is_full = False
         """Whether no call is answered any more; whether the last call left no room in the context."""
 
@@ -137,6 +139,8 @@ class Conversations:
         place, parent = _continued(call, path)
         if parent is not None:
             self._deliver(parent)
+        else:
+            self.difference = self.difference or _difference(call, path)
         state, request = self._start(call) if parent is None else self._step(parent, call.messages[place:])
         if isinstance(request, Finished):
             return self._not_rendered(request)
@@ -182,7 +186,7 @@ class Conversations:
             call=_without_context(open_call),
             state=state._replace(context=()),
             action=request.action,
-            calls=reply.message.tool_calls,
+            message=reply.message,
             transcript=transcript,
         )
         transcript.turns.append(turn)
@@ -320,9 +324,20 @@ def _continued(call: Call, path: Sequence[Transcript[ProgramTurn]]) -> tuple[int
     return 0, None
 
 
+def _difference(call: Call, path: Sequence[Transcript[ProgramTurn]]) -> str | None:
+    """Return how the first message of an assistant that is no reply differs from the reply in its place, if any."""
+    for place, message in enumerate(call.messages):
+        if message.role is not Role.ASSISTANT or path[place].turns:
+            continue
+        siblings = path[place - 1].children.values() if place else ()
+        replies = [turn.message for sibling in siblings for turn in sibling.turns]
+        return f"message {place} was {show(replies[-1])}, and came back as {show(message)}" if replies else None
+    return None
+
+
 def _replied(turn: ProgramTurn, messages: Sequence[Message]) -> StepEvent:
     """Return the messages of the next call as the env's reply to a turn."""
-    replies = answering(turn.calls, turn.action.tool_calls, messages)
+    replies = answering(turn.message.tool_calls, turn.action.tool_calls, messages)
     record = StepRecord(
         turn=turn.state.num_turns,
         action=turn.action,

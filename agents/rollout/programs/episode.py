@@ -1,6 +1,7 @@
 """Episodes that an agent program plays: the env gives task, tools and reward, the program calls the policy."""
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -19,8 +20,10 @@ from envgym.agents.rollout.programs.calls import Call
 from envgym.agents.rollout.programs.conversations import Conversations
 from envgym.agents.rollout.programs.dialects.base import CallDialect
 from envgym.agents.rollout.programs.dialects.chat import ChatDialect
+from envgym.agents.rollout.programs.dialects.messages import MessagesDialect
+from envgym.agents.rollout.programs.dialects.responses import ResponsesDialect
 from envgym.agents.rollout.programs.endings import ProgramFacts, conclude
-from envgym.agents.rollout.programs.host import MODEL, ProgramHost
+from envgym.agents.rollout.programs.host import MODEL, shared_host
 from envgym.agents.rollout.programs.layout import build_path
 from envgym.agents.rollout.programs.runner import (
     AgentProgram,
@@ -33,7 +36,7 @@ from envgym.agents.rollout.programs.runner import (
 from envgym.agents.rollout.programs.sessions import ProgramSession
 from envgym.agents.rollout.programs.task import ProgramTask, TaskLinks
 from envgym.agents.rollout.recorder import record_tree
-from envgym.core.json_types import JsonObject
+from envgym.core.json_types import JsonObject, visible
 from envgym.core.messages import Role
 from envgym.core.tree import Tree
 from envgym.core.turns import ZERO, Reward
@@ -44,7 +47,12 @@ from envgym.runtime.event_loop import in_daemon_thread
 from envgym.runtime.processes.log import Ids, about
 from envgym.seeds import derive_seed
 
-DIALECTS: Final[Mapping[str, Callable[[], CallDialect]]] = {"chat": ChatDialect}
+_log = logging.getLogger(__name__)
+DIALECTS: Final[Mapping[str, Callable[[], CallDialect]]] = {
+    "chat": ChatDialect,
+    "responses": ResponsesDialect,
+    "messages": MessagesDialect,
+}
 """Name in `agent.program.dialects` -> makes the wire format."""
 
 
@@ -145,15 +153,15 @@ class _ProgramEpisode:
 
     async def _run_program(self, program: AgentProgram, opening: Opening, session: ProgramSession) -> ProgramRun:
         settings = self.settings
-        host = ProgramHost([DIALECTS[name]() for name in settings.dialects], refuses=settings.unsupported == "refuse")
-        await host.listen()
-        try:
+        dialects = [DIALECTS[name]() for name in settings.dialects]
+        async with shared_host(dialects, refuses=settings.unsupported == "refuse") as host:
             host.begin(session)
-            task = self._task(opening, session, host.url_of(session))
-            self.no_call = no_call_error(task)
-            return await run_program(program, task, session, seconds=settings.seconds)
-        finally:
-            await host.close()
+            try:
+                task = self._task(opening, session, host.url_of(session))
+                self.no_call = no_call_error(task)
+                return await run_program(program, task, session, seconds=settings.seconds)
+            finally:
+                await host.end(session)
 
     def _task(self, opening: Opening, session: ProgramSession, url: str) -> ProgramTask:
         loop = asyncio.get_running_loop()
@@ -215,6 +223,8 @@ class _ProgramEpisode:
 
     def _record(self, run: ProgramRun) -> Tree:
         conversations = self.conversations
+        if conversations.difference is not None:
+            _warn_of_rows(str(self.settings.run), conversations.difference)
         end = conclude(self._facts(run), self.settings)
         if end.replaces:
             conversations.rewards.clear()
@@ -248,6 +258,18 @@ class _ProgramEpisode:
             env_ending=env_ending,
             reward=reward,
         )
+
+
+_warned: set[str] = set()
+"""Programs that were warned of."""
+
+
+def _warn_of_rows(run: str, difference: str) -> None:
+    """Log, once for each program, that it changes what the model wrote, which costs rows."""
+    if run not in _warned:
+        _warned.add(run)
+        text = "program %s changes the replies of the model in its history, so that each begins a row of its own: %s"
+        _log.warning(text, visible(run), visible(difference))
 
 
 def _say(played: PlayedEpisode, answer: str) -> PlayedTurn | None:

@@ -9,11 +9,13 @@ import json
 import re
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
 from typing import Final
+from weakref import WeakKeyDictionary
 
 from envgym.agents.rollout.programs.calls import CallRefused, CallReply, RefusalKind
 from envgym.agents.rollout.programs.dialects.base import REQUEST, CallDialect, CallRequest, ReplyIds
@@ -92,7 +94,7 @@ class _Response:
 
     def sent(self, exchange: Exchange, is_sent: bool) -> None:  # as the server calls it
         if not is_sent:
-            exchange.is_abandoned = True
+            exchange.num_waiting -= 1
         elif not exchange.result.cancelled() and isinstance(exchange.result.result(), CallReply):
             self.session.delivered(exchange)
 
@@ -198,6 +200,40 @@ class ProgramHost:
         return asyncio.ensure_future(_reply(response, exchange))
 
 
+@dataclass(slots=True, eq=False)
+class _SharedHost:
+    host: ProgramHost
+    listening: "asyncio.Future[None]"
+    num_users: int = 0
+
+
+_shared_hosts: "WeakKeyDictionary[asyncio.AbstractEventLoop, dict[object, _SharedHost]]" = WeakKeyDictionary()
+
+
+@asynccontextmanager
+async def shared_host(dialects: Sequence[CallDialect], *, refuses: bool) -> AsyncIterator[ProgramHost]:
+    """Yield the host of this event loop for these formats, which listens until its last user has left it.
+
+    Args: as of `ProgramHost`. Users end the sessions that they begin.
+    """
+    hosts = _shared_hosts.setdefault(asyncio.get_running_loop(), {})
+    key = (*(dialect.name for dialect in dialects), refuses)
+    if key not in hosts:
+        host = ProgramHost(dialects, refuses=refuses)
+        hosts[key] = _SharedHost(host, asyncio.ensure_future(host.listen()))
+    shared = hosts[key]
+    shared.num_users += 1
+    try:
+        await asyncio.shield(shared.listening)
+        yield shared.host
+    finally:
+        shared.num_users -= 1
+        if shared.num_users == 0:
+            del hosts[key]
+            await asyncio.wait([shared.listening])
+            await shared.host.close()
+
+
 async def _reply(response: _Response, exchange: Exchange) -> AnyReply:
     try:
         if response.request.is_streamed:
@@ -207,7 +243,7 @@ async def _reply(response: _Response, exchange: Exchange) -> AnyReply:
                 return HttpStream(HTTPStatus.OK, response.stream(exchange), on_sent=on_sent)
         return response.of(await response.session.result(exchange), exchange)
     except asyncio.CancelledError:
-        exchange.is_abandoned = True
+        exchange.num_waiting -= 1
         raise
 
 

@@ -11,6 +11,9 @@ from envgym.agents.rollout.programs.calls import CallReply, ReplyFinish
 from envgym.core.messages import Action, Message, Role, ToolCall
 from envgym.tools import ToolSpec
 
+_SHOWN = 100
+"""Characters of a message in a log line."""
+
 # ---- what a client sends --------------------------------------------------------------------------------------------
 
 
@@ -128,6 +131,13 @@ def write_reply(
         logprobs=generation.behavior_logprobs,
         malformed=action.malformed,
     )
+
+
+def show(message: Message) -> str:
+    """Write a message for a log line."""
+    text = message.content if len(message.content) <= _SHOWN else f"{message.content[:_SHOWN]}..."
+    calls = ", ".join(call.name for call in message.tool_calls)
+    return f"{text!r} with calls of {calls}" if calls else repr(text)
 
 
 def _before_first(text: str, stop: Sequence[str]) -> str:

@@ -114,7 +114,7 @@ class ProgramTask:
         """Call a tool of the env, and return what it shows. Raises: InvalidInput: the env's tools are not offered."""
         call_tool = self.links.call_tool
         if call_tool is None:
-            do = "add call to agent.program.env_tools, and use an env with tools"
+            do = "use an env with tools"
             raise InvalidInput.of("tool of the env", "be offered to the program", name, where="task.call", do=do)
         return call_tool(name, arguments)
 

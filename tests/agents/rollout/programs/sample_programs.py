@@ -4,6 +4,8 @@ import asyncio
 import threading
 from contextlib import suppress
 
+import httpx
+
 from envgym import Message, Role
 from envgym.agents.rollout.programs.sessions import CallFailed
 from envgym.agents.rollout.programs.task import ProgramTask
@@ -24,6 +26,28 @@ def play(task: ProgramTask) -> str:
         for call in message.tool_calls:
             content = task.call(call.name, **call.arguments)
             messages.append(Message(role=Role.TOOL, content=content, tool_call_id=call.id))
+
+
+def ask_in_every_format(task: ProgramTask) -> str:
+    """Call the model once in each wire format, and return the replies."""
+    user = [{"role": "user", "content": "Q"}]
+    bodies: dict[str, dict[str, object]] = {
+        "/chat/completions": {"messages": user},
+        "/responses": {"input": user},
+        "/messages": {"messages": user, "max_tokens": 100},
+        "/messages/count_tokens": {"messages": user},
+    }
+    with httpx.Client(base_url=task.base_url, trust_env=False) as client:
+        replies = [client.post(path, json={"model": task.model} | body) for path, body in bodies.items()]
+    LAST_TEXTS[:] = [f"{reply.status_code} {reply.json()}" for reply in replies]
+    return "done"
+
+
+def rewrite(task: ProgramTask) -> str:
+    """Send the first reply back in other words."""
+    task.chat(task.messages)
+    history = [Message(role=Role.ASSISTANT, content="Calling tools: one"), Message(role=Role.USER, content="more")]
+    return task.chat([*task.messages, *history]).message.content
 
 
 def ask_once(task: ProgramTask) -> None:
@@ -114,3 +138,11 @@ async def help_out(task: ProgramTask) -> str:
     left, right = await asyncio.gather(ask("left"), ask("right"))
     messages = [*task.messages, Message(role=Role.USER, content=f"{left} {right}")]
     return (await task.achat(messages)).message.content
+
+
+async def count_even(task: ProgramTask) -> float:
+    """Let two helpers speak at once, then go on with one of them; pay the share of replies of an even length."""
+    first = Message(role=Role.USER, content="left")
+    left, right = await asyncio.gather(task.achat([first]), task.achat(task.messages))
+    last = await task.achat([first, left.message, Message(role=Role.USER, content="Again.")])
+    return sum(len(reply.message.content) % 2 == 0 for reply in (left, right, last)) / 3

@@ -1,6 +1,7 @@
 """Episodes of programs: rewards and endings, line by line, and the law that rows are those of the native loop."""
 
 import asyncio
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -76,6 +77,44 @@ def test_helpers_are_conversations_of_the_same_episode() -> None:
     last = trajectory.turns[-1].outcome
     assert last is not None
     assert last.reward == Scored(value=0.25)
+
+
+def test_the_wire_formats_of_the_settings_are_answered() -> None:
+    trajectory = play("ask_in_every_format", dialects=["chat", "responses", "messages"])
+    assert [text.startswith("200") for text in sample_programs.LAST_TEXTS] == [True] * 4, sample_programs.LAST_TEXTS
+    assert "'input_tokens': 4" in sample_programs.LAST_TEXTS[-1]
+    assert len(trajectory.turns) == 3
+    assert len({row.token_ids for row in trajectory.rows}) == 1  # one call, whatever its format
+    play("ask_in_every_format", dialects=["messages"])
+    assert [text[:3] for text in sample_programs.LAST_TEXTS] == ["404", "404", "200", "200"]
+
+
+COMMAND = """
+import json, os, urllib.request
+task = json.loads(os.environ["ENVGYM_TASK"])
+request = urllib.request.Request(
+    os.environ["OPENAI_BASE_URL"] + "/chat/completions",
+    data=json.dumps({"model": task["model"], "messages": task["messages"]}).encode(),
+    headers={"Authorization": "Bearer " + os.environ["OPENAI_API_KEY"]},
+)
+with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request) as reply:
+    answer = json.load(reply)["choices"][0]["message"]["content"]
+with open(os.environ["ENVGYM_RESULT"], "w") as file:
+    json.dump({"answer": answer, "reward": 0.5}, file)
+"""
+
+
+def test_a_command_plays_an_episode() -> None:
+    for source, reward in (("result", 0.5), ("env", 0.25)):
+        trajectory = play("", run=[sys.executable, "-c", COMMAND], reward=source)
+        assert (trajectory.ending, trajectory.reward) == (Ending.TERMINATED, Scored(value=reward))
+        assert [str(turn.outcome.action) for turn in trajectory.turns if turn.outcome] == ["one"]
+
+
+def test_a_program_that_changes_replies_is_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    assert len(play("rewrite").rows) == len(play("rewrite").rows) == 2
+    (warning,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert "message 1 was 'one', and came back as 'Calling tools: one'" in warning
 
 
 # ---- rewards and endings --------------------------------------------------------------------------------------------

@@ -1,5 +1,6 @@
 """Requests that the host refuses, rewards that programs post, and calls without HTTP."""
 
+import asyncio
 from collections.abc import Iterator
 from http import HTTPStatus
 from typing import Any
@@ -8,6 +9,8 @@ import httpx
 import pytest
 
 from envgym.agents.rollout.programs.calls import Call, RefusalKind
+from envgym.agents.rollout.programs.dialects.chat import ChatDialect
+from envgym.agents.rollout.programs.host import ProgramHost, shared_host
 from envgym.agents.rollout.programs.sessions import CallFailed
 from envgym.core.messages import Message, Role
 from envgym.core.turns import Scored
@@ -117,6 +120,45 @@ def test_a_reward_is_posted_once_during_the_episode(server: RunningHost) -> None
     server.end(late)
     assert post(server, late, {"reward": 1}, "/reward").status_code == HTTPStatus.CONFLICT
     assert late.reward is None
+
+
+# ---- one host for all programs ---------------------------------------------------------------------------------------
+
+
+def test_programs_of_one_event_loop_share_a_host_until_the_last_has_ended() -> None:
+    urls = list[str]()
+
+    async def use(started: asyncio.Event, go_on: asyncio.Event, *, refuses: bool = False) -> ProgramHost:
+        async with shared_host([ChatDialect()], refuses=refuses) as host:
+            urls.append(host.http.url)
+            started.set()
+            await go_on.wait()
+        return host
+
+    async def work() -> None:
+        events = [asyncio.Event() for _ in range(5)]
+        first, second, other, released, never = events
+        released.set()
+        users = [
+            asyncio.create_task(use(first, never)),
+            asyncio.create_task(use(second, released)),
+            asyncio.create_task(use(other, never, refuses=True)),
+        ]
+        cancelled = asyncio.create_task(use(asyncio.Event(), never))
+        await asyncio.gather(first.wait(), second.wait(), other.wait())
+        assert await users[1] is not None
+        assert (len(set(urls[:2])), len(set(urls))) == (1, 2)
+        _, writer = await asyncio.open_connection("127.0.0.1", int(urls[0].rpartition(":")[2]))
+        writer.close()
+        cancelled.cancel()
+        never.set()
+        hosts = await asyncio.gather(users[0], users[2])
+        assert not any(host.http.connections for host in hosts)
+        with pytest.raises(OSError, match=r"refused|Connect call failed"):
+            await asyncio.open_connection("127.0.0.1", int(urls[0].rpartition(":")[2]))
+        assert (await use(asyncio.Event(), released)) not in hosts
+
+    asyncio.run(work())
 
 
 # ---- calls without HTTP ----------------------------------------------------------------------------------------------
