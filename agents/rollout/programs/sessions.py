@@ -66,9 +66,9 @@ class ConversationMatcher(Protocol[TurnT]):
 class CallFailed(EnvgymError):
     """A call in this process that the model did not answer; its message is one sentence."""
 
-    def __init__(self, refusal: CallRefused) -> None:
-        super().__init__(refusal.reason)
-        self.kind = refusal.kind
+    def __init__(self, message: str, *, kind: RefusalKind) -> None:
+        super().__init__(message)
+        self.kind = kind
 
 
 class RetryMark(NamedTuple):
@@ -258,7 +258,8 @@ class ProgramSession:
                 exchange.num_waiting -= 1
             raise
         if isinstance(reply, CallRefused) or not self.is_open:
-            raise CallFailed(reply if isinstance(reply, CallRefused) else CLOSED)
+            refusal = reply if isinstance(reply, CallRefused) else CLOSED
+            raise CallFailed(refusal.reason, kind=refusal.kind)
         assert isinstance(exchange, Exchange), "a refusal was raised"
         self.delivered(exchange)
         return reply

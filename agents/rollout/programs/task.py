@@ -86,7 +86,7 @@ class ProgramTask:
         try:
             return self._begin(_call(messages, self.tools if tools is None else tools, max_tokens, stop)).result()
         except CancelledError:
-            raise CallFailed(CLOSED) from None
+            raise CallFailed(CLOSED.reason, kind=CLOSED.kind) from None
 
     async def achat(
         self,
@@ -102,7 +102,7 @@ class ProgramTask:
             return await asyncio.wrap_future(pending)
         except asyncio.CancelledError:
             if pending.cancelled() and not self.links.session.is_open:
-                raise CallFailed(CLOSED) from None
+                raise CallFailed(CLOSED.reason, kind=CLOSED.kind) from None
             raise
 
     def _begin(self, call: Call) -> "Future[CallReply]":
@@ -153,7 +153,7 @@ def _submit(work: Coroutine[Any, Any, Any], loop: asyncio.AbstractEventLoop) -> 
         return asyncio.run_coroutine_threadsafe(work, loop)
     except RuntimeError:  # the loop is closed
         work.close()
-        raise CallFailed(CLOSED) from None
+        raise CallFailed(CLOSED.reason, kind=CLOSED.kind) from None
 
 
 def _call(
