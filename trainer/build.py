@@ -22,6 +22,7 @@ from envgym.trainer.checks.environments import (
     check_search,
     check_task_inputs,
     warn_of_idle_choices,
+    warn_of_program_turns,
 )
 from envgym.trainer.env_source import EnvSource, TaskPool, build_env_sources, decontaminate
 from envgym.trainer.launch.endpoints import Endpoints
@@ -217,6 +218,7 @@ def _check_choices(
     check_annotations_are_made(method.annotators, readers)
     if settings.demonstrations is None:  # those may read annotations, too
         warn_of_idle_choices(method.curriculum, method.annotators, readers.values(), env_sources)
+    warn_of_program_turns(method.credit, settings.credit.name, settings.agent)
     return requests
 
 

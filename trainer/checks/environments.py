@@ -109,6 +109,15 @@ def _layers(env: object) -> Iterator[object]:
         env = getattr(env, "env", None)
 
 
+def warn_of_program_turns(credit: object, name: str, agent: AgentSettings) -> None:
+    """Log that a credit of turns meets a program, whose conversations follow one another in an episode."""
+    if agent.program is not None and getattr(credit, "reads_turn_order", False):
+        text = (
+            "credit %s reads the turns of an episode in their order, and agent.program may play several conversations"
+        )
+        _log.warning("%s one after another; a credit of whole episodes does not depend on it", text % name)
+
+
 def warn_of_idle_choices(
     curriculum: object, annotators: Iterable[str], readers: Iterable[object], env_sources: Mapping[str, EnvSource]
 ) -> None:
