@@ -48,6 +48,12 @@ def column_names(columns: Mapping[str, str], *, where: str = "FileTasks") -> Col
     )
 
 
+def named_columns(columns: ColumnNames) -> frozenset[str]:
+    """Return the names and paths of all columns that are read."""
+    single = (columns.prompt, columns.id, columns.split)
+    return frozenset(filter(None, (*single, *columns.payload.values(), *columns.metadata)))
+
+
 def read_cell(row: Row, column: str, where: str) -> Any:  # whatever the cell holds
     """Return the cell of a column, or what a path finds in it. Raises: InvalidInput: there is none."""
     if column in row:

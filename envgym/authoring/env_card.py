@@ -32,10 +32,15 @@ def describe(env: AnyEnv, creator: Callable[..., object]) -> dict[str, Any]:  # 
         "blocking": inner.blocking,
         "observations": repr(env.observation_space),
         "actions": repr(env.action_space),
-        "parameters": {name: _default_of(item) for name, item in (parameters(creator) or {}).items()},
+        "parameters": defaults_of(creator),
         "tools": {name: tool.spec.description for name, tool in inner.toolset().items()},
         "system_prompt": inner.system_prompt,
     }
+
+
+def defaults_of(creator: Callable[..., object]) -> dict[str, str]:
+    """Return the default of every keyword argument of an env, as Python writes it."""
+    return {name: _default_of(item) for name, item in (parameters(creator) or {}).items()}
 
 
 def example_episode(env: AnyEnv) -> list[tuple[str, str]]:

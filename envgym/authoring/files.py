@@ -9,14 +9,14 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
-from envgym.authoring.columns import ColumnNames, column_names, read_cell
+from envgym.authoring.columns import ColumnNames, column_names, named_columns, read_cell
 from envgym.authoring.openings import read_prompt
 from envgym.authoring.sources import TaskDraft, check_index, task_from_draft
 from envgym.authoring.tables import Row, Source, name_of, read_tables
 from envgym.core.json_types import JsonValue, canonical, content_hash
-from envgym.core.tasks import TEST_FRACTION, Split, Task, check_ids, split_of
+from envgym.core.tasks import TEST_FRACTION, Split, Task, check_ids, split_of_key
 from envgym.errors import InvalidInput, check_known
 from envgym.runtime.error_log import log_error
 
@@ -31,6 +31,16 @@ RowFunction = Callable[[Row], TaskDraft | None]
 
 class RowLeftOut(Exception):
     """A row that makes no task; the message is the reason, in the words of the log."""
+
+
+class _RowDraft(NamedTuple):
+    """The task of a row before it has an index."""
+
+    split: Split
+    draft: TaskDraft
+    id: str | None
+    key: str
+    """Content hash of the payload."""
 
 
 class FileTasks:
@@ -77,6 +87,7 @@ class FileTasks:
         """
         self._source = source
         self._function = columns if callable(columns) else None
+        self._has_columns = columns is not None and self._function is None
         self._columns = columns if isinstance(columns, ColumnNames) else ColumnNames()
         if isinstance(columns, Mapping):
             self._columns = column_names(columns)
@@ -137,7 +148,7 @@ class FileTasks:
         tables = dict(self._tables())
         sides = self._sides(list(tables))
         self._check_share(sides)
-        drafts: dict[Split, list[tuple[TaskDraft, str | None]]] = {split: [] for split in Split}
+        drafts: dict[Split, list[_RowDraft]] = {split: [] for split in Split}
         for name, rows in tables.items():
             if name not in sides:
                 continue
@@ -145,7 +156,7 @@ class FileTasks:
             for number, row in enumerate(rows):
                 where = f"row {number} of {name or self.name}"
                 try:
-                    drafted = self._checked_draft(row, side, where)
+                    draft = self._checked_draft(row, side, where)
                 except RowLeftOut as reason:
                     self._left_out[str(reason)] += 1
                     continue
@@ -154,22 +165,21 @@ class FileTasks:
                         raise
                     self._left_out[str(error).partition(", got ")[0]] += 1
                     continue
-                if drafted is not None:
-                    split, draft, id = drafted
-                    drafts[split].append((draft, id))
+                if draft is not None:
+                    drafts[draft.split].append(draft)
         self._report_left_out(sum(map(len, drafts.values())))
-        held_out = {content_hash(draft.payload) for draft, _ in drafts[Split.TEST]}
-        drafts[Split.TRAIN] = [pair for pair in drafts[Split.TRAIN] if content_hash(pair[0].payload) not in held_out]
+        held_out = {draft.key for draft in drafts[Split.TEST]}
+        drafts[Split.TRAIN] = [draft for draft in drafts[Split.TRAIN] if draft.key not in held_out]
         return {split: self._named(split, side) for split, side in drafts.items()}
 
-    def _checked_draft(self, row: Row, side: Split | None, where: str) -> tuple[Split, TaskDraft, str | None] | None:
-        """Return split, task and id of a row, or None. Raises: InvalidInput: it breaks a rule. RowLeftOut."""
-        result = self._draft(row, where)
-        if result is None:
+    def _checked_draft(self, row: Row, side: Split | None, where: str) -> _RowDraft | None:
+        """Return the task of a row, or None. Raises: InvalidInput: the row breaks a rule. RowLeftOut."""
+        draft = self._draft(row, where)
+        if draft is None:
             return None
-        draft, id_column = _checked(result, where), self._columns.id
-        split = side or self._split_of(row, draft, where)
-        return split, draft, None if id_column is None else str(read_cell(row, id_column, where))
+        key, id_column = _checked_key(draft, where), self._columns.id
+        id = None if id_column is None else str(read_cell(row, id_column, where))
+        return _RowDraft(side or self._split_of(row, key, where), draft, id, key)
 
     def _check_share(self, sides: Mapping[str, Split | None]) -> None:
         """Refuse a share where official splits decide."""
@@ -190,11 +200,11 @@ class FileTasks:
             raise InvalidInput.of("rows", self._rule, reasons, where=where, do=self._remedy)
         _log.warning("%d of %d rows of %s are left out: %s.", num_left_out, num_rows, self.name, reasons)
 
-    def _named(self, split: Split, drafts: Sequence[tuple[TaskDraft, str | None]]) -> list[Task]:
+    def _named(self, split: Split, drafts: Sequence[_RowDraft]) -> list[Task]:
         """Give each task its id, by its index where no column does."""
         tasks = [
-            task_from_draft(draft, split, f"{split}/{index}" if id is None else id)
-            for index, (draft, id) in enumerate(drafts)
+            task_from_draft(item.draft, split, f"{split}/{index}" if item.id is None else item.id)
+            for index, item in enumerate(drafts)
         ]
         check_ids(tasks, where=f"{split} of {self.name}", do="name another id column, or none")
         return tasks
@@ -235,15 +245,16 @@ class FileTasks:
         metadata = {column: read_cell(row, column, where) for column in columns.metadata}
         return TaskDraft(prompt=prompt, payload=payload, metadata=metadata)
 
-    def _split_of(self, row: Row, draft: TaskDraft, where: str) -> Split:
+    def _split_of(self, row: Row, key: str, where: str) -> Split:
+        """Return the split of a row whose task has the content hash `key`. Raises: InvalidInput: no such split."""
         if self._columns.split is None:
-            share = TEST_FRACTION if self._test_share is None else self._test_share
-            return split_of(draft.payload, share, self._split_seed)
+            return split_of_key(key, TEST_FRACTION if self._test_share is None else self._test_share, self._split_seed)
         return Split.parse(str(read_cell(row, self._columns.split, where)), where=where)
 
     def _tables(self) -> Iterator[tuple[str, Iterable[Row]]]:
-        """Yield (official split or "", rows)."""
-        yield from read_tables(self._source, self._config, self._revision)
+        """Yield (official split or "", rows); of Parquet and Arrow, the named columns alone are read."""
+        columns = named_columns(self._columns) if self._has_columns else None
+        yield from read_tables(self._source, self._config, self._revision, columns)
 
 
 def _call(function: RowFunction, row: Row, where: str) -> TaskDraft | None:
@@ -260,11 +271,12 @@ def _call(function: RowFunction, row: Row, where: str) -> TaskDraft | None:
     return draft
 
 
-def _checked(draft: TaskDraft, where: str) -> TaskDraft:
-    """Return `draft`. Raises: InvalidInput: it is no JSON."""
+def _checked_key(draft: TaskDraft, where: str) -> str:
+    """Return the content hash of a task. Raises: InvalidInput: it is no JSON."""
     try:
-        canonical({"payload": draft.payload, "metadata": draft.metadata}).encode()
+        if draft.metadata:
+            canonical(draft.metadata).encode()
+        return content_hash(draft.payload)
     except (TypeError, ValueError) as error:
         do = "convert the column first"
         raise InvalidInput.of("payload and metadata", "be JSON", str(error), where=where, do=do) from None
-    return draft

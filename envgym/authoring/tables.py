@@ -2,7 +2,7 @@
 
 import csv
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -27,26 +27,30 @@ Source = str | Path | Rows | Mapping[str, str | Path | Rows]
 """A file, a directory or hub name of a data set, rows in memory, or a mapping from split to file or rows."""
 
 
-def read_tables(source: Source, config: str | None, revision: str | None) -> Iterator[tuple[str, Iterable[Row]]]:
+def read_tables(
+    source: Source, config: str | None, revision: str | None, columns: Collection[str] | None = None
+) -> Iterator[tuple[str, Iterable[Row]]]:
     """Yield (official split or "", rows). Raises: InvalidInput: the source cannot be read.
 
     Args:
         source: of the rows.
         config: configuration of the data set, where it has several.
         revision: commit or tag of a hub data set.
+        columns: names of columns, or paths into them; files of columns are read without the others. None: all.
     """
     if isinstance(source, Mapping):
         for name, part in source.items():
             if isinstance(part, str | Path):
-                yield Split.parse(name, where="FileTasks").value, _read_file(Path(part))
+                yield Split.parse(name, where="FileTasks").value, _read_file(Path(part), columns)
             else:
-                yield name, _read_rows(part, name)
+                yield name, _read_rows(part, name, columns)
     elif not isinstance(source, str | Path):
-        yield "", _read_rows(source, name_of(source))
+        yield "", _read_rows(source, name_of(source), columns)
     elif Path(source).suffix in _READERS or Path(source).is_file():
-        yield "", _read_file(Path(source))
+        yield "", _read_file(Path(source), columns)
     else:
-        yield from _load_dataset(str(source), config, revision).items()
+        for name, rows in _load_dataset(str(source), config, revision).items():
+            yield name, _read_rows(rows, name, columns)
 
 
 def name_of(source: Source) -> str:
@@ -60,7 +64,7 @@ def name_of(source: Source) -> str:
     return "the rows in memory"
 
 
-def _read_rows(rows: Rows, where: str) -> Iterator[Row]:
+def _read_rows(rows: Rows, where: str, columns: Collection[str] | None) -> Iterator[Row]:
     """Yield rows in memory, those of a `datasets.Dataset` as plain values. Raises: InvalidInput: they are no rows."""
     if not (hasattr(rows, "__len__") and hasattr(rows, "__iter__")):
         must, do = (
@@ -68,7 +72,9 @@ def _read_rows(rows: Rows, where: str) -> Iterator[Row]:
             "pass list(rows), or load without streaming",
         )
         raise InvalidInput.of("source", must, type(rows).__name__, where=where, do=do)
-    plain: Iterable[object] = rows.with_format(None) if hasattr(rows, "with_format") else rows
+    plain: Any = rows
+    if hasattr(rows, "with_format") and hasattr(rows, "select_columns"):  # a datasets.Dataset
+        plain = plain.with_format(None).select_columns(_read_columns(plain.column_names, columns))
     for number, row in enumerate(plain):
         if not isinstance(row, Mapping):
             do = "pass a list of dicts, such as frame.to_dict('records')"
@@ -77,7 +83,19 @@ def _read_rows(rows: Rows, where: str) -> Iterator[Row]:
         yield row
 
 
-def _read_file(path: Path) -> Iterator[Row]:
+def _read_columns(names: Sequence[str], columns: Collection[str] | None) -> list[str]:
+    """Return the columns in which `columns` are, in order; all of them if one of `columns` is in none."""
+    if columns is None:
+        return [*names]
+    roots = {column if column in names else _root_of(column, names) for column in columns}
+    return [*names] if None in roots else [name for name in names if name in roots]
+
+
+def _root_of(path: str, names: Sequence[str]) -> str | None:
+    return next((name for name in names if path.startswith((f"{name}.", f"{name}["))), None)
+
+
+def _read_file(path: Path, columns: Collection[str] | None) -> Iterator[Row]:
     if not path.is_file():
         near = near_names(path.name, [file.name for file in path.parent.glob("*") if file.suffix in _READERS])
         do = f"did you mean {' or '.join(str(path.with_name(name)) for name in near)}?" if near else "check the path"
@@ -86,7 +104,10 @@ def _read_file(path: Path) -> Iterator[Row]:
     if path.suffix not in _READERS:
         suffixes = " or ".join(_READERS)
         raise InvalidInput.of("source", f"end in {suffixes}", str(path), where="source of tasks", do="convert the file")
-    yield from _READERS[path.suffix](path)
+    if path.suffix == ".parquet":
+        yield from _read_parquet(path, columns)
+    else:
+        yield from _READERS[path.suffix](path)
 
 
 def _read_jsonl(path: Path) -> Iterator[Row]:
@@ -143,7 +164,7 @@ def _read_csv(path: Path) -> Iterator[Row]:
             raise _bad_line(path, reader.line_num + 1, str(error), "be CSV in UTF-8") from None
 
 
-def _read_parquet(path: Path) -> Iterator[Row]:
+def _read_parquet(path: Path, columns: Collection[str] | None = None) -> Iterator[Row]:
     try:
         import pyarrow as pa
         from pyarrow import parquet
@@ -154,7 +175,9 @@ def _read_parquet(path: Path) -> Iterator[Row]:
     except pa.ArrowInvalid as error:
         raise InvalidInput.of("source", "be a Parquet file", str(error), where=str(path), do="write it again") from None
     with file:
-        for batch in file.iter_batches():
+        names = file.schema_arrow.names
+        is_nested = any("." in name for name in names)  # which Parquet takes for a path
+        for batch in file.iter_batches(columns=None if is_nested else _read_columns(names, columns)):
             yield from batch.to_pylist()
 
 
@@ -162,7 +185,7 @@ _READERS = {".jsonl": _read_jsonl, ".json": _read_json, ".csv": _read_csv, ".par
 """Ending of a file -> what reads its rows."""
 
 
-def _load_dataset(name: str, config: str | None, revision: str | None) -> Mapping[str, Iterable[Row]]:
+def _load_dataset(name: str, config: str | None, revision: str | None) -> Mapping[str, Rows]:
     try:
         import datasets
     except ImportError:

@@ -3,8 +3,9 @@
 import argparse
 import textwrap
 
-from envgym.authoring.env_card import card_of, describe, example_episode
+from envgym.authoring.env_card import card_of, defaults_of, describe, example_episode
 from envgym.cli.common import add_env_arguments, add_json_argument, echo, make_env, print_json, styled
+from envgym.errors import InvalidInput
 from envgym.registry import creator_of
 
 _SHOWN_APART = ("id", "class", "summary", "parameters", "tools", "system_prompt")
@@ -18,8 +19,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print what there is to know about an environment."""
-    env, creator = make_env(args), creator_of(args.env)
+    """Print what there is to know about an environment; of one that needs settings, what is known without them."""
+    creator = creator_of(args.env)
+    try:
+        env = make_env(args)
+    except InvalidInput as error:
+        card = card_of(creator)
+        if args.settings or args.json or card is None:
+            raise
+        _print_card(args.env, card, defaults_of(creator), str(error))
+        return 0
     try:
         facts, example, card = describe(env, creator), example_episode(env), card_of(creator)
     finally:
@@ -42,6 +51,13 @@ def run(args: argparse.Namespace) -> int:
     if card:
         echo(styled("\ncard", "bold"), _indented(card.strip()), sep="\n")
     return 0
+
+
+def _print_card(env_id: str, card: str, defaults: dict[str, str], reason: str) -> None:
+    """Print what is known about an environment that cannot be made without settings."""
+    echo(styled(env_id, "bold"), f"not made without settings: {reason}", sep="\n\n")
+    _print_table("keyword arguments (--set NAME=VALUE)", defaults)
+    echo(styled("\ncard", "bold"), _indented(card.strip()), sep="\n")
 
 
 def _shown(value: object) -> str:

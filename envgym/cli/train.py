@@ -110,9 +110,10 @@ def _run(data: dict[str, Any] | None, args: argparse.Namespace) -> int:
     elif args.dry_run or args.overfit_one_batch is not None:
         from envgym.trainer.learner.ranks.meeting import is_torchrun
 
-        if args.resume and data is not None:
+        if args.resume:
             what, must = "--resume", "be left out with --dry-run and --overfit-one-batch, which begin at the first step"
-            raise InvalidInput.of(what, must, args.config, where="envgym train", do="leave it out")
+            do = "leave it out, and pass the YAML file of the run"
+            raise InvalidInput.of(what, must, args.config, where="envgym train", do=do)
         do = "leave out --learners and torchrun; a rank needs that share of the memory of weights and optimizer"
         must, learners, updates = "be 1 where one process measures", settings.launch.learners, args.overfit_one_batch
         holds = learners == 1 and not is_torchrun()

@@ -69,11 +69,16 @@ class Task:
         return self.payload.key if isinstance(self.payload, HiddenPayload) else content_hash(self.payload)
 
 
-def split_of(payload: JsonObject, test_fraction: float = TEST_FRACTION, seed: int = 0) -> Split:
-    """Assign a payload to a split by its content hash; another `seed` draws another split."""
+def split_of(payload: JsonObject, test_fraction: float = TEST_FRACTION) -> Split:
+    """Assign a payload to a split by its content hash."""
+    return split_of_key(content_hash(payload), test_fraction)
+
+
+def split_of_key(key: str, test_fraction: float = TEST_FRACTION, seed: int = 0) -> Split:
+    """Assign a content hash to a split; another `seed` draws another split."""
     if not 0.0 <= test_fraction <= 1.0:
         raise InvalidInput.of("test_fraction", "lie in [0, 1]", test_fraction, where="split_of", do="pass e.g. 0.2")
-    digits = content_hash({"payload": payload, "split_seed": seed} if seed else payload)[:13]
+    digits = (content_hash({"key": key, "split_seed": seed}) if seed else key)[:13]
     return Split.TEST if int(digits, 16) / 16**13 < test_fraction else Split.TRAIN
 
 

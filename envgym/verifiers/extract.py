@@ -7,6 +7,7 @@ alone. A heading `Answer` of any level marks the rest of its line, or the paragr
 """
 
 import re
+import string
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -117,16 +118,24 @@ def plain_answer(text: str) -> str:
     return (agreed_answer(text) or "").lower()
 
 
+_INDICES = frozenset(map(str, range(len(string.ascii_uppercase))))
 KEY_FORMS: Mapping[str, Callable[[str], str | None]] = MappingProxyType(
     {
         "alone": lambda text: text.strip() or None,
         "hashes": lambda text: after_hashes(text[max(0, text.rfind("####")) :]).answer,
         "boxed": lambda text: boxed(text[max(0, text.rfind("\\boxed")) :]).answer,
+        "index": lambda text: string.ascii_uppercase[int(text)] if text in _INDICES else None,
     }
 )
-"""How the answer stands in a column of a data set: alone, after the last `####`, in the last box -> what reads it."""
+"""How the answer stands in a column of a data set: alone, after the last `####`, in the last box, as the index of an
+option, from 0 -> what reads it."""
 NO_KEY: Mapping[str, str] = MappingProxyType(
-    {"alone": "no answer", "hashes": "no answer after ####", "boxed": r"no answer in \boxed{}"}
+    {
+        "alone": "no answer",
+        "hashes": "no answer after ####",
+        "boxed": r"no answer in \boxed{}",
+        "index": "no index from 0 to 25",
+    }
 )
 """Form -> why a row is left out, in the words of the log."""
 

@@ -50,6 +50,13 @@ def login_reply(token: str, headers: Mapping[str, str]) -> HttpReply:
     return HttpReply(HTTPStatus.SEE_OTHER, b"", "text/html", {**fields, "Location": "/"})
 
 
+def token_refusal(headers: Mapping[str, str]) -> Refusal:
+    """Return why a request is refused that does not have the token; `headers`: as `with_authorization` returns them."""
+    got, do = "another" if "authorization" in headers else "none", "open the address that `envgym view` printed"
+    where = "/?token=TOKEN, or the header Authorization: Bearer TOKEN"
+    return HTTPStatus.UNAUTHORIZED, sentence("token", "be the server's", got, where=where, do=do)
+
+
 def foreign_refusal(path: str, headers: Mapping[str, str]) -> Refusal | None:
     """Return why a request is refused that a browser sends for a page of another site; None: it is not."""
     site = headers.get("sec-fetch-site", "none")

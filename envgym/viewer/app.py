@@ -5,7 +5,7 @@ from functools import cache, partial
 from hmac import compare_digest
 from http import HTTPStatus
 from importlib.resources import files
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, TypeVar
 from urllib.parse import parse_qsl, unquote
 
 from pydantic import ConfigDict, Field, ValidationError, validate_call
@@ -17,7 +17,7 @@ from envgym.runtime.http.server import HttpReply, HttpRequest
 from envgym.viewer.access import login_reply, query_token
 from envgym.viewer.clip import Json, PartField, clip_episode, clip_turn, part_of
 from envgym.viewer.compare import compare_runs, task_at_steps
-from envgym.viewer.play import PlayTable, env_card
+from envgym.viewer.play import ActionRequest, EnvRequest, OpenRequest, PlayTable, env_card
 from envgym.viewer.query import EpisodeQuery, GroupQuery, episode_rows, find_episodes, find_groups
 from envgym.viewer.replies import error_reply, file_reply, json_reply
 from envgym.viewer.viewed_run import ViewedRun
@@ -28,8 +28,15 @@ _SHARED_SCRIPTS: Final = (
 """Scripts of the report that the app uses as they are; `data` of the app stands in for the report's own."""
 _SUBTYPES: Final = {"js": "javascript", "css": "css", "svg": "svg+xml"}
 _Number = Annotated[int, Field(ge=0, lt=2**63)]
-_of_query = validate_call(config=ConfigDict(arbitrary_types_allowed=True))
-"""Reads the arguments of a route from the texts of a query, by their types."""
+_REQUESTS = {model.__name__ for model in (ActionRequest, EnvRequest, EpisodeQuery, GroupQuery, OpenRequest)}
+"""Names of what a request is read as; if anything else is not valid, the request is not at fault."""
+_Route = TypeVar("_Route", bound=Callable[..., Any])
+
+
+def _of_query(route: _Route) -> _Route:
+    """Read the arguments of a route from the texts of a query, by their types."""
+    _REQUESTS.add(route.__qualname__)
+    return validate_call(config=ConfigDict(arbitrary_types_allowed=True))(route)
 
 
 class ViewerApp:
@@ -51,13 +58,13 @@ class ViewerApp:
             if request.method == method:
                 return reply()
             return _no_address(path, HTTPStatus.METHOD_NOT_ALLOWED)
-        except ValidationError as error:
-            return error_reply(HTTPStatus.UNPROCESSABLE_ENTITY, _validation_sentence(error, path))
         except UnknownName as error:
             return error_reply(HTTPStatus.NOT_FOUND, str(error))
         except EnvgymError as error:
             return error_reply(HTTPStatus.UNPROCESSABLE_ENTITY, str(error))
         except Exception as error:  # noqa: BLE001  # a page that cannot be made says so
+            if isinstance(error, ValidationError) and error.title in _REQUESTS:
+                return error_reply(HTTPStatus.UNPROCESSABLE_ENTITY, _validation_sentence(error, path))
             log_error(error, f"the viewer could not answer {path}")
             got, do = f"{type(error).__name__}: {error}", "report it with the log of `envgym view`"
             return error_reply(HTTPStatus.INTERNAL_SERVER_ERROR, sentence("page", "be made", got, where=path, do=do))

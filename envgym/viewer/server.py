@@ -4,12 +4,13 @@ import secrets
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from http import HTTPStatus
 from typing import Final
 
 from envgym.runtime.event_loop import LoopThread
 from envgym.runtime.http.access import refusal
 from envgym.runtime.http.server import HttpLimits, HttpReply, HttpRequest, HttpServer, ThreadedHandler
-from envgym.viewer.access import Refusal, foreign_refusal, page_refusal, with_authorization
+from envgym.viewer.access import Refusal, foreign_refusal, page_refusal, token_refusal, with_authorization
 from envgym.viewer.app import ViewerApp
 from envgym.viewer.index import RequestCount
 from envgym.viewer.replies import error_reply
@@ -48,6 +49,8 @@ class ViewerServer(HttpServer):
         """Return why a request is not answered; None: it is."""
         path, authorized = target.partition("?")[0], with_authorization(target, headers)
         refused = refusal(authorized, url=self.url, is_local=self.is_local, token=self.token)
+        if refused is not None and refused[0] is HTTPStatus.UNAUTHORIZED:
+            refused = token_refusal(authorized)
         refused = refused or foreign_refusal(path, headers)
         if method == "GET" or (self.token and "authorization" in headers):
             return refused

@@ -2,27 +2,30 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from string import ascii_uppercase
 from typing import Any
 
-from envgym.authoring import FileTasks, TaskDraft
+from envgym.authoring import ColumnNames, FileTasks, TaskDraft
 from envgym.authoring.files import RowLeftOut
-from envgym.authoring.tables import Row
+from envgym.authoring.tables import Row, Source
 from envgym.chats.fields import read_list
 from envgym.chats.openai import listed_tools, read_call, read_tools
 from envgym.core.json_types import JsonValue
 from envgym.verifiers.extract import KEY_FORMS, NO_KEY
 
-ANSWER, TOOLS = "answer", "tools"
-"""Payload fields: the key of most verifiers, and the functions that an agent may call."""
+ANSWER, OPTIONS, TOOLS = "answer", "options", "tools"
+"""Payload fields: the key of most verifiers, the texts to choose from, and the functions that an agent may call."""
 
 
 class DataTasks(FileTasks):
     """The tasks of a data file; rows without an answer in its form are left out and counted."""
 
-    def __init__(self, *args: Any, answer_form: str, **kwargs: Any) -> None:  # as FileTasks takes them
+    def __init__(
+        self, source: Source, columns: ColumnNames, *, answer_form: str, show_options: bool, **kwargs: Any
+    ) -> None:  # kwargs as FileTasks takes them
         """Prepare to read; `answer_form` is a name of `KEY_FORMS`."""
-        super().__init__(*args, **kwargs)
-        self._form = answer_form
+        super().__init__(source, columns, **kwargs)
+        self._form, self._shows_options = answer_form, show_options
 
     def _draft(self, row: Row, where: str) -> TaskDraft | None:
         draft = super()._draft(row, where)
@@ -30,12 +33,28 @@ class DataTasks(FileTasks):
         payload = dict(draft.payload)
         if self._form != "alone":
             value = payload[ANSWER]
-            payload[ANSWER] = KEY_FORMS[self._form](value) if isinstance(value, str) else None
+            is_text = isinstance(value, str | int) and not isinstance(value, bool)
+            payload[ANSWER] = KEY_FORMS[self._form](str(value)) if is_text else None
             if payload[ANSWER] is None:
                 raise RowLeftOut(NO_KEY[self._form])
         if TOOLS in payload:
             payload |= _read_functions(payload, where)
-        return replace(draft, payload=payload)
+        prompt, options = draft.prompt, payload.get(OPTIONS)
+        if self._shows_options and isinstance(options, list):
+            listing = "".join(f"\n{letter}. {text}" for letter, text in zip(ascii_uppercase, options, strict=False))
+            prompt, payload["prompt"] = f"{prompt}\n{listing}", _with_text(payload["prompt"], f"\n{listing}")
+        return replace(draft, prompt=prompt, payload=payload)
+
+
+def _with_text(prompt: JsonValue, text: str) -> JsonValue:
+    """Return a prompt of a payload with a text at its end."""
+    if not isinstance(prompt, list):
+        return f"{prompt}{text}"
+    *before, last = prompt
+    assert isinstance(last, Mapping), "a message"
+    content = last["content"]
+    parts = [*content, {"type": "text", "text": text}] if isinstance(content, list) else f"{content}{text}"
+    return [*before, {**last, "content": parts}]
 
 
 def _read_functions(payload: Mapping[str, JsonValue], where: str) -> dict[str, JsonValue]:

@@ -16,9 +16,10 @@ from envgym.core.json_types import JsonObject, JsonValue, canonical
 from envgym.core.messages import Action, Message, Observation, Role, ToolCall
 from envgym.core.tasks import Split, Task, TaskSource
 from envgym.core.turns import Scored
-from envgym.envs.data._rows import ANSWER, TOOLS, DataTasks
+from envgym.envs.data._rows import ANSWER, OPTIONS, TOOLS, DataTasks
 from envgym.errors import InvalidInput, check_known
 from envgym.parsing import tool_call_action
+from envgym.party import Party
 from envgym.records import Reply
 from envgym.rubric import Rubric, rubric_of
 from envgym.runtime.cache import source_key
@@ -47,6 +48,7 @@ class DataFile(RubricEnv):
         columns: Mapping[str, str] | None = None,
         verifier: str | Mapping[str, Any] | None = None,
         answer_form: str = "alone",
+        show_options: bool = True,
         config: str | None = None,
         revision: str | None = None,
         splits: Mapping[str, str] | None = None,
@@ -56,7 +58,8 @@ class DataFile(RubricEnv):
         system_prompt: str = "",
         chance_score: float | None = None,
         max_turns: int | None = 1,
-        **options: Any,  # parties and render_mode, as Env takes them
+        parties: Mapping[str, Party] | None = None,
+        render_mode: str | None = None,
     ) -> None:
         """Choose rows and verifier.
 
@@ -67,8 +70,9 @@ class DataFile(RubricEnv):
                 `prompt`, `id`, `split` and `metadata`, `tools` for functions that may be called, and every field that
                 the verifier reads. None: `prompt` and `answer`.
             verifier: A name, or a name with settings, such as `{name: math, take: last}`.
-            answer_form: How the answer stands in its column: `alone`, after the last `####` (`hashes`), or in the last
-                box (`boxed`).
+            answer_form: How the answer stands in its column: `alone`, after the last `####` (`hashes`), in the last box
+                (`boxed`), or as the `index` of an option, from 0.
+            show_options: Whether the prompt ends with the options of a row that has a column `options`, by letter.
             config: Configuration of the data set, where it has several.
             revision: Commit or tag of a hub data set.
             splits: Official split -> train or test; None: the usual names are understood.
@@ -78,7 +82,8 @@ class DataFile(RubricEnv):
             system_prompt: Standing instructions, such as how to mark the answer.
             chance_score: None: the share of the most frequent answer.
             max_turns: Turns until the episode is cut.
-            **options: As in `Env`.
+            parties: As in `Env`.
+            render_mode: As in `Env`.
 
         Raises: InvalidInput: no data or no verifier, a value out of its range, or rows that cannot be used.
         """
@@ -94,6 +99,7 @@ class DataFile(RubricEnv):
             "source": data,
             "columns": names,
             "answer_form": answer_form,
+            "show_options": show_options,
             "config": config,
             "revision": revision,
             "splits": splits,
@@ -110,7 +116,8 @@ class DataFile(RubricEnv):
             system_prompt=system_prompt,
             chance_score=loaded.chance if chance_score is None else chance_score,
             max_turns=max_turns,
-            **options,
+            parties=parties,
+            render_mode=render_mode,
         )
 
     def begin(self, task: Task) -> str:
@@ -199,7 +206,7 @@ def _chance(tasks: TaskSource, verifier: Verifier) -> float:
 
 def _guess(task: Task) -> str:
     """Return the shortest right answer: the letter of the option, or the answer; empty if the row has none."""
-    answer, options = task.payload.get(ANSWER), task.payload.get("options")
+    answer, options = task.payload.get(ANSWER), task.payload.get(OPTIONS)
     if isinstance(options, list) and answer in options:
         return chr(ord("A") + options.index(answer))
     return "" if answer is None else str(answer).strip()

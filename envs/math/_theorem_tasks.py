@@ -7,7 +7,7 @@ from envgym.authoring import FileTasks, TaskDraft
 from envgym.authoring.sampler import Sampler
 from envgym.authoring.tables import Row
 from envgym.core.json_types import JsonValue
-from envgym.core.tasks import Split, split_of
+from envgym.core.tasks import Split, split_of_key
 from envgym.envs.families import DrawnTask, FamilyTasks, choose_families
 from envgym.envs.math._coq_proofs import theorem_command
 from envgym.envs.math._coq_text import split_sentences
@@ -76,10 +76,10 @@ class TheoremFiles(FileTasks):
         metadata: dict[str, JsonValue] = {"name": name} | ({"proof": [*split_sentences(proof)]} if proof else {})
         return TaskDraft(prompt=prompt_of(head, statement), payload=payload, metadata=metadata)
 
-    def _split_of(self, row: Row, draft: TaskDraft, where: str) -> Split:
+    def _split_of(self, row: Row, key: str, where: str) -> Split:
         name = _text(row, "split", where, default="")
         if not name:
-            return split_of(draft.payload)
+            return split_of_key(key)
         do = f"name it {', '.join(_SPLITS)}"
         InvalidInput.unless(name in _SPLITS, "field split", "be known", name, where=where, do=do)
         return _SPLITS[name]

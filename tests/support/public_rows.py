@@ -18,6 +18,8 @@ class PublicRow:
     verifier: Any = "exact"  # settings of `data/file-v0`
     answer_form: str = "alone"
     system: str = ""
+    shown: str | None = None
+    """What the user's last message shows; None: the prompt."""
     right: str | None = None
     """A right message; None: the answer itself."""
 
@@ -236,7 +238,18 @@ ROWS: Mapping[str, PublicRow] = {
         prompt="Which is a metal?",
         answer="B",
         verifier="multiple_choice",
+        shown="Which is a metal?\n\nA. wood\nB. iron\nC. glass\nD. wool",
         right="\\boxed{B}",
+    ),
+    "mmlu": PublicRow(
+        row={"question": "What is 2 + 2?", "subject": "arithmetic", "choices": ["3", "4", "5", "22"], "answer": 1},
+        columns={"prompt": "question", "answer": "answer", "options": "choices", "metadata": "subject"},
+        prompt="What is 2 + 2?",
+        answer="B",
+        verifier="multiple_choice",
+        answer_form="index",
+        shown="What is 2 + 2?\n\nA. 3\nB. 4\nC. 5\nD. 22",
+        right="The answer is 4.",
     ),
     "gpqa": PublicRow(
         row={"Question": "What is the sign of -1?", "Correct Answer": "negative", "Incorrect Answer 1": "positive"},

@@ -189,19 +189,27 @@ class LiveProgress(Callback):
 
 
 class TimeKeeper(Callback):
-    """Records the wall time of a run, after every step and evaluation."""
+    """Records the wall time of a run, after every step and evaluation; a run that was over has none to add."""
 
     def __init__(self, clock: WallClock) -> None:
-        self._clock = clock
+        self._clock, self._has_worked = clock, False
+
+    def on_progress(self, phase: str, done: int, total: int, detail: str = "") -> None:
+        self._has_worked = True
 
     def on_step(self, step: int, metrics: Metrics) -> None:
-        self._clock.record()
+        self._record()
 
     def on_evaluation(self, step: int, label: str, metrics: Metrics) -> None:
-        self._clock.record()
+        self._record()
 
     def on_end(self, report: Path | None) -> None:
         """Record the time, also where the run was stopped."""
+        if self._has_worked:
+            self._record()
+
+    def _record(self) -> None:
+        self._has_worked = True
         self._clock.record()
 
 

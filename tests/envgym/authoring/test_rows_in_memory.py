@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyarrow import parquet
 
-from envgym.authoring import FileTasks
+from envgym.authoring import FileTasks, TaskDraft
 from envgym.core.tasks import Split
 from envgym.errors import InvalidInput, UnknownName
-from tests.envgym.authoring.test_files import QUESTION, Rows, jsonl, rows
+from tests.envgym.authoring.test_files import QUESTION, Rows, jsonl, rows, write
 
 
 def ids_of(source: FileTasks) -> dict[str, str]:
@@ -135,3 +136,39 @@ def test_bad_rows_are_skipped_and_counted_by_reason(caplog: pytest.LogCaptureFix
         FileTasks(bad, QUESTION, on_bad_row="skip").size(Split.TRAIN)
     with pytest.raises(UnknownName, match=r"on_bad_row must be a known name, got 'skp'.*did you mean skip"):
         FileTasks(bad, QUESTION, on_bad_row="skp")  # type: ignore[arg-type]  # what is tested
+
+
+# ---- files of columns ------------------------------------------------------------------------------------------------
+
+
+def test_columns_that_are_not_named_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    content = [{**row, "info": {"a": {"b": n}, "c": n}, "blob": "x" * 1000, "a.b": n} for n, row in enumerate(rows(9))]
+    columns = replace(QUESTION, payload={"answer": "info.a.b"}, metadata=("info.c", "level"))
+    expected = FileTasks(content, columns)
+    requested: list[list[str]] = []
+    read_batches = parquet.ParquetFile.iter_batches
+
+    def note_columns(file: parquet.ParquetFile, columns: list[str]) -> Any:  # pyarrow has no types
+        requested.append(columns)
+        return read_batches(file, columns=columns)
+
+    monkeypatch.setattr(parquet.ParquetFile, "iter_batches", note_columns)
+    table = [{name: value for name, value in row.items() if name != "a.b"} for row in content]
+    source = FileTasks(write(tmp_path / "a.parquet", table), columns)
+    for split in Split:
+        tasks = [source.task(split, index) for index in range(source.size(split))]
+        assert tasks == [expected.task(split, index) for index in range(expected.size(split))]
+    assert requested == [["question", "level", "info"]]
+    with pytest.raises(UnknownName, match=r"be one of question, result, level, info\.a, info\.c, blob, got 'infos.c'"):
+        FileTasks(tmp_path / "a.parquet", replace(columns, metadata=("infos.c",))).size(Split.TRAIN)
+    named = FileTasks(write(tmp_path / "b.parquet", content), replace(columns, metadata=("a.b",)))
+    assert {named.task(s, i).metadata["a.b"] for s in Split for i in range(named.size(s))} == set(range(9))
+
+
+def test_columns_of_a_data_set_that_are_not_named_are_not_read() -> None:
+    datasets = pytest.importorskip("datasets")
+    table = datasets.Dataset.from_list([{**row, "blob": "x"} for row in rows(9)])
+    table.set_transform(lambda batch: pytest.fail("its transform is for training"))
+    assert ids_of(FileTasks(table, QUESTION)) == ids_of(FileTasks(rows(9), QUESTION))
+    everything = FileTasks(table, lambda row: TaskDraft(prompt=row["question"], payload={"blob": row["blob"], **row}))
+    assert sum(everything.size(split) for split in Split) == 9

@@ -84,6 +84,13 @@ def test_show_tells_what_can_be_read_off_an_env(out: Any) -> None:
         assert line in text
 
 
+def test_show_has_the_card_and_the_settings_of_an_env_that_needs_settings(out: Any) -> None:
+    text = out("show", "data/file-v0")
+    assert "not made without settings: data must be given, got None (data/file-v0)" in text
+    assert "  test_share" in text
+    assert "The rows of a data file or data set as tasks" in text
+
+
 def test_show_as_json_holds_the_same(out: Any) -> None:
     facts = json.loads(out("show", SUMS, "--json"))
     assert (facts["id"], facts["class"]) == (SUMS, SUMS)

@@ -59,7 +59,10 @@ def test_own_origin_is_let_through(client: httpx.Client) -> None:
 def test_wrong_token_is_one_sentence(guarded: httpx.Client, given: dict[str, str], got: str) -> None:
     reply = guarded.get("/api/runs", headers=given)
     assert reply.status_code == 401
-    assert reply.json()["detail"].startswith(f"token must be the server's, got {got} (")
+    assert reply.json()["detail"] == (
+        f"token must be the server's, got {got} (/?token=TOKEN, or the header Authorization: Bearer TOKEN); "
+        "open the address that `envgym view` printed."
+    )
     assert guarded.get("/", params={"token": "wrong"}).status_code == 401
     assert guarded.get("/api/runs", headers={"Cookie": f"{COOKIE}=wrong"}).status_code == 401
 

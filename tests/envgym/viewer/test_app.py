@@ -6,6 +6,7 @@ from pathlib import Path
 import httpx
 import numpy as np
 import pytest
+from pydantic import BaseModel
 
 from envgym.errors import RunError
 from envgym.runs.directory import RunDirectory
@@ -115,6 +116,19 @@ def test_wrong_questions_are_one_sentence(client: httpx.Client, path: str, statu
     reply = client.get(path)
     assert reply.status_code == status
     assert reply.json()["detail"].startswith(sentence)
+
+
+def test_fault_of_the_viewer_is_logged_and_no_fault_of_the_request(
+    client: httpx.Client, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Stored(BaseModel):
+        step: int
+
+    monkeypatch.setattr(ViewedRun, "metrics", lambda self: Stored.model_validate({"step": "x"}))
+    reply = client.get("/api/runs/0/metrics")
+    assert reply.status_code == 500
+    assert reply.json()["detail"].startswith("page must be made, got ValidationError")
+    assert "the viewer could not answer /api/runs/0/metrics" in caplog.text
 
 
 def test_run_of_a_newer_schema_is_refused(run: RunDirectory) -> None:

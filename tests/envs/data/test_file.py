@@ -1,9 +1,11 @@
 """`data/file-v0`: rows in the shapes of public data sets become an env by settings alone, and nothing else pays."""
 
+import asyncio
 import json
 import logging
 import os
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +15,17 @@ from pyarrow import parquet
 
 import envgym
 from envgym import Split
+from envgym.agents.rollout.driver import run_oracle_episode
+from envgym.agents.rollout.episode import EpisodeJob
 from envgym.conformance import check_env_conformance
 from envgym.conformance.env_under_test import CheckStatus
 from envgym.core.messages import Role
-from envgym.core.turns import Ending, Invalid
+from envgym.core.trajectory import trajectories
+from envgym.core.turns import Ending, Invalid, Scored
 from envgym.env import Env
 from envgym.errors import InvalidInput
+from tests.support.env_server import make, running_server
+from tests.support.parrots import char_agent
 from tests.support.public_rows import ROWS, PublicRow, user, verl
 
 ID = "data/file-v0"
@@ -62,12 +69,29 @@ def test_row_of_a_public_data_set_is_an_env_by_settings_alone(public: PublicRow,
     forms = {"verifier": public.verifier, "answer_form": public.answer_form}
     env = env_of(data, columns=columns, splits={"train": "train"}, **forms)
     record = env.reset(options={"split": "train", "index": 0}).info["envgym"]
-    assert (record.task.prompt, record.task.payload["answer"]) == (public.prompt, public.answer)
+    assert (record.task.prompt, record.task.payload["answer"]) == (public.shown or public.prompt, public.answer)
     assert record.system_prompt == public.system
     assert record.observation.messages[-1].role is Role.USER
     assert env.step(env.oracle()).reward == 1.0
     assert reward(env, public.right or str(public.answer)) == 1.0
     assert reward(env, "I do not know.") == 0.0
+
+
+def test_options_follow_the_last_message_unless_the_prompt_has_them(tmp_path: Path) -> None:
+    parts = [{"type": "text", "text": "Which"}, {"type": "text", "text": " one?"}]
+    rows = [
+        {"prompt": [user("Hi"), {"role": "assistant", "content": "Ho"}, user("x") | {"content": content}]}
+        for content in ("Which one?", parts)
+    ]
+    data = {"train": write(tmp_path / "a.jsonl", [{**row, "answer": "4", "o": ["3", "4"]} for row in rows])}
+    settings = {"columns": {"prompt": "prompt", "answer": "answer", "options": "o"}, "verifier": "multiple_choice"}
+    for shows, end in ((True, "Which one?\n\nA. 3\nB. 4"), (False, "Which one?")):
+        env = env_of(data, splits={"train": "train"}, show_options=shows, **settings)
+        for index in range(2):
+            record = env.reset(options={"split": "train", "index": index}).info["envgym"]
+            assert record.observation.messages[-1].content == end
+            assert record.task.prompt.endswith(f"user: {end}")
+            assert env.step("B" if shows else "4").reward == 1.0
 
 
 # ---- conformance -----------------------------------------------------------------------------------------------------
@@ -275,3 +299,45 @@ def test_tools_that_cannot_be_read_name_the_row(tmp_path: Path) -> None:
     data = {"train": write(tmp_path / "a.jsonl", rows)}
     with pytest.raises(InvalidInput, match=r"tools must be JSON, got .*\(row 1 of train\); correct the row"):
         env_of(data, columns=CALLS, verifier="tool_call")
+
+
+def test_env_on_a_server_shows_the_same_and_hides_the_rows(tmp_path: Path) -> None:
+    settings = {
+        "data": write(tmp_path / "a.jsonl", numbers(6)),
+        "columns": VERL,
+        "verifier": "exact",
+        "test_share": 0.5,
+    }
+    with running_server(ID, settings=settings) as server, closing(envgym.make(ID, **settings)) as local:
+        remote = make(server, ID)
+        for split in Split:
+            start = {"split": split, "index": 0}
+            here, there = (env.reset(options=start).info["envgym"] for env in (local, remote))
+            assert (here.system_prompt, here.observation) == (there.system_prompt, there.observation)
+            assert there.system_prompt == "Answer in a box."
+            assert dict(there.task.payload) == {}
+            answer = str(here.task.payload["answer"])
+            assert remote.step(answer).reward == local.step(answer).reward == 1.0
+        remote.close()
+
+
+def test_rows_with_their_system_messages_are_shown_to_an_agent(tmp_path: Path) -> None:
+    turns = [user("1?"), {"role": "assistant", "content": "one"}, user("2?")]
+    rows = [verl([{"role": "system", "content": "Words."}, *turns], "two")]
+    data = {"train": write(tmp_path / "a.jsonl", rows)}
+    settings = {"data": data, "columns": VERL, "verifier": "exact", "splits": {"train": "train"}}
+    env = envgym.make(ID, **settings)
+    job = EpisodeJob(
+        make_env=lambda: envgym.make(ID, **settings),
+        task=env.unwrapped.tasks.task(Split.TRAIN, 0),
+        seed=0,
+        tree_id="t",
+        env_id=ID,
+    )
+    tree = asyncio.run(run_oracle_episode(job, char_agent()))
+    (episode,) = trajectories(tree)
+    prompt = "".join("".join(part.token_strings) for part in tree.nodes[0].edge.segments)
+    for text in ("Words.", "1?", "one", "2?"):
+        assert prompt.count(text) == 1
+    assert "two" not in prompt
+    assert episode.reward == Scored(value=1.0, components={"answer": 1.0})

@@ -154,6 +154,16 @@ def test_time_is_recorded_after_every_step_and_evaluation_and_at_the_end(tmp_pat
     assert [item.device for item in read_wall_time(tmp_path)] == ["1 CPU core"]
 
 
+def test_resume_of_a_run_that_is_over_adds_no_time(tmp_path: Path) -> None:
+    keeper = TimeKeeper(WallClock(tmp_path, device="1 CPU core", started=time.perf_counter()))
+    keeper.on_start(tmp_path, {}, 2, 2)
+    keeper.on_end(None)
+    assert read_wall_time(tmp_path) == ()
+    keeper.on_progress("collect", 1, 2)  # interrupted in its first step
+    keeper.on_end(None)
+    assert len(read_wall_time(tmp_path)) == 1
+
+
 def test_episodes_are_counted_up_to_those_of_a_step_and_groups_are_told_beside_them() -> None:
     told = list[tuple[object, ...]]()
 
