@@ -1,156 +1,163 @@
-"""CPU time of a turn that an agent program asks for, beside a turn of the native loop, in one process.
+"""Cost of a call of the model by an agent program, above a turn of the agent loop: in this process, and over HTTP.
 
-Run: python -m benchmarks.program_calls [--turns 32] [--words 400] [--repeat 5]. Prints one JSON line.
+Run: python -m benchmarks.program_calls [--turns 64] [--repeat 5]. Prints one JSON line.
 
-`native`: the agent loop alone. `matched`: calls that hold the whole conversation, matched to it. `chat`: the same
-through the session of a program, as `task.chat` sends them. `http`: the same over HTTP, with a client of a few lines,
-whose time counts too. The prompt has `words` words of five tokens each, and the policy answers at once.
+One conversation of so many turns is played three times: by the agent loop, by a function that uses `task.chat`, and by
+a client that sends HTTP requests from a process of its own. Times are processor time of this process for each turn, the
+least of the repeats. A token is a character; a context begins with 2,000 or with 30,000 of them.
+`longest_block_ms` is the time in which the host answers nobody else, while it reads the longest request.
 """
 
 import asyncio
-import gc
-import http.client
 import json
+import subprocess
+import sys
 import time
-from collections.abc import Awaitable, Callable
-from functools import partial
-from urllib.parse import urlsplit
+from collections.abc import Callable, Coroutine
 
 from benchmarks._options import print_result, read_options
-from envgym.agents.loop.agent import Agent, AgentSettings, make_agent
-from envgym.agents.loop.state import GenerationEvent, ResetEvent, StepEnv, StepEvent, advance, begin
-from envgym.agents.models.tiny import tiny_tokenizer
-from envgym.agents.protocols import FinishReason, GenerateRequest, Generation, Sampling
-from envgym.agents.rollout.programs.calls import Call, CallReply
-from envgym.agents.rollout.programs.conversations import Conversations, OpenCall
+from envgym.agents.policies.scripted import ScriptedPolicy
+from envgym.agents.protocols import GenerateRequest, Sampling
+from envgym.agents.rollout.driver import run_episode
+from envgym.agents.rollout.episode import EpisodeJob
+from envgym.agents.rollout.programs.conversations import Conversations
 from envgym.agents.rollout.programs.dialects.chat import ChatDialect
 from envgym.agents.rollout.programs.host import ProgramHost
 from envgym.agents.rollout.programs.sessions import ProgramSession
-from envgym.core.messages import Action, Message, Observation, Role
+from envgym.agents.rollout.programs.task import ProgramTask, TaskLinks
+from envgym.authoring.sources import ListTasks, TaskDraft
+from envgym.core.messages import Action, Message, Role
 from envgym.core.tasks import Split, Task
-from envgym.core.turns import ZERO
-from envgym.records import ResetRecord, StepRecord, step_result
+from envgym.env import Env
+from envgym.records import Reply
+from tests.support.parrots import char_agent, said
 
-TASK = Task(id="train/0", prompt="Talk.", payload={}, split=Split.TRAIN)
-MAX_MS = {"chat": 0.2, "http": 1.5}
-"""Most CPU time of a turn above the native one, at a context of 2,000 tokens."""
-
-
-def user(text: str) -> Message:
-    return Message(role=Role.USER, content=text)
-
-
-def native(agent: Agent, answer: Generation, prompt: str, num_turns: int) -> None:
-    """Play an episode in the agent loop."""
-    record = ResetRecord(task=TASK, observation=Observation(prompt), system_prompt="", tools=(), seed=0)
-    state, _ = advance(begin(agent, sampling=Sampling(), seed=0), ResetEvent(record))
-    for turn in range(num_turns):
-        state, request = advance(state, GenerationEvent(answer))
-        assert isinstance(request, StepEnv), "the turn is whole"
-        step = StepRecord(
-            turn=turn,
-            action=request.action,
-            observation=Observation(f"reply {turn}"),
-            reward=ZERO,
-            ending=None,
-            tool_calls=0,
-            tool_errors=0,
-        )
-        state, _ = advance(state, StepEvent(step_result(step)))
+CONTEXTS = {"short": 2_000, "long": 30_000}
+REPLY = "go on, please. " * 2
+CLIENT = """
+import http.client, json, sys
+from urllib.parse import urlsplit
+url, messages, turns = urlsplit(sys.argv[1]), json.loads(sys.stdin.read()), int(sys.argv[2])
+connection = http.client.HTTPConnection(url.hostname, url.port)
+for _ in range(turns):
+    body = json.dumps({"model": "m", "messages": messages})
+    connection.request("POST", url.path + "/v1/chat/completions", body)
+    reply = json.load(connection.getresponse())["choices"][0]["message"]
+    messages += [reply, {"role": "user", "content": "ok"}]
+"""
+Play = Callable[[Task, int], Coroutine[None, None, float]]
+"""Plays a conversation of so many turns, and returns the processor time that it took here, in seconds."""
 
 
-def new_conversations(agent: Agent, num_turns: int) -> Conversations:
-    return Conversations(agent, sampling=Sampling(), seed=0, task=TASK, max_turns=num_turns)
+class Talk(Env[None]):
+    """Shows a text and answers `ok` until the turn limit."""
+
+    tasks = ListTasks([TaskDraft(prompt="x" * length, payload={}) for length in CONTEXTS.values()])
+
+    def begin(self, task: Task) -> str:
+        self.state = None
+        return task.prompt
+
+    def respond(self, action: Action) -> Reply:
+        return Reply(observation="ok")
 
 
-def matched(agent: Agent, answer: Generation, prompt: str, num_turns: int) -> None:
-    """Play the same episode as calls of a program."""
-    conversations, messages = new_conversations(agent, num_turns), [user(prompt)]
-    for turn in range(num_turns):
-        call = conversations.ask(Call(messages=tuple(messages)))
-        assert isinstance(call, OpenCall), "the call fits"
-        reply = conversations.answered(call, answer)
-        assert isinstance(reply, CallReply), "the call is answered"
-        conversations.delivered(call)
-        messages += [reply.message, user(f"reply {turn}")]
+def speak(request: GenerateRequest) -> tuple[int, ...]:
+    return said(REPLY)
 
 
-def session_of(agent: Agent, answer: Generation, num_turns: int) -> ProgramSession:
-    async def generate(request: GenerateRequest) -> Generation:
-        del request
-        return answer
+async def play_native(task: Task, num_turns: int) -> float:
+    job = EpisodeJob(make_env=lambda: Talk(max_turns=num_turns), task=task, seed=0, tree_id="t", env_id="talk")
+    started = time.process_time()
+    tree = await run_episode(job, char_agent(), ScriptedPolicy(speak), sampling=Sampling())
+    seconds = time.process_time() - started
+    assert sum(node.outcome is not None for node in tree.nodes) == num_turns
+    return seconds
 
-    return ProgramSession(new_conversations(agent, num_turns), generate)
+
+def new_session(task: Task, num_turns: int) -> ProgramSession:
+    policy = ScriptedPolicy(speak)
+    conversations = Conversations(char_agent(), sampling=Sampling(), seed=0, task=task, max_turns=num_turns)
+    return ProgramSession(conversations, policy.generate)
 
 
-async def chat(agent: Agent, answer: Generation, prompt: str, num_turns: int) -> None:
-    """Play it through the session of a program."""
-    session, messages = session_of(agent, answer, num_turns), [user(prompt)]
-    for turn in range(num_turns):
-        reply = await session.chat(Call(messages=tuple(messages)))
-        messages += [reply.message, user(f"reply {turn}")]
+async def play_by_chat(task: Task, num_turns: int) -> float:
+    session = new_session(task, num_turns)
+    program_task = ProgramTask(
+        id=task.id,
+        prompt=task.prompt,
+        messages=(Message(role=Role.USER, content=task.prompt),),
+        tools=(),
+        root_url="",
+        api_key="",
+        model="m",
+        seed=0,
+        links=TaskLinks(session=session, loop=asyncio.get_running_loop()),
+    )
+
+    def program() -> None:
+        messages = list(program_task.messages)
+        for _ in range(num_turns):
+            messages += [program_task.chat(messages).message, Message(role=Role.USER, content="ok")]
+
+    started = time.process_time()
+    await asyncio.to_thread(program)
+    seconds = time.process_time() - started
+    assert session.counts.delivered == num_turns
     await session.close()
+    return seconds
 
 
-async def over_http(agent: Agent, answer: Generation, prompt: str, num_turns: int) -> None:
-    """Play it over HTTP, from a thread."""
-    host, session = ProgramHost([ChatDialect()]), session_of(agent, answer, num_turns)
+async def play_by_http(task: Task, num_turns: int) -> float:
+    session, host = new_session(task, num_turns), ProgramHost([ChatDialect()])
     await host.listen()
     host.begin(session)
-    await asyncio.to_thread(post, host.url_of(session), prompt, num_turns)
-    await host.close()
-
-
-def post(url: str, prompt: str, num_turns: int) -> None:
-    """Send the calls of an episode."""
-    parts = urlsplit(url)
-    connection, messages = http.client.HTTPConnection(parts.netloc), [{"role": "user", "content": prompt}]
-    for turn in range(num_turns):
-        body = json.dumps({"model": "policy", "messages": messages})
-        connection.request("POST", f"{parts.path}/v1/chat/completions", body, {"content-type": "application/json"})
-        reply = json.loads(connection.getresponse().read())["choices"][0]["message"]
-        messages += [{"role": "assistant", "content": reply["content"]}, {"role": "user", "content": f"reply {turn}"}]
-    connection.close()
-
-
-def ran(play: Callable[..., Awaitable[None]]) -> Callable[..., None]:
-    async def run(*arguments: object) -> None:
-        await play(*arguments)
-
-    return lambda *arguments: asyncio.run(run(*arguments))
-
-
-def cpu_seconds(work: Callable[[], None]) -> float:
-    gc.collect()
+    messages = json.dumps([{"role": "user", "content": task.prompt}]).encode()
+    arguments = (host.url_of(session), str(num_turns))
+    client = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", CLIENT, *arguments, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL
+    )
     started = time.process_time()
-    work()
-    return time.process_time() - started
+    await client.communicate(messages)
+    seconds = time.process_time() - started
+    assert session.counts.delivered == num_turns
+    await host.close()
+    return seconds
+
+
+def cost_us(play: Play, task: Task, num_turns: int, repeat: int) -> float:
+    return min(asyncio.run(play(task, num_turns)) for _ in range(repeat)) / num_turns * 1e6
+
+
+def longest_block_ms(task: Task, num_turns: int, repeat: int) -> float:
+    """Return the processor time of reading a request that holds the whole conversation."""
+    turn = [{"role": "assistant", "content": REPLY}, {"role": "user", "content": "ok"}]
+    body = {"model": "m", "messages": [{"role": "user", "content": task.prompt}, *turn * num_turns]}
+    content, dialect = json.dumps(body), ChatDialect()
+
+    def read() -> float:
+        conversations = Conversations(char_agent(), sampling=Sampling(), seed=0, task=task, max_turns=1)
+        started = time.process_time()
+        conversations.ask(dialect.read(json.loads(content), refuses=False, transcripts={}).call)
+        return time.process_time() - started
+
+    return min(read() for _ in range(repeat)) * 1e3
 
 
 def main() -> None:
-    """Measure all of them in turn, so that other load meets them alike, and print."""
-    options = read_options(__doc__, turns=32, words=400, repeat=5)
-    agent = make_agent(AgentSettings(max_turn_tokens=64, max_context_tokens=10_000_000), tiny_tokenizer())
-    token_ids = agent.renderer.encode_action(Action("go on"))
-    answer = Generation(
-        token_ids=token_ids,
-        behavior_logprobs=(-0.5,) * len(token_ids),
-        raw_logprobs=None,
-        finish_reason=FinishReason.STOP,
-        policy_version=0,
-    )
-    players = {"native": native, "matched": matched, "chat": ran(chat), "http": ran(over_http)}
-    times: dict[str, list[float]] = {name: [] for name in players}
-    for _ in range(options.repeat):
-        for name, play in players.items():
-            times[name].append(cpu_seconds(partial(play, agent, answer, "word " * options.words, options.turns)))
-    best = {name: min(values) / options.turns * 1e3 for name, values in times.items()}
-    above = {name: round(best[name] - best["native"], 3) for name in ("matched", "chat", "http")}
-    is_within = all(above[name] <= most for name, most in MAX_MS.items())
-    figures = {f"{name}_above_native_ms": value for name, value in above.items()}
-    print_result(
-        "program_calls", **vars(options), native_ms=round(best["native"], 3), **figures, is_within_limits=is_within
-    )
+    """Measure and print."""
+    options = read_options(__doc__, turns=64, repeat=5)
+    figures: dict[str, object] = {}
+    for index, name in enumerate(CONTEXTS):
+        task = Talk.tasks.task(Split.TRAIN, index)
+        native, chat, http = (
+            cost_us(play, task, options.turns, options.repeat) for play in (play_native, play_by_chat, play_by_http)
+        )
+        figures[f"{name}_native_us"] = round(native, 1)
+        figures[f"{name}_chat_over_native_ms"] = round((chat - native) / 1e3, 3)
+        figures[f"{name}_http_over_native_ms"] = round((http - native) / 1e3, 3)
+        figures[f"{name}_longest_block_ms"] = round(longest_block_ms(task, options.turns, options.repeat), 2)
+    print_result("program_calls", **vars(options), **figures)
 
 
 if __name__ == "__main__":

@@ -94,7 +94,7 @@ class _Response:
 
     def sent(self, exchange: Exchange, is_sent: bool) -> None:  # as the server calls it
         if not is_sent:
-            exchange.is_abandoned = True
+            exchange.num_waiting -= 1
         elif not exchange.result.cancelled() and isinstance(exchange.result.result(), CallReply):
             self.session.delivered(exchange)
 
@@ -243,7 +243,7 @@ async def _reply(response: _Response, exchange: Exchange) -> AnyReply:
                 return HttpStream(HTTPStatus.OK, response.stream(exchange), on_sent=on_sent)
         return response.of(await response.session.result(exchange), exchange)
     except asyncio.CancelledError:
-        exchange.is_abandoned = True
+        exchange.num_waiting -= 1
         raise
 
 

@@ -96,8 +96,8 @@ class Exchange:
     result: "asyncio.Task[CallReply | CallRefused]"
     is_settled: bool = False
     """Whether it was recorded or dropped."""
-    is_abandoned: bool = False
-    """Whether the program left before the reply arrived, and has not repeated the call since."""
+    num_waiting: int = 1
+    """Requests that wait for the reply: retries count, and a program that left does not."""
 
 
 @dataclass(slots=True)
@@ -167,7 +167,7 @@ class ProgramSession:
             return CLOSED
         if (earlier := self._repeated(mark)) is not None:
             self.counts.retries += 1
-            earlier.is_abandoned = False
+            earlier.num_waiting += 1
             return earlier
         turn = self._matcher.ask(call)
         if _is_limit(turn) and self._drop_abandoned():
@@ -232,7 +232,7 @@ class ProgramSession:
 
     def _drop_abandoned(self) -> bool:
         """Drop the replies that nobody waits for, which take the place of turns; return whether there were any."""
-        abandoned = [exchange for exchange in self._unsettled if exchange.is_abandoned and exchange.result.done()]
+        abandoned = [exchange for exchange in self._unsettled if not exchange.num_waiting and exchange.result.done()]
         for exchange in abandoned:
             self._drop(exchange)
         return bool(abandoned)
@@ -255,7 +255,7 @@ class ProgramSession:
             reply = exchange if isinstance(exchange, CallRefused) else await self.result(exchange)
         except asyncio.CancelledError:
             if isinstance(exchange, Exchange):
-                exchange.is_abandoned = True
+                exchange.num_waiting -= 1
             raise
         if isinstance(reply, CallRefused) or not self.is_open:
             raise CallFailed(reply if isinstance(reply, CallRefused) else CLOSED)
