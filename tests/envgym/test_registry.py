@@ -15,6 +15,7 @@ import pytest
 
 import envgym
 from envgym import registry
+from envgym.config.arguments import parameters
 from envgym.conformance.contract import passes_gymnasium_checker
 from envgym.conformance.env_under_test import EnvUnderTest
 from envgym.core.tasks import Split, TaskSource
@@ -324,8 +325,8 @@ def test_parameters_are_read_through_a_constructor_that_passes_them_on() -> None
         def __init__(self, *, level: int = 1, **kwargs: int | None) -> None:
             super().__init__(max_turns=kwargs["max_turns"])
 
-    assert list(registry.parameters(Inner) or ()) == ["level", "max_turns", "render_mode"]
-    assert registry.parameters(lambda **anything: None) is None
+    assert list(parameters(Inner) or ()) == ["level", "max_turns", "render_mode"]
+    assert parameters(lambda **anything: None) is None
 
 
 def test_entry_point_group_is_the_documented_one() -> None:
