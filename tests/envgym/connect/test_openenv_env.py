@@ -82,6 +82,14 @@ def test_a_server_of_ours_passes_the_conformance_check() -> None:
         assert [(check.name, check.detail) for check in checks if check.status is CheckStatus.FAIL] == []
 
 
+def test_a_limit_of_our_server_is_a_truncation_here() -> None:
+    with openenv_server(COUNTER, settings={"max_turns": 2}) as server, closing(envgym.make(id_of(server.url))) as env:
+        env.reset(seed=0)
+        records = [play(env, "go") for _ in range(2)]
+        assert [record.ending for record in records] == [None, Ending.TRUNCATED_TURNS]
+        assert [record.reward for record in records] == [Scored(value=0.5)] * 2
+
+
 def test_the_seed_of_a_reset_reaches_the_server() -> None:
     with openenv_server(COUNTER) as server, closing(envgym.make(id_of(server.url))) as env:
         texts = [str(env.reset(seed=seed, options={"split": "test", "index": 1}).observation) for seed in (1, 1, 2)]
