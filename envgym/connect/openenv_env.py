@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from importlib.util import find_spec
 from typing import Any
@@ -18,12 +18,13 @@ from envgym.core.tasks import Split, Task
 from envgym.core.turns import ZERO, Ending, Invalid, Reward, Scored, total
 from envgym.env import Env, ForkCapability
 from envgym.errors import EnvFailure, InvalidInput, ToolError
-from envgym.records import Reply
+from envgym.records import Reply, StepRecord
 from envgym.serving.client import attempts
 from envgym.tools import Tool, ToolSpec
 
 MAX_TURNS = 100
 """Turns unless the settings say otherwise; a server does not say when it ends an episode."""
+_TRUNCATIONS = {ending.value: ending for ending in Ending if ending.name.startswith("TRUNCATED_")}
 _UNKNOWN = "the environment is on a server of another project, which does not declare it"
 
 
@@ -51,6 +52,8 @@ class OpenEnvEpisode:
     rewards: list[Reward] = field(default_factory=list)
     """Of the steps of this turn."""
     is_done: bool = False
+    truncation: Ending | None = None
+    """How the episode ended, if the server reports that a limit ended it; servers of envgym do."""
 
 
 class OpenEnvEnv(Env[OpenEnvEpisode]):
@@ -146,6 +149,13 @@ class OpenEnvEnv(Env[OpenEnvEpisode]):
         fields = self._step({form.field: action.content})
         return Reply(observation=self._write(fields), reward=self._take_reward(), terminated=self.state.is_done)
 
+    def _play(self, action: Action) -> StepRecord:
+        """Play one turn; a limit of the server ends the episode as such."""
+        record = super()._play(action)
+        truncation = self.state.truncation
+        is_cut = truncation is not None and record.ending is Ending.TERMINATED
+        return replace(record, ending=truncation) if is_cut else record
+
     def toolset(self) -> Mapping[str, Tool]:
         """Return the tools that the server lists; they run there."""
         return {spec.name: _tool(spec) for spec in self._tools}
@@ -195,6 +205,7 @@ class OpenEnvEnv(Env[OpenEnvEpisode]):
                 self.close()
             raise
         self.state.is_done = observed.done
+        self.state.truncation = _TRUNCATIONS.get(str(observed.observation.get("ending")))
         self.state.rewards.append(_reward_of(observed, self._reward_none, where=self._address.url))
         return observed.observation
 

@@ -59,9 +59,10 @@ class Stuck(Env[None]):
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[OpenEnvServer]:
+    before = set(Counter.open_envs)  # of other tests of this process
     with openenv_server(COUNTER, SLOW_COUNTER) as running:
         yield running
-    assert not Counter.open_envs
+    assert Counter.open_envs <= before
 
 
 @pytest.fixture
