@@ -15,7 +15,13 @@ from envgym.agents.protocols import Policy
 from envgym.agents.search import Strategy
 from envgym.agents.search.protocol import SEARCH, TreeStrategy
 from envgym.trainer.checks.changes import planned_settings
-from envgym.trainer.checks.compatibility import check_critic_stays, check_run, check_search, warn_of_other_rewards
+from envgym.trainer.checks.compatibility import (
+    check_critic_stays,
+    check_run,
+    check_search,
+    warn_of_other_rewards,
+    warn_of_program_turns,
+)
 from envgym.trainer.checks.preflight import check_hint_wrappers, check_task_inputs, warn_of_idle_choices
 from envgym.trainer.env_source import EnvSource, TaskPool, build_env_sources, decontaminate
 from envgym.trainer.launch.endpoints import Endpoints
@@ -212,6 +218,7 @@ def _check_choices(
     if settings.demonstrations is None:  # those may read annotations, too
         warn_of_idle_choices(method.curriculum, method.annotators, readers.values(), env_sources)
     warn_of_other_rewards(run_choices(method, settings))
+    warn_of_program_turns(method.credit, settings.credit.name, settings.agent)
     return requests
 
 

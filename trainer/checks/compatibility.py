@@ -183,6 +183,15 @@ def check_choices(choices: Choices, plugins: Iterable[object]) -> None:
             raise SettingsError.of(fault.what, fault.must, fault.got, where="settings", do=fault.do)
 
 
+def warn_of_program_turns(credit: object, name: str, agent: AgentSettings) -> None:
+    """Log that a credit of turns meets a program, whose conversations follow one another in an episode."""
+    if agent.program is not None and getattr(credit, "reads_turn_order", False):
+        text = (
+            "credit %s reads the turns of an episode in their order, and agent.program may play several conversations"
+        )
+        _log.warning("%s one after another; a credit of whole episodes does not depend on it", text % name)
+
+
 def warn_of_other_rewards(choices: Choices) -> None:
     """Log choices by which groups or baselines depend on other rewards than a reader may expect."""
     credit, shaping = choices.credit, choices.shaping

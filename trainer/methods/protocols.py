@@ -268,7 +268,8 @@ class TrajectoryCredit:
 class Credit(Protocol):
     """Assigns advantages to the valid episodes of one group.
 
-    A class may declare `works_alone = False`: the only episode of a group gets 0; `trains_equal_rewards = True`: groups
+    A class may declare `works_alone = False`: the only episode of a group gets 0; `reads_turn_order = True`: a turn's
+    credit depends on the turns after it; `trains_equal_rewards = True`: groups
     whose rewards are equal train; `reads_draws = True`: a baseline is the record of an allocator (`draws_of`).
     """
 

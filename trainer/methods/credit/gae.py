@@ -51,6 +51,8 @@ class GaeCredit(Settings, ABC):
 
     trains_at_turn_ends: ClassVar[bool] = True
     """Whether the critic learns before the last token of a turn, so that it can value an episode that is over."""
+    reads_turn_order: ClassVar[bool] = True
+    """Whether a turn's credit depends on the turns after it."""
     discount: float = Field(default=1.0, ge=0, le=1)
     """Of later rewards: per turn in `gae_turn`, per token in `gae_token` and inside the turns of `gae_bilevel`."""
     decay: float = Field(default=0.95, ge=0, le=1)

@@ -1,7 +1,7 @@
 """GiGPO: an episode against its group, and every turn against the turns that began in the same state."""
 
 from itertools import islice
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
@@ -24,6 +24,7 @@ class Gigpo(GroupCredit):
     Source: 2505.10978. Deviation: the penalty for invalid actions belongs to the env's rubric.
     """
 
+    reads_turn_order: ClassVar[bool] = True
     discount: float = Field(default=0.95, ge=0, le=1)
     """Of rewards to come, per turn."""
     step_weight: float = Field(default=1.0, ge=0)

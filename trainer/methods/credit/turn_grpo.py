@@ -1,5 +1,7 @@
 """Turn-level GRPO: the return from each turn on, minus the mean of the other episodes' returns from that turn on."""
 
+from typing import ClassVar
+
 from pydantic import Field
 
 from envgym.core.trajectory import Group
@@ -18,6 +20,7 @@ class TurnGrpo(GroupCredit):
     Source: own; the return-to-go form of RLOO (2402.14740). Dividing by a spread, as GRPO does, would bias it.
     """
 
+    reads_turn_order: ClassVar[bool] = True
     discount: float = Field(default=1.0, ge=0, le=1)
     """Of rewards to come, per turn. Below 1 the gradient is biased towards what pays soon."""
 

@@ -17,8 +17,10 @@ from envgym.agents.settings import EvaluationSettings
 from envgym.core.trajectory import trajectories
 from envgym.core.tree import Tree
 from envgym.errors import InvalidInput, SettingsError
-from envgym.trainer.checks.compatibility import check_program
+from envgym.trainer.checks.compatibility import check_program, warn_of_program_turns
 from envgym.trainer.methods.allocators.guide import GuideGrpo
+from envgym.trainer.methods.credit.outcome import Grpo
+from envgym.trainer.methods.credit.turn_grpo import TurnGrpo
 from envgym.trainer.methods.curricula.reworded import Reworded
 from envgym.trainer.methods.curricula.uniform import Uniform
 from tests.agents.rollout.programs import sample_programs
@@ -75,6 +77,14 @@ def test_methods_that_change_prompts_are_refused(method: object, given: str) -> 
         check_program(method, settings(), where="curriculum")
     check_program(method, AgentSettings(), where="curriculum")
     check_program(Uniform(), settings(), where="curriculum")
+
+
+def test_a_credit_of_turns_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    warn_of_program_turns(TurnGrpo(), "turn_grpo", AgentSettings())
+    warn_of_program_turns(Grpo(), "grpo", settings())
+    assert not caplog.records
+    warn_of_program_turns(TurnGrpo(), "turn_grpo", settings())
+    assert "credit turn_grpo reads the turns of an episode in their order" in caplog.text
 
 
 # ---- evaluations ----------------------------------------------------------------------------------------------------
