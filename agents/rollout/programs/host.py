@@ -6,6 +6,7 @@ session, because programs may send keys of their own.
 
 import asyncio
 import json
+import logging
 import re
 import time
 from collections import deque
@@ -36,6 +37,7 @@ from envgym.parsing.strict_json import read_json
 from envgym.runtime.http.server import AnyReply, HttpLimits, HttpReply, HttpRequest, HttpServer
 from envgym.runtime.http.streams import EVENT_STREAM, HttpStream
 
+_log = logging.getLogger(__name__)
 MODEL: Final = "policy"
 """Name of the model."""
 KEEP_ALIVE_S: Final = 10.0
@@ -127,6 +129,8 @@ class ProgramHost:
         self._dialects, self._refuses = tuple(dialects), refuses
         self._sessions: dict[str, ProgramSession] = {}
         self._closed: deque[str] = deque(maxlen=_MAX_CLOSED)
+        self._warned: set[str] = set()
+        """Names of ignored options that the log has."""
 
     async def listen(self) -> None:
         """Begin to answer, on a free port of 127.0.0.1."""
@@ -189,6 +193,10 @@ class ProgramHost:
     def _read(self, dialect: CallDialect, session: ProgramSession, body: bytes) -> CallRequest:
         request = dialect.read(_decode(body), refuses=self._refuses, transcripts=session.transcripts)
         session.counts.ignored_options.update(request.ignored)
+        for name in set(request.ignored) - self._warned:
+            self._warned.add(name)
+            do = "leave it out, or set agent.program.unsupported: refuse"
+            _log.warning("%s", sentence(name, "be left out", "a value that has no effect", where=REQUEST, do=do))
         return request
 
     def _answer(self, response: _Response, request: HttpRequest) -> "AnyReply | asyncio.Future[AnyReply]":

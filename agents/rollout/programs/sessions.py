@@ -23,6 +23,7 @@ from envgym.agents.rollout.programs.dialects.base import ReplyIds
 from envgym.core.messages import Message, Role
 from envgym.core.turns import Scored
 from envgym.errors import EnvgymError, InvalidInput
+from envgym.runtime.processes.log import log_event
 
 RETRY_COUNT: Final = "x-stainless-retry-count"
 IDEMPOTENCY_KEY: Final = "idempotency-key"
@@ -287,6 +288,16 @@ class ProgramSession:
         for exchange in list(self._unsettled):
             self._drop(exchange)
         self._exchanges.clear()
+        counts = self.counts
+        log_event(
+            "program",
+            delivered=counts.delivered,
+            retries=counts.retries,
+            dropped=counts.dropped,
+            beyond_limit=counts.beyond_limit,
+            malformed_calls=counts.malformed_calls,
+            ignored_options=dict(counts.ignored_options),
+        )
 
 
 def _is_limit(turn: object) -> TypeGuard[CallRefused]:

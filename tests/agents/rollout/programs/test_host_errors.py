@@ -1,8 +1,10 @@
 """Requests that the host refuses, rewards that programs post, and calls without HTTP."""
 
 import asyncio
+import json
 from collections.abc import Iterator
 from http import HTTPStatus
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -14,6 +16,7 @@ from envgym.agents.rollout.programs.host import ProgramHost, shared_host
 from envgym.agents.rollout.programs.sessions import CallFailed
 from envgym.core.messages import Message, Role
 from envgym.core.turns import Scored
+from envgym.runtime.processes.log import close_log, open_log
 from tests.support.env_server import wait_until
 from tests.support.program_calls import (
     PATIENCE_S,
@@ -81,16 +84,42 @@ def test_a_path_that_is_not_there_is_404(server: RunningHost) -> None:
         assert client.get(f"{server.url(session)}/v1/models", headers={"Host": "evil.example"}).status_code == 403
 
 
-def test_options_without_effect_are_counted_or_refused() -> None:
+def test_options_without_effect_are_counted_or_refused(caplog: pytest.LogCaptureFixture) -> None:
     body = {**say("x"), "tools": TOOLS, "tool_choice": "required", "response_format": {"type": "json_object"}}
     with running_host() as server:
         session = server.begin(FakeMatcher())
         assert [post(server, session, body).status_code for _ in "ab"] == [200, 200]
         assert session.counts.ignored_options == {"tool_choice": 2, "response_format": 2}
+    assert sorted(caplog.messages) == [
+        f"{name} must be left out, got a value that has no effect (request); leave it out, or set "
+        "agent.program.unsupported: refuse."
+        for name in ("response_format", "tool_choice")
+    ]
     with running_host(refuses=True) as server:
         response = post(server, server.begin(FakeMatcher()), body)
         assert response.status_code == HTTPStatus.BAD_REQUEST
         assert "set agent.program.unsupported: ignore" in response.json()["error"]["message"]
+
+
+def test_the_log_has_what_happened_to_the_calls_of_a_program(tmp_path: Path) -> None:
+    file = tmp_path / "log.jsonl"
+    open_log(file, run="r", role="test")
+    try:
+        with running_host() as server:
+            session = server.begin(matcher := FakeMatcher(turns=1))
+            for _ in range(2):
+                post(server, session, {**say("x"), "response_format": {"type": "json_object"}})
+            wait_until(lambda: len(matcher.recorded) == 1)
+            server.end(session)
+    finally:
+        close_log()
+    (entry,) = [line for line in map(json.loads, file.read_text().splitlines()) if line.get("event") == "program"]
+    assert {key: entry[key] for key in ("delivered", "beyond_limit", "dropped", "ignored_options")} == {
+        "delivered": 1,
+        "beyond_limit": 1,
+        "dropped": 0,
+        "ignored_options": {"response_format": 2},
+    }
 
 
 # ---- rewards ---------------------------------------------------------------------------------------------------------
