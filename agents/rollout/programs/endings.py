@@ -1,14 +1,14 @@
 """How a program's episode ends, and what it is paid. Pure."""
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-from envgym.agents.loop.program_settings import ProgramSettings
+from envgym.agents.loop.program_settings import ProgramSettings, RewardSource
 from envgym.agents.loop.state import FailureEvent
 from envgym.agents.rollout.programs.runner import ProgramEnd, ProgramRun
 from envgym.core.turns import Ending, Invalid, Reward, Scored
 
-NO_REWARD = "the program gave no reward"
+NO_REWARD: Final = "the program gave no reward"
 
 
 class EpisodeEnd(NamedTuple):
@@ -55,7 +55,7 @@ def conclude(facts: ProgramFacts, settings: ProgramSettings) -> EpisodeEnd:
         if settings.on_crash == "invalid":
             return EpisodeEnd(Ending.ERROR_ENV, run.error or "the program crashed")
         return EpisodeEnd(Ending.TERMINATED, reward=Scored(value=settings.on_crash), replaces=True)
-    reason = run.error or NO_REWARD
+    reason = run.error or _no_reward(run, settings.reward)
     if limit is not None:
         return EpisodeEnd(limit, reward=facts.reward or Invalid(cause=Ending.ERROR_ENV, reason=reason))
     if facts.reward is None:
@@ -70,6 +70,18 @@ def _limit(facts: ProgramFacts) -> Ending | None:
     if facts.is_at_limit or facts.run.end is ProgramEnd.TURN_LIMIT:
         return Ending.TRUNCATED_TURNS
     return Ending.TRUNCATED_TOKENS if facts.is_full else None
+
+
+def _no_reward(run: ProgramRun, source: RewardSource) -> str:
+    """Say what the source of rewards lacks, and what the program gave in its place."""
+    do = {
+        RewardSource.ENV: "return the answer as text",
+        RewardSource.RESULT: "return a number, or a mapping with reward",
+        RewardSource.POSTED: "post one before the program ends",
+    }[source]
+    if source is not RewardSource.RESULT and run.result.reward is not None:
+        do = "it returned one: set agent.program.reward=result"
+    return f"{NO_REWARD} (agent.program.reward is {source}); {do}"
 
 
 def _no_turn(facts: ProgramFacts, limit: Ending | None) -> str:

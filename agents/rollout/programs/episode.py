@@ -145,7 +145,10 @@ class _ProgramEpisode:
 
     async def _play(self, program: AgentProgram, generate: GenerateFn, clock: Clock) -> ProgramRun:
         opening = await self._open_env()
-        self.session = ProgramSession(self.conversations, generate, clock=clock, count_tokens=self._count_tokens)
+        takes_reward = self.settings.reward is RewardSource.POSTED
+        self.session = ProgramSession(
+            self.conversations, generate, clock=clock, count_tokens=self._count_tokens, takes_reward=takes_reward
+        )
         run = await self._run_program(program, opening, self.session)
         if self.settings.reward is RewardSource.ENV and run.result.answer is not None:
             await self._answer(run.result.answer)

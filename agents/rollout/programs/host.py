@@ -87,7 +87,8 @@ class _Response:
             await asyncio.wait([exchange.result], timeout=KEEP_ALIVE_S)
         reply = await self.session.result(exchange)
         if isinstance(reply, CallRefused):
-            yield self.dialect.write_error_event(_STATUS[reply.kind], reply.reason)
+            is_full = reply.kind is RefusalKind.CONTEXT_FULL
+            yield self.dialect.write_error_event(_STATUS[reply.kind], reply.reason, is_context_full=is_full)
             return
         self.remember(reply, exchange.ids)
         for part in self.dialect.write_events(self.request, reply, exchange.ids):

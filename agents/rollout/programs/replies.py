@@ -1,5 +1,6 @@
 """What one call holds and what it is answered: names of tool results, stop texts, the reply of a generation. Pure."""
 
+import json
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import replace
@@ -109,7 +110,7 @@ def write_reply(
         token_strings: [T] of the generation.
     """
     calls = tuple(replace(call, id=f"call_{number}_{place}") for place, call in enumerate(action.tool_calls))
-    content = _before_first(action.content, stop)
+    content, thinking = _before_first(action.content, stop), _before_first(action.thinking or "", stop) or None
     is_stopped = is_stopped or len(content) < len(action.content)
     finish = ReplyFinish.STOP
     if calls:
@@ -122,7 +123,7 @@ def write_reply(
         prompt = len(request.token_ids)
         cached = prompt - generation.num_prefilled
     return CallReply(
-        message=Message(role=Role.ASSISTANT, content=content, thinking=action.thinking, tool_calls=calls),
+        message=Message(role=Role.ASSISTANT, content=content, thinking=thinking, tool_calls=calls),
         finish=finish,
         prompt_tokens=prompt,
         completion_tokens=generation.num_spent[0],
@@ -136,7 +137,7 @@ def write_reply(
 def show(message: Message) -> str:
     """Write a message for a log line."""
     text = message.content if len(message.content) <= _SHOWN else f"{message.content[:_SHOWN]}..."
-    calls = ", ".join(call.name for call in message.tool_calls)
+    calls = ", ".join(f"{call.name} {json.dumps(call.arguments)[:_SHOWN]}" for call in message.tool_calls)
     return f"{text!r} with calls of {calls}" if calls else repr(text)
 
 

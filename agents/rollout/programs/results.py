@@ -33,10 +33,7 @@ def read_result(value: object, *, where: str) -> ProgramResult:
         raise InvalidInput.of("result of the program", must, value, where=where, do=do)
     if not isinstance(value, Mapping):
         return ProgramResult(reward=read_reward({"reward": value}, where=where))
-    unknown = [key for key in value if key not in _KEYS]
-    if unknown:
-        do = "put further values into components"
-        raise InvalidInput.of("key of the result", f"be one of {', '.join(_KEYS)}", unknown[0], where=where, do=do)
+    _check_keys(value, where)
     answer = value.get("answer")
     if answer is not None and not isinstance(answer, str):
         raise InvalidInput.of("answer", "be text", answer, where=where, do="convert it to text")
@@ -49,8 +46,9 @@ def read_result(value: object, *, where: str) -> ProgramResult:
 def read_reward(data: Mapping[str, Any], *, where: str) -> Scored:
     """Read a mapping of reward and components.
 
-    Raises: InvalidInput: the reward or a component is missing or no finite number.
+    Raises: InvalidInput: the reward or a component is missing or no finite number, or there is another key.
     """
+    _check_keys(data, where)
     components = data.get("components")
     if components is None:
         components = {}
@@ -59,6 +57,13 @@ def read_reward(data: Mapping[str, Any], *, where: str) -> Scored:
         raise InvalidInput.of("components", "be a mapping of names to numbers", components, where=where, do=do)
     parts = {str(name): _number(part, f"component {name}", where) for name, part in components.items()}
     return Scored(value=_number(data.get("reward"), "reward", where), components=parts)
+
+
+def _check_keys(data: Mapping[str, Any], where: str) -> None:
+    unknown = [key for key in data if key not in _KEYS]
+    if unknown:
+        do = "put further values into components"
+        raise InvalidInput.of("key of the result", f"be one of {', '.join(_KEYS)}", unknown[0], where=where, do=do)
 
 
 def _number(value: object, what: str, where: str) -> float:

@@ -1,6 +1,7 @@
 """Runs one program: a function in a thread, a coroutine on an event loop of that thread, or a command."""
 
 import asyncio
+import errno
 import inspect
 import json
 import os
@@ -11,8 +12,10 @@ import threading
 import traceback
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -22,12 +25,14 @@ from envgym.agents.rollout.programs.task import ProgramTask
 from envgym.config.file_imports import NoSuchClass
 from envgym.config.plugins import import_path
 from envgym.core.json_types import visible
-from envgym.errors import InvalidInput, sentence
+from envgym.errors import EnvFailure, InvalidInput, sentence
+from envgym.runs.files import read_regular
 from envgym.runtime.error_log import log_error
 from envgym.runtime.event_loop import in_daemon_thread
 from envgym.runtime.processes.handles import LocalProcess, LocalStarter
 
 _WHERE: Final = "agent.program.run"
+_NOT_EXECUTABLE: Final = (errno.ENOENT, errno.EACCES, errno.ENOEXEC, errno.ENOTDIR, errno.EISDIR)
 GRACE_S: Final = 10.0
 """From the first call beyond the turn limit until the program is ended."""
 _TERM_S: Final = 2.0
@@ -245,15 +250,21 @@ class CommandProgram:
     """The first is an absolute path."""
 
     def start(self, task: ProgramTask) -> "RunningCommand":
-        """Start it. Raises: InvalidInput: it cannot be executed."""
-        folder = tempfile.TemporaryDirectory(prefix="envgym-program-", ignore_cleanup_errors=True)
-        try:
-            variables = _variables(task, Path(folder.name), os.environ)
-            process = LocalStarter().start("program", self.words, variables)
-        except OSError as error:
-            folder.cleanup()
-            must, got = "be one that can run", f"{self.words[0]} ({error.strerror or error})"
-            raise InvalidInput.of("command", must, got, where=_WHERE, do="make it executable") from error
+        """Start it. Raises: InvalidInput: it cannot be executed. EnvFailure: this machine cannot start it now."""
+        with ExitStack() as stack:
+            try:
+                folder = tempfile.TemporaryDirectory(prefix="envgym-program-", ignore_cleanup_errors=True)
+                stack.callback(folder.cleanup)
+                variables = _variables(task, Path(folder.name), os.environ)
+                process = LocalStarter().start("program", self.words, variables)
+            except OSError as error:
+                got, where = f"{self.words[0]} ({error.strerror or error})", _WHERE
+                if error.errno in _NOT_EXECUTABLE:
+                    do = "make it executable"
+                    raise InvalidInput.of("command", "be one that can run", got, where=where, do=do) from error
+                do = "look at the memory, the processes and the disk of this machine"
+                raise EnvFailure.of("command", "start", got, where=where, do=do) from error
+            stack.pop_all()
         return RunningCommand(self.words, process, folder)
 
 
@@ -280,7 +291,7 @@ class RunningCommand:
                 error=sentence("program", "end with exit code 0", got, where=name, do="correct the program"),
             )
         try:
-            value = _read_result_file(Path(self._folder.name) / _RESULT_FILE)
+            value = await in_daemon_thread(partial(_read_result_file, Path(self._folder.name) / _RESULT_FILE))
         except InvalidInput as error:
             return ProgramRun(end=ProgramEnd.RETURNED, error=str(error))
         return _returned(value, name)
@@ -338,7 +349,7 @@ def _variables(task: ProgramTask, folder: Path, inherited: Mapping[str, str]) ->
 def _read_result_file(path: Path) -> object:
     """Read what a command wrote; None: nothing. Raises: InvalidInput: it is no JSON."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_regular(path).decode()
         return json.loads(text) if text.strip() else None
     except FileNotFoundError:
         return None

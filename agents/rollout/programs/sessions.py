@@ -128,6 +128,7 @@ class ProgramSession:
         clock: Clock = time.perf_counter,
         now: Callable[[], float] = time.time,
         count_tokens: Callable[[Call], int | None] = lambda call: None,
+        takes_reward: bool = True,
     ) -> None:
         """Begin without a call.
 
@@ -137,6 +138,7 @@ class ProgramSession:
             clock: Times the generations.
             now: Seconds since 1970.
             count_tokens: Counts the tokens of a conversation; None: unknown.
+            takes_reward: Whether the program may post the reward.
         """
         self.secret = secrets.token_hex(16)
         self.counts = SessionCounts()
@@ -150,6 +152,7 @@ class ProgramSession:
         """Id of a response -> the conversation up to and with it."""
         self.count_tokens = count_tokens
         self.is_open = True
+        self._takes_reward = takes_reward
         self._matcher, self._generate, self._clock, self._now = matcher, generate, clock, now
         self._name, self._number = secrets.token_hex(4), 0
         self._exchanges: dict[object, Exchange] = {}
@@ -273,7 +276,9 @@ class ProgramSession:
     # ---- reward and end ----------------------------------------------------------------------------------------------
 
     def post_reward(self, reward: Scored) -> None:
-        """Take the reward of the episode. Raises: InvalidInput: there is one, or the episode is over."""
+        """Take the reward of the episode. Raises: InvalidInput: none is taken, there is one, or the episode is over."""
+        do = "set agent.program.reward=posted"
+        InvalidInput.unless(self._takes_reward, "reward", "come from its source", "a post", where="program", do=do)
         must, got, do = "be posted once, during the episode", reward.value, "post one reward before the program ends"
         InvalidInput.unless(self.is_open and self.reward is None, "reward", must, got, where="program", do=do)
         self.reward = reward

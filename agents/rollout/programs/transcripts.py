@@ -1,15 +1,17 @@
 """Which recorded turn a call goes on from: transcripts as the nodes of a trie, one step for every message. Pure.
 
 Clients send the whole conversation with every call, and change what does not matter to them: ids of calls, the order of
-keys, null for an empty text, white space around a text, thinking. None of that is part of a message's identity.
+keys, null for an empty text or a missing argument, `1.0` for `1`, white space around a text, thinking. None of that is
+part of a message's identity.
 """
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
+from envgym.core.json_types import JsonValue
 from envgym.core.messages import Message, Role, ToolCall
 from envgym.tools import ToolSpec
 
@@ -73,7 +75,16 @@ class Transcripts(Generic[TurnT]):
 
 
 def _canonical(calls: Sequence[ToolCall]) -> str:
-    return json.dumps([(call.name, call.arguments) for call in calls], sort_keys=True)
+    return json.dumps([(call.name, _plain(call.arguments)) for call in calls], sort_keys=True)
+
+
+def _plain(value: JsonValue) -> JsonValue:
+    """Leave out keys whose value is null, and write a whole float as an integer: clients do either or neither."""
+    if isinstance(value, Mapping):
+        return {name: _plain(part) for name, part in value.items() if part is not None}
+    if isinstance(value, list):
+        return [_plain(part) for part in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def _digest(before: bytes, identity: Identity) -> bytes:

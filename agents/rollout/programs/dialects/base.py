@@ -14,6 +14,8 @@ from envgym.errors import InvalidInput
 from envgym.tools import ToolSpec
 
 T = TypeVar("T")
+CONTEXT_FULL: Final = "context_length_exceeded"
+"""The code by which clients of OpenAI's formats know a full context."""
 P = ParamSpec("P")
 REQUEST: Final = "request"
 _DO: Final = "correct the request"
@@ -94,7 +96,7 @@ class CallDialect(Protocol):
         """Write an error that the libraries of this format read."""
         ...
 
-    def write_error_event(self, status: HTTPStatus, detail: str) -> bytes:
+    def write_error_event(self, status: HTTPStatus, detail: str, *, is_context_full: bool) -> bytes:
         """Write an error as an event of a response that has begun."""
         ...
 
@@ -119,6 +121,8 @@ def reading(read: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         return read(*args, **kwargs)
     except InvalidInput as error:
         raise InvalidInput(str(error).replace(f"; {REMEDY}.", f"; {_DO}.")) from None
+    except RecursionError:
+        raise refused("body", "be nested less deep", "lists or objects beyond the limit") from None
 
 
 def refused(what: str, must: str, got: object) -> InvalidInput:

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from envgym.agents.rollout.programs.calls import Call, CallReply, ReplyFinish
 from envgym.agents.rollout.programs.dialects.base import (
+    CONTEXT_FULL,
     REQUEST,
     CallRequest,
     ReplyIds,
@@ -132,8 +133,8 @@ class ChatDialect:
     def write_error(self, status: HTTPStatus, detail: str, *, is_context_full: bool) -> JsonObject:
         return openai_error(status, detail, is_context_full=is_context_full)
 
-    def write_error_event(self, status: HTTPStatus, detail: str) -> bytes:
-        return event(openai_error(status, detail, is_context_full=False))
+    def write_error_event(self, status: HTTPStatus, detail: str, *, is_context_full: bool) -> bytes:
+        return event(openai_error(status, detail, is_context_full=is_context_full))
 
     def response_id(self, ids: ReplyIds) -> str:
         return f"chatcmpl-{ids.number}"
@@ -170,7 +171,7 @@ def usage(reply: CallReply) -> Json:
 def openai_error(status: HTTPStatus, detail: str, *, is_context_full: bool) -> Json:
     """Write an error as OpenAI's APIs do."""
     kind = "invalid_request_error" if status < HTTPStatus.INTERNAL_SERVER_ERROR else "server_error"
-    code = "context_length_exceeded" if is_context_full else None
+    code = CONTEXT_FULL if is_context_full else None
     return {"error": {"message": detail, "type": kind, "param": None, "code": code}}
 
 

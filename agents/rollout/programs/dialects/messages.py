@@ -109,8 +109,8 @@ class MessagesDialect:
         )
         return {"type": "error", "error": {"type": kind, "message": _FULL * is_context_full + detail}}
 
-    def write_error_event(self, status: HTTPStatus, detail: str) -> bytes:
-        return event(self.write_error(status, detail, is_context_full=False), "error")
+    def write_error_event(self, status: HTTPStatus, detail: str, *, is_context_full: bool) -> bytes:
+        return event(self.write_error(status, detail, is_context_full=is_context_full), "error")
 
     def response_id(self, ids: ReplyIds) -> str:
         return f"msg_{ids.number}"

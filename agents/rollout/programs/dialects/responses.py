@@ -7,6 +7,7 @@ from typing import Final
 
 from envgym.agents.rollout.programs.calls import Call, CallReply, ReplyFinish
 from envgym.agents.rollout.programs.dialects.base import (
+    CONTEXT_FULL,
     REQUEST,
     CallRequest,
     ReplyIds,
@@ -86,9 +87,10 @@ class ResponsesDialect:
     def write_error(self, status: HTTPStatus, detail: str, *, is_context_full: bool) -> JsonObject:
         return openai_error(status, detail, is_context_full=is_context_full)
 
-    def write_error_event(self, status: HTTPStatus, detail: str) -> bytes:
+    def write_error_event(self, status: HTTPStatus, detail: str, *, is_context_full: bool) -> bytes:
         del status  # the format has no place for it
-        data = {"type": "error", "code": "server_error", "message": detail, "param": None, "sequence_number": 0}
+        code = CONTEXT_FULL if is_context_full else "server_error"
+        data = {"type": "error", "code": code, "message": detail, "param": None, "sequence_number": 0}
         return event(data, "error")
 
     def response_id(self, ids: ReplyIds) -> str:

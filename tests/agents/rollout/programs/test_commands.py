@@ -1,5 +1,6 @@
 """Programs that are commands, and how programs are loaded."""
 
+import errno
 import json
 import os
 import re
@@ -22,7 +23,8 @@ from envgym.agents.rollout.programs.runner import (
 from envgym.agents.rollout.programs.task import ProgramTask
 from envgym.core.messages import Message, Role
 from envgym.core.turns import Scored
-from envgym.errors import InvalidInput
+from envgym.errors import EnvFailure, InvalidInput
+from envgym.runtime.processes.handles import LocalStarter
 from tests.support.env_server import wait_until
 from tests.support.program_calls import FakeMatcher, RunningHost, running_host
 from tests.support.program_runs import python, run, run_until, shell, task_of
@@ -119,6 +121,12 @@ def test_the_result_file_is_read_as_a_result(
     assert (outcome.end, outcome.result) == (ProgramEnd.RETURNED, result)
     assert (outcome.error or "").startswith(error or "")
     assert (outcome.error is None) == (error is None)
+
+
+def test_a_pipe_in_place_of_the_result_file_is_refused_at_once(server: RunningHost) -> None:
+    outcome = run(server, shell('mkfifo "$ENVGYM_RESULT"'))
+    assert (outcome.end, outcome.result) == (ProgramEnd.RETURNED, ProgramResult())
+    assert (outcome.error or "").startswith("result file must hold JSON, got [Errno 22] no regular file")
 
 
 def is_running(pid: int) -> bool:
@@ -220,6 +228,17 @@ def test_a_command_that_cannot_be_executed_is_one_sentence(server: RunningHost, 
     file.chmod(0o700)
     with pytest.raises(InvalidInput, match=r"command must be one that can run, got .*agent \(Exec format error\)"):
         run(server, CommandProgram((str(file),)))
+
+
+def test_a_command_that_this_machine_cannot_start_now_is_a_failure_of_the_episode(
+    server: RunningHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(errno.EAGAIN, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(LocalStarter, "start", fail)
+    with pytest.raises(EnvFailure, match=r"command must start, got .*sh \(Resource temporarily unavailable\)"):
+        run(server, shell("exit 0"))
 
 
 def test_a_program_without_a_call_is_told_the_address(server: RunningHost) -> None:

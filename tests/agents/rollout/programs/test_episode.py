@@ -15,6 +15,7 @@ from envgym.agents.protocols import GenerateRequest, Generation, Sampling
 from envgym.agents.rollout.driver import run_episode
 from envgym.agents.rollout.episode import EpisodeJob
 from envgym.agents.rollout.pool import AbortHandle
+from envgym.agents.rollout.programs.endings import NO_REWARD
 from envgym.agents.rollout.programs.episode import run_program_episode
 from envgym.core.trajectory import Trajectory, trajectories
 from envgym.core.tree import Rewrite
@@ -131,9 +132,14 @@ def test_a_program_that_returned_is_paid_by_the_source_of_the_reward() -> None:
 @pytest.mark.parametrize(
     "function,reward,reason",
     [
-        ("ask_once", "env", "the program gave no reward"),
-        ("ask_once", "posted", "the program gave no reward"),
-        ("play", "result", "the program gave no reward"),
+        ("ask_once", "env", f"{NO_REWARD} (agent.program.reward is env); return the answer as text"),
+        (
+            "score_only",
+            "env",
+            "env); it returned one: set agent.program.reward=result",
+        ),
+        ("ask_once", "posted", f"{NO_REWARD} (agent.program.reward is posted); post one before the program ends"),
+        ("play", "result", f"{NO_REWARD} (agent.program.reward is result); return a number, or a mapping with reward"),
         ("score_without_number", "result", "reward must be a finite number, got nan"),
     ],
 )
@@ -172,7 +178,8 @@ def test_the_turn_limit_truncates_and_the_value_counts_where_the_program_still_g
         assert len(trajectory.turns) == 4  # the polite reply is no turn
     without = play("never_stop_without_answer", turns=2)
     assert without.ending is Ending.TRUNCATED_TURNS
-    assert without.reward == Invalid(cause=Ending.ERROR_ENV, reason="the program gave no reward")
+    assert isinstance(without.reward, Invalid)
+    assert without.reward.reason.startswith(NO_REWARD)
 
 
 def test_the_time_limit_truncates_and_the_value_counts_where_there_is_one() -> None:

@@ -13,9 +13,10 @@ import pytest
 from envgym.agents.rollout.programs.calls import Call, RefusalKind
 from envgym.agents.rollout.programs.dialects.chat import ChatDialect
 from envgym.agents.rollout.programs.host import ProgramHost, shared_host
-from envgym.agents.rollout.programs.sessions import CallFailed
+from envgym.agents.rollout.programs.sessions import CallFailed, ProgramSession
 from envgym.core.messages import Message, Role
 from envgym.core.turns import Scored
+from envgym.errors import InvalidInput
 from envgym.runtime.processes.log import close_log, open_log
 from tests.support.env_server import wait_until
 from tests.support.program_calls import (
@@ -149,6 +150,11 @@ def test_a_reward_is_posted_once_during_the_episode(server: RunningHost) -> None
     server.end(late)
     assert post(server, late, {"reward": 1}, "/reward").status_code == HTTPStatus.CONFLICT
     assert late.reward is None
+    other = ProgramSession(FakeMatcher(), Gate().generate, takes_reward=False)
+    with pytest.raises(
+        InvalidInput, match=r"must come from its source, got a post .*set agent\.program\.reward=posted"
+    ):
+        other.post_reward(Scored(value=1.0))
 
 
 # ---- one host for all programs ---------------------------------------------------------------------------------------
