@@ -6,7 +6,17 @@ One entry may thus be several messages. Standing instructions are a field of the
 from collections.abc import Mapping
 from typing import Final
 
-from envgym.chats.fields import Json, check_held, plain_json, present_fields, read_list, read_text, refusal, text_parts
+from envgym.chats.fields import (
+    Json,
+    check_held,
+    plain_json,
+    present_fields,
+    read_list,
+    read_role,
+    read_text,
+    refusal,
+    text_parts,
+)
 from envgym.chats.openai import read_call
 from envgym.core.messages import Message, Role, TextPart
 from envgym.tools import ToolSpec
@@ -58,9 +68,7 @@ def read_anthropic(data: object, *, where: str, tools: Mapping[str, ToolSpec] | 
     Raises: InvalidInput: it cannot be read, in one sentence.
     """
     fields = present_fields(data, "message", where)
-    role = _ROLES.get(fields.get("role", ""))
-    if role is None:
-        raise refusal("role", f"be one of {', '.join(_ROLES)}", fields.get("role"), where)
+    role = read_role(fields.get("role"), _ROLES, "role", where)
     content = fields.get("content", "")
     if isinstance(content, str):
         return (Message(role=role, content=content),)

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from envgym.core.json_types import JsonObject, JsonValue
-from envgym.core.messages import Message, Part, TextPart
+from envgym.core.messages import Message, Part, Role, TextPart
 from envgym.errors import InvalidInput
 from envgym.parsing.strict_json import read_json
 
@@ -34,6 +34,14 @@ def read_text(value: object, what: str, where: str) -> str:
     if not isinstance(value, str):
         raise refusal(what, "be text", value, where)
     return value
+
+
+def read_role(value: object, roles: Mapping[str, Role], what: str, where: str) -> Role:
+    """Return the role that a form calls so. Raises: InvalidInput: it has no such name."""
+    role = roles.get(value) if isinstance(value, str) else None
+    if role is None:
+        raise refusal(what, f"be one of {', '.join(roles)}", value, where)
+    return role
 
 
 def read_list(value: object, what: str, where: str) -> Sequence[Any]:  # of whatever the row holds

@@ -16,6 +16,7 @@ from envgym.chats.fields import (
     plain_json,
     present_fields,
     read_list,
+    read_role,
     read_text,
     refusal,
     text_parts,
@@ -101,9 +102,7 @@ def read_openai(data: object, *, where: str, tools: Mapping[str, ToolSpec] | Non
     Raises: InvalidInput: it cannot be read, in one sentence.
     """
     fields = present_fields(data, "message", where)
-    role = _ROLES.get(fields.get("role", ""))
-    if role is None:
-        raise refusal("role", f"be one of {', '.join(_ROLES)}", fields.get("role"), where)
+    role = read_role(fields.get("role"), _ROLES, "role", where)
     if media := next((key for key in MEDIA if key in fields), None):
         raise refusal("message", "be text", media, where)
     calls = _read_calls(fields, where, tools or {})

@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from envgym.chats.fields import Json, check_held, present_fields, read_list, read_text, refusal, text_parts
+from envgym.chats.fields import Json, check_held, present_fields, read_list, read_role, read_text, refusal, text_parts
 from envgym.chats.openai import read_call
 from envgym.core.messages import Message, Role, TextPart
 from envgym.tools import ToolSpec
@@ -103,9 +103,7 @@ def _joined(message: Message, piece: Message) -> Message:
 def _read_item(item: Json, where: str, tools: Mapping[str, ToolSpec]) -> Message:
     match item.get("type", "message"):
         case "message":
-            role = _ROLES.get(item.get("role", ""))
-            if role is None:
-                raise refusal("role", f"be one of {', '.join(_ROLES)}", item.get("role"), where)
+            role = read_role(item.get("role"), _ROLES, "role", where)
             return Message(role=role, parts=_read_parts(item.get("content", ""), where))
         case "reasoning":
             texts = item.get("content", item.get("summary", ""))

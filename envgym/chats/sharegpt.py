@@ -7,7 +7,7 @@ has no id, and a result names neither its call nor its tool.
 import re
 from typing import Final
 
-from envgym.chats.fields import Json, check_held, decode, present_fields, read_text, refusal, text_parts
+from envgym.chats.fields import Json, check_held, decode, present_fields, read_role, read_text, refusal, text_parts
 from envgym.chats.openai import read_call
 from envgym.core.json_types import JsonValue
 from envgym.core.messages import Action, Message, Role, ToolCall
@@ -66,9 +66,7 @@ def read_sharegpt(data: object, *, where: str) -> tuple[Message, ...]:
     """
     fields = present_fields(data, "message", where)
     name = fields.get("from", fields.get("role"))
-    role = _ROLES.get(name) if isinstance(name, str) else None
-    if role is None:
-        raise refusal("from", f"be one of {', '.join(_ROLES)}", name, where)
+    role = read_role(name, _ROLES, "from", where)
     value = read_text(fields.get("value", fields.get("content", "")), "value", where)
     if role is Role.TOOL and _RESPONSES.fullmatch(value):
         return tuple(Message(role=role, content=text) for text in _RESPONSE.findall(value))

@@ -167,6 +167,7 @@ def test_an_entry_of_results_and_text_is_several_messages() -> None:
             [{"type": "item_reference", "id": "x"}],
             "type of an item must be a message, reasoning",
         ),
+        (read_items, [{"role": ["user"], "content": "x"}], "role must be one of system, user, assistant, developer"),
         (read_items, [{"role": "tool", "content": "x"}], "role must be one of system, user, assistant, developer"),
         (read_items, 5, "input must be a list"),
         (
@@ -175,6 +176,7 @@ def test_an_entry_of_results_and_text_is_several_messages() -> None:
             "content must hold parts of type",
         ),
         (read_items, [{"type": "function_call", "name": "f", "arguments": "x"}], "arguments of f must be JSON"),
+        (read_anthropic, {"role": ["user"]}, "role must be one of system, user, assistant, got"),
         (read_anthropic, {"role": "tool"}, "role must be one of system, user, assistant, got tool"),
         (
             read_anthropic,

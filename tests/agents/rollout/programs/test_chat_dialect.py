@@ -113,6 +113,7 @@ def test_libraries_write_one_conversation_alike() -> None:
     [
         ({"messages": []}, "messages must be a list of at least one message, got []"),
         ({"messages": None}, "messages must be a list of at least one message, got None"),
+        ({"messages": [{"role": ["user"], "content": "x"}]}, "role must be one of system, user, assistant, tool, "),
         ({"messages": [{"role": "robot", "content": "x"}]}, "role must be one of system, user, assistant, tool, "),
         ({"messages": ["hi"]}, "message must be an object, got hi (messages[0]); correct the request."),
         (
