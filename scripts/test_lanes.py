@@ -100,7 +100,7 @@ LANES = (
             Step(markers=f"not ({_LANE_MARKERS} or fuzz)", options=_PARALLEL, is_required=True),
             Step(markers="fuzz", options=("-n", "2", *_files_of("fuzz"))),
         ),
-        limit_s=600,
+        limit_s=900,
     ),
     Lane(
         name="docs",

@@ -17,7 +17,7 @@ LIMITS = Limits(wall_s=20.0, cpu_s=2.0, memory=128 * MIB, processes=16, open_fil
 
 CHURN = """
 def churn():
-    end = time.monotonic() + 3
+    end = time.monotonic() + 6
     while time.monotonic() < end:
         held = [os.dup(0) for _ in range(20)]
         for descriptor in held: os.close(descriptor)
@@ -28,9 +28,9 @@ AT_FORK = (
 IN_EACH_CLONE = {
     "descriptors_come_and_go_in_a_thread": CHURN + "threading.Thread(target=churn, daemon=True).start()",
     "descriptors_come_and_go_in_a_child": CHURN + "if os.fork() == 0:\n  churn()\n  os._exit(0)",
-    "children_come_and_go": "if os.fork() == 0:\n  end = time.monotonic() + 3\n  while time.monotonic() < end:\n"
+    "children_come_and_go": "if os.fork() == 0:\n  end = time.monotonic() + 6\n  while time.monotonic() < end:\n"
     "    if os.fork() == 0: os._exit(0)\n    os.waitpid(-1, 0)\n  os._exit(0)",
-    "threads_come_and_go": "def starts():\n  end = time.monotonic() + 3\n  while time.monotonic() < end:\n"
+    "threads_come_and_go": "def starts():\n  end = time.monotonic() + 6\n  while time.monotonic() < end:\n"
     "    threading.Thread(target=int).start()\nthreading.Thread(target=starts, daemon=True).start()",
     "clone_ends_at_once": "os._exit(0)",
     "clone_is_killed": "os.kill(os.getpid(), signal.SIGKILL); ctypes.string_at(0)",
@@ -80,7 +80,7 @@ def has_fork(python: PythonSession) -> bool:
 def test_a_hostile_fork_ends_no_other_session_and_delays_none(
     python: PythonSession, other: PythonSession, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(session, "FORK_S", 3.0)
+    monkeypatch.setattr(session, "FORK_S", 6.0)
     assert python.run(AT_FORK.format(IN_EACH_CLONE[name])).error is None
     generation = shared_supervisor().generation
     forking = threading.Thread(target=has_fork, args=(python,))
@@ -93,7 +93,7 @@ def test_a_hostile_fork_ends_no_other_session_and_delays_none(
         assert other.run("x").output == "42\n"
         delays.append(time.monotonic() - begun)
     assert shared_supervisor().generation == generation
-    assert max(delays, default=0.0) < 2.0  # the hostile one may take 3 seconds
+    assert max(delays, default=0.0) < 4.0  # the hostile one may take 6 seconds
 
 
 def test_a_request_about_processes_that_have_ended_is_refused_and_others_are_served(other: PythonSession) -> None:
