@@ -22,7 +22,7 @@ from envgym.agents.rollout.programs.dialects.base import CallDialect
 from envgym.agents.rollout.programs.dialects.chat import ChatDialect
 from envgym.agents.rollout.programs.dialects.messages import MessagesDialect
 from envgym.agents.rollout.programs.dialects.responses import ResponsesDialect
-from envgym.agents.rollout.programs.endings import ProgramFacts, conclude
+from envgym.agents.rollout.programs.endings import ProgramFacts, annotate_run, conclude
 from envgym.agents.rollout.programs.host import MODEL, shared_host
 from envgym.agents.rollout.programs.layout import build_path
 from envgym.agents.rollout.programs.runner import (
@@ -231,7 +231,9 @@ class _ProgramEpisode:
         if end.reward is not None:
             conversations.pay(end.reward)
         path = build_path(conversations.turns, conversations.rewards, end.ending, end.error, conversations.spent.cost)
-        return record_tree((path.leaf,), self.job, setup=path.setup)
+        tree = record_tree((path.leaf,), self.job, setup=path.setup)
+        ignored = 0 if self.session is None else self.session.counts.ignored_options.total()
+        return annotate_run(tree, is_crash=end.is_crash, num_ignored_options=ignored)
 
     def _facts(self, run: ProgramRun) -> ProgramFacts:
         conversations, session, source = self.conversations, self.session, self.settings.reward

@@ -43,6 +43,15 @@ def ask_in_every_format(task: ProgramTask) -> str:
     return "done"
 
 
+def ask_for_json(task: ProgramTask) -> str:
+    """Call the model twice with an option that has no effect."""
+    body = {"messages": [{"role": "user", "content": "Q"}], "response_format": {"type": "json_object"}}
+    with httpx.Client(base_url=task.base_url, trust_env=False) as client:
+        for _ in range(2):
+            client.post("/chat/completions", json=body).raise_for_status()
+    return "done"
+
+
 def rewrite(task: ProgramTask) -> str:
     """Send the first reply back in other words."""
     task.chat(task.messages)
