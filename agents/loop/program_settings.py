@@ -36,6 +36,9 @@ class ProgramSettings(Settings):
     reward: RewardSource = RewardSource.ENV
     """Source of the reward: `env`, `result` (what the program returns) or `posted`. Without a reward the episode is
     invalid."""
+    env_tools: tuple[Literal["mcp", "call"], ...] = ("mcp", "call")
+    """Ways in which the program may call the tools of the environment: `mcp` (an MCP server at `task.mcp_url`) and
+    `call` (the function `task.call`). None: it is not offered these tools."""
     on_crash: Literal["invalid"] | float = Field(default="invalid", allow_inf_nan=False)
     """Reward of an episode whose program crashed; `invalid`: the episode does not train. A policy can learn to crash
     its program where that pays more than going on."""

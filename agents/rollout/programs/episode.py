@@ -23,6 +23,7 @@ from envgym.agents.rollout.programs.dialects.chat import ChatDialect
 from envgym.agents.rollout.programs.dialects.messages import MessagesDialect
 from envgym.agents.rollout.programs.dialects.responses import ResponsesDialect
 from envgym.agents.rollout.programs.endings import ProgramFacts, annotate_run, conclude
+from envgym.agents.rollout.programs.env_tools import MCP_PATH, EnvTools, ToolReply
 from envgym.agents.rollout.programs.host import MODEL, shared_host
 from envgym.agents.rollout.programs.layout import build_path
 from envgym.agents.rollout.programs.runner import (
@@ -39,7 +40,7 @@ from envgym.agents.rollout.recorder import record_tree
 from envgym.core.json_types import JsonObject, visible
 from envgym.core.messages import Role
 from envgym.core.tree import Tree
-from envgym.core.turns import ZERO, Reward
+from envgym.core.turns import ZERO, Invalid, Reward
 from envgym.errors import InfrastructureError, InvalidInput, PolicyFailure
 from envgym.played import EpisodeOver, Opening, PlayedEpisode, PlayedTurn
 from envgym.runtime.error_log import log_error
@@ -166,17 +167,25 @@ class _ProgramEpisode:
     def _task(self, opening: Opening, session: ProgramSession, url: str) -> ProgramTask:
         loop = asyncio.get_running_loop()
         users = (message.content for message in opening.messages if message.role is Role.USER)
-        call_tool = partial(self._call_tool, loop=loop) if opening.tools else None
+        ways = self.settings.env_tools if opening.tools else ()
+        env_tools = EnvTools(opening.tools, partial(self._call_tool, loop=loop)) if ways else None
+        session.env_tools = env_tools if "mcp" in ways else None
+        links = TaskLinks(
+            session=session,
+            loop=loop,
+            call_tool=env_tools.call if env_tools is not None and "call" in ways else None,
+            mcp_url=url + MCP_PATH if "mcp" in ways else None,
+        )
         return ProgramTask(
             id=self.job.task.id,
             prompt="\n".join(users),
             messages=opening.messages,
-            tools=opening.tools,
+            tools=opening.tools if ways else (),
             root_url=url,
             api_key=session.secret,
             model=MODEL,
             seed=derive_seed(self.job.sampling_seed, "program"),
-            links=TaskLinks(session=session, loop=loop, call_tool=call_tool),
+            links=links,
         )
 
     def _count_tokens(self, call: Call) -> int | None:
@@ -200,16 +209,16 @@ class _ProgramEpisode:
             self.is_answered = True
             self.conversations.pay(turn.reward)
 
-    def _call_tool(self, name: str, arguments: JsonObject, *, loop: asyncio.AbstractEventLoop) -> str:
-        """Call a tool of the env, in the thread of the program, and return what it shows."""
+    def _call_tool(self, name: str, arguments: JsonObject, *, loop: asyncio.AbstractEventLoop) -> ToolReply:
+        """Call a tool of the env, in a thread of the program, and return what it shows."""
         assert self.played is not None, "the env was opened"
         try:
             turn = self.played.call(name, arguments)
         except EpisodeOver as error:
-            return str(error)
+            return ToolReply(str(error), is_error=True)
         if self.settings.reward is RewardSource.ENV:
             loop.call_soon_threadsafe(self._pay, turn)
-        return str(turn.observation)
+        return ToolReply(str(turn.observation), turn.tool_errors > 0 or isinstance(turn.reward, Invalid))
 
     def _pay(self, turn: PlayedTurn) -> None:
         if not self.conversations.is_closed:

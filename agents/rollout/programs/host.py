@@ -10,7 +10,7 @@ import logging
 import re
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -21,6 +21,7 @@ from weakref import WeakKeyDictionary
 from envgym.agents.rollout.programs.calls import CallRefused, CallReply, RefusalKind
 from envgym.agents.rollout.programs.dialects.base import REQUEST, CallDialect, CallRequest, ReplyIds
 from envgym.agents.rollout.programs.dialects.chat import openai_error
+from envgym.agents.rollout.programs.env_tools import MCP_PATH, answer_mcp
 from envgym.agents.rollout.programs.results import read_reward
 from envgym.agents.rollout.programs.sessions import (
     CLOSED,
@@ -158,12 +159,14 @@ class ProgramHost:
 
     # ---- requests ----------------------------------------------------------------------------------------------------
 
-    def _handle(self, request: HttpRequest) -> "AnyReply | asyncio.Future[AnyReply]":
+    def _handle(self, request: HttpRequest) -> AnyReply | Awaitable[AnyReply]:
         secret, path = _split(request)
         dialect = next((item for item in self._dialects if path.startswith(item.path)), self._dialects[0])
         session = self._sessions.get(secret)
         if session is None:
             return self._no_session(dialect, is_closed=secret in self._closed)
+        if path == MCP_PATH and session.env_tools is not None:
+            return answer_mcp(session.env_tools, request)
         if request.method == "GET":
             return _models(path, self._paths)
         if path == "/reward":

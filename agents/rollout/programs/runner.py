@@ -340,8 +340,8 @@ def _variables(task: ProgramTask, folder: Path, inherited: Mapping[str, str]) ->
     }
     if len(text) <= _VARIABLE_BYTES:
         variables["ENVGYM_TASK"] = text
-    if task.links.mcp_url is not None:
-        variables["ENVGYM_MCP_URL"] = task.links.mcp_url
+    if task.mcp_url is not None:
+        variables["ENVGYM_MCP_URL"] = task.mcp_url
     return variables
 
 

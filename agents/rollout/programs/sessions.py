@@ -20,6 +20,7 @@ from envgym.agents.rollout.episode import Clock
 from envgym.agents.rollout.pool import AbortHandle
 from envgym.agents.rollout.programs.calls import Call, CallRefused, CallReply, RefusalKind, ReplyFinish
 from envgym.agents.rollout.programs.dialects.base import ReplyIds
+from envgym.agents.rollout.programs.env_tools import EnvTools
 from envgym.core.messages import Message, Role
 from envgym.core.turns import Scored
 from envgym.errors import EnvgymError, InvalidInput
@@ -149,6 +150,8 @@ class ProgramSession:
         self.transcripts: dict[str, tuple[Message, ...]] = {}
         """Id of a response -> the conversation up to and with it."""
         self.count_tokens = count_tokens
+        self.env_tools: EnvTools | None = None
+        """What is offered by MCP; None: nothing."""
         self.is_open = True
         self._matcher, self._generate, self._clock, self._now = matcher, generate, clock, now
         self._name, self._number = secrets.token_hex(4), 0

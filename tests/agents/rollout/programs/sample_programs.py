@@ -138,6 +138,31 @@ def outlive_the_env(task: ProgramTask) -> str:
     return "too late"
 
 
+def call_once(task: ProgramTask) -> str:
+    """Call a tool of the env after the model."""
+    ask_once(task)
+    return task.call("look", at="cat")
+
+
+def note_the_tools(task: ProgramTask) -> None:
+    LAST_TEXTS[:] = [spec.name for spec in task.tools] + [str(task.mcp_url)]
+    task.call("look", at="cat")
+
+
+async def play_by_mcp(task: ProgramTask) -> str:
+    """Ask the env's MCP server for its tools, call one well and one badly, and note what they show."""
+    from mcp import Client
+
+    assert task.mcp_url is not None
+    await task.achat(task.messages)
+    async with Client(task.mcp_url) as client:
+        tools = (await client.list_tools()).tools
+        replies = [await client.call_tool("look", arguments) for arguments in ({"at": "cat"}, {"near": "cat"})]
+    LAST_TEXTS[:] = [f"{tool.name}: {tool.description} {tool.input_schema['required']}" for tool in tools]
+    LAST_TEXTS.extend(f"{reply.is_error} {reply.content[0].model_dump()['text']}" for reply in replies)
+    return "done"
+
+
 async def help_out(task: ProgramTask) -> str:
     """Let two helpers answer, each in a conversation of its own."""
 
