@@ -10,7 +10,7 @@ from typing import Final
 
 from envgym.agents.loop.agent import Agent
 from envgym.agents.loop.hints import token_ids
-from envgym.agents.loop.program_settings import ProgramSettings, RewardSource
+from envgym.agents.loop.program_settings import POLICY_MODEL, ProgramSettings, RewardSource
 from envgym.agents.loop.state import FailureEvent
 from envgym.agents.protocols import Sampling
 from envgym.agents.rollout.driver import GenerateFn, aborted_event, failure_event
@@ -24,7 +24,7 @@ from envgym.agents.rollout.programs.dialects.messages import MessagesDialect
 from envgym.agents.rollout.programs.dialects.responses import ResponsesDialect
 from envgym.agents.rollout.programs.endings import ProgramFacts, annotate_run, conclude
 from envgym.agents.rollout.programs.env_tools import MCP_PATH, EnvTools, ToolReply
-from envgym.agents.rollout.programs.host import MODEL, shared_host
+from envgym.agents.rollout.programs.host import shared_host
 from envgym.agents.rollout.programs.layout import build_path
 from envgym.agents.rollout.programs.runner import (
     AgentProgram,
@@ -155,7 +155,8 @@ class _ProgramEpisode:
     async def _run_program(self, program: AgentProgram, opening: Opening, session: ProgramSession) -> ProgramRun:
         settings = self.settings
         dialects = [DIALECTS[name]() for name in settings.dialects]
-        async with shared_host(dialects, refuses=settings.unsupported == "refuse") as host:
+        refuses = settings.unsupported == "refuse"
+        async with shared_host(dialects, refuses=refuses, auxiliary=settings.auxiliary) as host:
             host.begin(session)
             try:
                 task = self._task(opening, session, host.url_of(session))
@@ -183,7 +184,7 @@ class _ProgramEpisode:
             tools=opening.tools if ways else (),
             root_url=url,
             api_key=session.secret,
-            model=MODEL,
+            model=POLICY_MODEL,
             seed=derive_seed(self.job.sampling_seed, "program"),
             links=links,
         )
@@ -239,9 +240,11 @@ class _ProgramEpisode:
             conversations.rewards.clear()
         if end.reward is not None:
             conversations.pay(end.reward)
-        path = build_path(conversations.turns, conversations.rewards, end.ending, end.error, conversations.spent.cost)
+        cost, ignored = conversations.spent.cost, 0
+        if self.session is not None:
+            cost, ignored = cost + self.session.auxiliary_cost, self.session.counts.ignored_options.total()
+        path = build_path(conversations.turns, conversations.rewards, end.ending, end.error, cost)
         tree = record_tree((path.leaf,), self.job, setup=path.setup)
-        ignored = 0 if self.session is None else self.session.counts.ignored_options.total()
         return annotate_run(tree, is_crash=end.is_crash, num_ignored_options=ignored)
 
     def _facts(self, run: ProgramRun) -> ProgramFacts:

@@ -52,6 +52,25 @@ def ask_for_json(task: ProgramTask) -> str:
     return "done"
 
 
+def ask_a_judge(task: ProgramTask) -> str:
+    """Let the model answer, and another model judge the answer in each wire format."""
+    answer = task.chat(task.messages).message.content
+    said = [{"role": "user", "content": answer}]
+    bodies: dict[str, dict[str, object]] = {
+        "/chat/completions": {"messages": said, "n": 2, "logit_bias": {"1": 1}},  # the policy would refuse it
+        "/responses": {"input": said, "stream": True},
+        "/messages": {"messages": said, "max_tokens": 5},
+        "/models/judge": {},
+    }
+    with httpx.Client(base_url=task.base_url, trust_env=False, headers={"anthropic-version": "1"}) as client:
+        replies = [
+            client.post(path, json={"model": "judge"} | body) if body else client.get(path)
+            for path, body in bodies.items()
+        ]
+    LAST_TEXTS[:] = [f"{reply.status_code} {reply.text}" for reply in replies]
+    return answer
+
+
 def rewrite(task: ProgramTask) -> str:
     """Send the first reply back in other words."""
     task.chat(task.messages)
