@@ -10,7 +10,7 @@ from typing import Final
 
 from envgym.agents.loop.agent import Agent
 from envgym.agents.loop.hints import token_ids
-from envgym.agents.loop.program_settings import ProgramSettings, RewardSource
+from envgym.agents.loop.program_settings import POLICY_MODEL, ProgramSettings, RewardSource
 from envgym.agents.loop.state import FailureEvent
 from envgym.agents.protocols import Sampling
 from envgym.agents.rollout.driver import GenerateFn, aborted_event, failure_event
@@ -22,8 +22,9 @@ from envgym.agents.rollout.programs.dialects.base import CallDialect
 from envgym.agents.rollout.programs.dialects.chat import ChatDialect
 from envgym.agents.rollout.programs.dialects.messages import MessagesDialect
 from envgym.agents.rollout.programs.dialects.responses import ResponsesDialect
-from envgym.agents.rollout.programs.endings import ProgramFacts, conclude
-from envgym.agents.rollout.programs.host import MODEL, shared_host
+from envgym.agents.rollout.programs.endings import ProgramFacts, annotate_run, conclude
+from envgym.agents.rollout.programs.env_tools import MCP_PATH, EnvTools, ToolReply
+from envgym.agents.rollout.programs.host import shared_host
 from envgym.agents.rollout.programs.layout import build_path
 from envgym.agents.rollout.programs.runner import (
     AgentProgram,
@@ -39,7 +40,7 @@ from envgym.agents.rollout.recorder import record_tree
 from envgym.core.json_types import JsonObject, visible
 from envgym.core.messages import Role
 from envgym.core.tree import Tree
-from envgym.core.turns import ZERO, Reward
+from envgym.core.turns import ZERO, Invalid, Reward
 from envgym.errors import InfrastructureError, InvalidInput, PolicyFailure
 from envgym.played import EpisodeOver, Opening, PlayedEpisode, PlayedTurn
 from envgym.runtime.error_log import log_error
@@ -157,7 +158,8 @@ class _ProgramEpisode:
     async def _run_program(self, program: AgentProgram, opening: Opening, session: ProgramSession) -> ProgramRun:
         settings = self.settings
         dialects = [DIALECTS[name]() for name in settings.dialects]
-        async with shared_host(dialects, refuses=settings.unsupported == "refuse") as host:
+        refuses = settings.unsupported == "refuse"
+        async with shared_host(dialects, refuses=refuses, auxiliary=settings.auxiliary) as host:
             host.begin(session)
             try:
                 task = self._task(opening, session, host.url_of(session))
@@ -169,17 +171,25 @@ class _ProgramEpisode:
     def _task(self, opening: Opening, session: ProgramSession, url: str) -> ProgramTask:
         loop = asyncio.get_running_loop()
         users = (message.content for message in opening.messages if message.role is Role.USER)
-        call_tool = partial(self._call_tool, loop=loop) if opening.tools else None
+        ways = self.settings.env_tools if opening.tools else ()
+        env_tools = EnvTools(opening.tools, partial(self._call_tool, loop=loop)) if ways else None
+        session.env_tools = env_tools if "mcp" in ways else None
+        links = TaskLinks(
+            session=session,
+            loop=loop,
+            call_tool=env_tools.call if env_tools is not None and "call" in ways else None,
+            mcp_url=url + MCP_PATH if "mcp" in ways else None,
+        )
         return ProgramTask(
             id=self.job.task.id,
             prompt="\n".join(users),
             messages=opening.messages,
-            tools=opening.tools,
+            tools=opening.tools if ways else (),
             root_url=url,
             api_key=session.secret,
-            model=MODEL,
+            model=POLICY_MODEL,
             seed=derive_seed(self.job.sampling_seed, "program"),
-            links=TaskLinks(session=session, loop=loop, call_tool=call_tool),
+            links=links,
         )
 
     def _count_tokens(self, call: Call) -> int | None:
@@ -203,16 +213,16 @@ class _ProgramEpisode:
             self.is_answered = True
             self.conversations.pay(turn.reward)
 
-    def _call_tool(self, name: str, arguments: JsonObject, *, loop: asyncio.AbstractEventLoop) -> str:
-        """Call a tool of the env, in the thread of the program, and return what it shows."""
+    def _call_tool(self, name: str, arguments: JsonObject, *, loop: asyncio.AbstractEventLoop) -> ToolReply:
+        """Call a tool of the env, in a thread of the program, and return what it shows."""
         assert self.played is not None, "the env was opened"
         try:
             turn = self.played.call(name, arguments)
         except EpisodeOver as error:
-            return str(error)
+            return ToolReply(str(error), is_error=True)
         if self.settings.reward is RewardSource.ENV:
             loop.call_soon_threadsafe(self._pay, turn)
-        return str(turn.observation)
+        return ToolReply(str(turn.observation), turn.tool_errors > 0 or isinstance(turn.reward, Invalid))
 
     def _pay(self, turn: PlayedTurn) -> None:
         if not self.conversations.is_closed:
@@ -233,8 +243,12 @@ class _ProgramEpisode:
             conversations.rewards.clear()
         if end.reward is not None:
             conversations.pay(end.reward)
-        path = build_path(conversations.turns, conversations.rewards, end.ending, end.error, conversations.spent.cost)
-        return record_tree((path.leaf,), self.job, setup=path.setup)
+        cost, ignored = conversations.spent.cost, 0
+        if self.session is not None:
+            cost, ignored = cost + self.session.auxiliary_cost, self.session.counts.ignored_options.total()
+        path = build_path(conversations.turns, conversations.rewards, end.ending, end.error, cost)
+        tree = record_tree((path.leaf,), self.job, setup=path.setup)
+        return annotate_run(tree, is_crash=end.is_crash, num_ignored_options=ignored)
 
     def _facts(self, run: ProgramRun) -> ProgramFacts:
         conversations, session, source = self.conversations, self.session, self.settings.reward

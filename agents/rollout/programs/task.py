@@ -2,24 +2,22 @@
 
 import asyncio
 import json
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass
 from typing import Any, Final
 
 from envgym.agents.rollout.programs.calls import Call, CallReply
+from envgym.agents.rollout.programs.env_tools import CallTool
 from envgym.agents.rollout.programs.results import read_reward
 from envgym.agents.rollout.programs.sessions import CLOSED, CallFailed, ProgramSession
 from envgym.chats.openai import listed_tools, messages_to_wire, read_openai, read_tools
-from envgym.core.json_types import JsonObject
 from envgym.core.messages import Message
 from envgym.errors import InvalidInput
 from envgym.runtime.event_loop import in_daemon_thread
 from envgym.tools import ToolSpec
 
 VERSION_PATH: Final = "/v1"
-CallTool = Callable[[str, JsonObject], str]
-"""Calls a tool of the env by name and arguments, from any thread, and returns what it shows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -46,7 +44,7 @@ class ProgramTask:
     messages: tuple[Message, ...]
     """The first messages: standing instructions, if there are any, and the task."""
     tools: tuple[ToolSpec, ...]
-    """Those of the env."""
+    """Those of the env that are offered."""
     root_url: str
     """Address of the model without version, as Anthropic's libraries expect it."""
     api_key: str
@@ -61,6 +59,11 @@ class ProgramTask:
     def base_url(self) -> str:
         """Address of the model with version, as OpenAI's libraries expect it."""
         return self.root_url + VERSION_PATH
+
+    @property
+    def mcp_url(self) -> str | None:
+        """Address of the env's tools as an MCP server (streamable HTTP); None: they are not offered there."""
+        return self.links.mcp_url
 
     # ---- the model, without HTTP -------------------------------------------------------------------------------------
 
@@ -114,9 +117,9 @@ class ProgramTask:
         """Call a tool of the env, and return what it shows. Raises: InvalidInput: the env's tools are not offered."""
         call_tool = self.links.call_tool
         if call_tool is None:
-            do = "use an env with tools"
+            do = "use an env with tools, and keep call in agent.program.env_tools"
             raise InvalidInput.of("tool of the env", "be offered to the program", name, where="task.call", do=do)
-        return call_tool(name, arguments)
+        return call_tool(name, arguments).text
 
     async def acall(self, name: str, /, **arguments: Any) -> str:  # any JSON
         """Call a tool of the env from a coroutine. Raises: as `call`."""

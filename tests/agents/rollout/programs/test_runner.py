@@ -9,6 +9,7 @@ import pytest
 from openai import AsyncOpenAI, OpenAI
 
 from envgym.agents.rollout.programs.calls import CallRefused, RefusalKind
+from envgym.agents.rollout.programs.env_tools import ToolReply
 from envgym.agents.rollout.programs.results import ProgramResult, read_result
 from envgym.agents.rollout.programs.runner import (
     FunctionProgram,
@@ -155,8 +156,8 @@ def test_refused_calls_raise_in_the_program(server: RunningHost) -> None:
 
 
 def test_the_tools_of_the_env_and_the_reward_are_reached_by_the_task(server: RunningHost) -> None:
-    def call_tool(name: str, arguments: JsonObject) -> str:
-        return f"{name} {dict(arguments)}"
+    def call_tool(name: str, arguments: JsonObject) -> ToolReply:
+        return ToolReply(f"{name} {dict(arguments)}")
 
     def program(task: ProgramTask) -> str:
         task.post_reward(0.25, {"a": 1})
