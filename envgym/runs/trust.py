@@ -25,8 +25,8 @@ _PATH_NAMES: Final = frozenset({"adapter", "dir", "directory", "file", "folder",
 _DATA_NAMES: Final = frozenset({"corpus", "data", "databases", "source"})
 """Names of settings whose text is a path where it has a suffix, and else the name of something built in."""
 _MAX_PATH: Final = 4096
-_PROGRAM: Final = "agent.program.run."
-"""Beginning of the keys of a command; a function is an import path."""
+_COMMANDS: Final = (".agent.program.run.", ".command.")
+"""Parts of the keys of commands; a function is an import path."""
 _BEFORE_COLON: Final = re.compile(r"[\w.]*")
 _LETTER: Final = re.compile(r"[A-Za-z_]")
 _AFTER_COLON: Final = re.compile(r"[\w-]")
@@ -101,7 +101,7 @@ def _reaching(value: Any, key: str, run: Path) -> Iterator[str]:  # a JSON tree
     else:
         is_code = (
             names_code(value)
-            or _PROGRAM in f"{key}."
+            or any(part in f".{key}." for part in _COMMANDS)
             or "://" in str(value)
             or (value and key.endswith(".unsafe"))
             or value == "record"

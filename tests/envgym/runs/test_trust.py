@@ -64,6 +64,8 @@ def test_run_is_known_by_its_settings_and_wherever_it_lies(tmp_path: Path) -> No
         ({"agent": {"name": "evil:AGENT"}}, "agent.name: evil:AGENT"),
         ({"agent": {"program": {"run": ["sh", "x"]}}}, "agent.program.run.0: sh"),
         ({"agent": {"program": {"run": "evil:play"}}}, "agent.program.run: evil:play"),
+        ({"envs": [{"settings": {"mcp": [{"command": ["sh", "x"]}]}}]}, "envs.0.settings.mcp.0.command.0: sh"),
+        ({"envs": [{"settings": {"mcp": [{"url": "http://a/mcp"}]}}]}, "envs.0.settings.mcp.0.url: http://a/mcp"),
         ({"search": {"name": "mcts", "value": {"name": "my.py:V"}}}, "search.value.name: my.py:V"),
         ({"envs": [{"id": "evil:math/arithmetic-v0"}]}, "envs.0.id: evil:math/arithmetic-v0"),
         ({"envs": [{"id": "a/b-v0", "wrappers": ["evil:W"]}]}, "envs.0.wrappers.0: evil:W"),
