@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 
 from envgym.authoring.sources import GeneratedTasks, TaskDraft, check_index
+from envgym.chats.openai import read_openai
 from envgym.connect.openenv_client import Address, Connection, Description, TextForm, call_data, describe, read_tools
 from envgym.connect.openenv_frames import ErrorCode, ErrorReply, Json, Observed
 from envgym.core.json_types import JsonObject
-from envgym.core.messages import Action, Observation
+from envgym.core.messages import Action, Message, Observation, Role
 from envgym.core.tasks import Split, Task
 from envgym.core.turns import ZERO, Ending, Invalid, Reward, Scored, total
 from envgym.env import Env, ForkCapability
@@ -109,7 +110,7 @@ class OpenEnvEnv(Env[OpenEnvEpisode]):
         super().__init__(max_turns=max_turns, render_mode=render_mode)
         self._address = Address.parse(env_id, tls=tls)
         self._description = described(self._address, None if splits is None else tuple(splits.items()), timeout_s)
-        self._write = _template(observation, env_id)
+        self._write, self._has_template = _template(observation, env_id), observation is not None
         self._reward_none, self._timeout_s = reward_none, timeout_s
         self._instructions = self.system_prompt = instructions
         self._tools = self._description.tools
@@ -122,7 +123,7 @@ class OpenEnvEnv(Env[OpenEnvEpisode]):
         seeds = GeneratedTasks(partial(_draw_seed, name), name=name)
         self.tasks = seeds if self._description.splits is None else ServerTasks(name, self._description)
 
-    def begin(self, task: Task) -> str:
+    def begin(self, task: Task) -> Observation:
         """Reset the environment on the server, with the seed of the task or its number."""
         data = {key: task.payload[key] for key in ("seed", "split", "index") if key in task.payload}
         if "seed" not in data:  # a server's task may still need random numbers
@@ -138,7 +139,8 @@ class OpenEnvEnv(Env[OpenEnvEpisode]):
         server_prompt = fields.get("system_prompt")
         parts = (self._instructions, server_prompt if isinstance(server_prompt, str) else "")
         self.system_prompt = "\n\n".join(part for part in parts if part)
-        return self._write(fields)
+        messages = () if self._has_template else _spoken_messages(fields)
+        return Observation.of(messages) if messages else Observation(self._write(fields))
 
     def respond(self, action: Action) -> Reply:
         """Send the text as an action, if the actions are texts."""
@@ -302,6 +304,17 @@ def observation_text(fields: Mapping[str, Any]) -> str:
         others = dict(fields.get("metadata") or {})
     text = others.get("text") if "text" in others else next(iter(others.values()), "") if len(others) < 2 else None
     return text if isinstance(text, str) else json.dumps(others, ensure_ascii=False)
+
+
+def _spoken_messages(fields: Mapping[str, Any]) -> tuple[Message, ...]:
+    """Return the conversation in the field `messages`, without its system message; empty if it is none."""
+    items = fields.get("messages")
+    try:
+        messages = [read_openai(item, where="reset") for item in items] if isinstance(items, list) else []
+    except InvalidInput:  # the field of another project
+        return ()
+    spoken = tuple(message for message in messages if message.role is not Role.SYSTEM)
+    return spoken if {message.role for message in spoken} <= {Role.USER, Role.ASSISTANT} else ()
 
 
 def _result_text(result: object) -> str:

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from http import HTTPStatus
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -74,6 +75,26 @@ def test_our_server_gives_the_episodes_of_local_play() -> None:
                     assert there.ending == here.ending
                     ending = here.ending
                 local.close()
+
+
+def test_a_prompt_of_messages_is_the_same_as_in_local_play(tmp_path: Path) -> None:
+    turns = [("system", "Add."), ("user", "1 + 1?"), ("assistant", "2"), ("user", "And 2 + 2?")]
+    row = {"prompt": [{"role": role, "content": text} for role, text in turns], "answer": "4"}
+    (tmp_path / "rows.jsonl").write_text(json.dumps(row) + "\n")
+    settings = {"data": {"train": str(tmp_path / "rows.jsonl")}, "verifier": "math", "system_prompt": "One number."}
+    options = {"split": "train", "index": 0}
+    with (
+        openenv_server("data/file-v0", settings=settings) as server,
+        closing(envgym.make("data/file-v0", **settings)) as local,
+        closing(envgym.make(id_of(server.url))) as env,
+        closing(envgym.make(id_of(server.url), observation="<{{ text }}>")) as written,
+    ):
+        here, there, template = [item.reset(seed=0, options=options).info["envgym"] for item in (local, env, written)]
+        assert [message.role for message in here.observation.messages] == ["user", "assistant", "user"]
+        assert there.observation.messages == here.observation.messages
+        assert (there.observation, there.system_prompt) == (here.observation, here.system_prompt)
+        assert template.observation == "<user: 1 + 1?\n\nassistant: 2\n\nuser: And 2 + 2?>"
+        assert env.step("4").reward == local.step("4").reward == 1.0
 
 
 def test_a_server_of_ours_passes_the_conformance_check() -> None:
