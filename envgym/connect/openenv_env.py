@@ -3,8 +3,9 @@
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache, partial
+from functools import lru_cache, partial
 from importlib.util import find_spec
+from time import monotonic
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,8 @@ from envgym.tools import Tool, ToolSpec
 
 MAX_TURNS = 100
 """Turns unless the settings say otherwise; a server does not say when it ends an episode."""
+KEPT_S = 5.0
+"""Seconds for which the description of a server is kept."""
 _TRUNCATIONS = {ending.value: ending for ending in Ending if ending.name.startswith("TRUNCATED_")}
 _UNKNOWN = "the environment is on a server of another project, which does not declare it"
 
@@ -223,9 +226,9 @@ class OpenEnvEnv(Env[OpenEnvEpisode]):
         if self._connection is not None:
             try:
                 return self._connection.ask("reset", data)
-            except ErrorReply:
-                raise
-            except EnvFailure:  # the server may have ended a session that nobody played
+            except EnvFailure as error:  # the server may have ended a session that nobody played
+                if isinstance(error, ErrorReply) and error.code != ErrorCode.SESSION_ERROR:
+                    raise
                 self.close()
         for is_last in attempts():
             self._connection = Connection(self._address, self._timeout_s)
@@ -238,9 +241,18 @@ class OpenEnvEnv(Env[OpenEnvEpisode]):
         raise AssertionError("the last attempt returns or raises")
 
 
-@cache  # an env is made for each episode
 def described(address: Address, splits: tuple[tuple[str, str], ...] | None, timeout_s: float) -> Description:
-    """Return the description of an environment on a server. Raises: InvalidInput: as `describe`."""
+    """Return the description of an environment on a server, at most `KEPT_S` old. Raises: InvalidInput: as `describe`.
+
+    An env is made for each episode; a server that was restarted with another environment must be noticed.
+    """
+    return _described_at(int(monotonic() / KEPT_S), address, splits, timeout_s)
+
+
+@lru_cache(maxsize=64)
+def _described_at(
+    _period: int, address: Address, splits: tuple[tuple[str, str], ...] | None, timeout_s: float
+) -> Description:
     return describe(address, splits=None if splits is None else dict(splits), timeout_s=timeout_s)
 
 
