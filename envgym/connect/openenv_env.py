@@ -12,6 +12,7 @@ import numpy as np
 
 from envgym.authoring.sources import GeneratedTasks, TaskDraft, check_index
 from envgym.chats.openai import read_openai
+from envgym.config.arguments import read_bounds
 from envgym.connect.openenv_client import Address, Connection, Description, TextForm, call_data, describe, read_tools
 from envgym.connect.openenv_frames import ErrorCode, ErrorReply, Json, Observed
 from envgym.core.json_types import JsonObject
@@ -111,6 +112,7 @@ class OpenEnvEnv(Env[OpenEnvEpisode]):
         if not timeout_s > 0:
             raise InvalidInput.of("timeout_s", "be above 0", timeout_s, where=env_id, do="pass e.g. 60")
         super().__init__(max_turns=max_turns, render_mode=render_mode)
+        self.reward_range = read_bounds("reward_range", reward_range, where=env_id)
         self._address = Address.parse(env_id, tls=tls)
         self._description = described(self._address, None if splits is None else tuple(splits.items()), timeout_s)
         self._write, self._has_template = _template(observation, env_id), observation is not None
@@ -118,8 +120,6 @@ class OpenEnvEnv(Env[OpenEnvEpisode]):
         self._instructions = self.system_prompt = instructions
         self._tools = self._description.tools
         self._connection: Connection | None = None
-        low, high = reward_range
-        self.reward_range = (float(low), float(high))
         fork_capability = ForkCapability.REPLAY if deterministic else ForkCapability.NONE
         self.fork_capability = fork_capability  # type: ignore[misc]  # of each env
         name = self._address.name or "openenv"

@@ -341,6 +341,7 @@ def test_settings_are_checked_when_the_env_is_made() -> None:
         for settings, words in (
             ({"observation": "{{"}, "be a Jinja template"),
             ({"timeout_s": 0.0}, "be above 0"),
+            ({"reward_range": [2, 1]}, "reward_range must be two numbers, the lower one first"),
             ({"splits": {"train": "dev"}}, "name different splits among train, test"),
             ({"splits": {"train": "test", "test": "test"}}, "name different splits"),
         ):
