@@ -43,6 +43,16 @@ def prompt_text(messages: Sequence[Message]) -> str:
     return "\n\n".join(f"{message.role}: {message.content}" for message in spoken)
 
 
+def opening_text(messages: Sequence[Message]) -> str:
+    """Return all messages as one text: the system message, and then the text that `prompt_text` returns."""
+    return "\n\n".join(text for text in (system_text(messages), prompt_text(messages)) if text)
+
+
+def system_text(messages: Sequence[Message]) -> str:
+    """Return the text of the system message; empty if there is none."""
+    return "\n\n".join(message.content for message in messages if message.role is Role.SYSTEM)
+
+
 def opening_messages(task: Task) -> tuple[Message, ...]:
     """Return the messages with which an episode of the task opens: those of its prompt, or its text as the user's."""
     prompt = task.payload.get("prompt")

@@ -57,6 +57,16 @@ def check_kwargs(env_id: str, accepted: Mapping[str, inspect.Parameter] | None, 
         raise InvalidInput.of(env_id, must, sorted(kwargs), where="make", do=do)
 
 
+def read_bounds(name: str, value: object, *, where: str) -> tuple[float, float]:
+    """Return bounds that a user gives as a list of two numbers, the lower one first. Raises: InvalidInput."""
+    numbers = [*value] if isinstance(value, Sequence) and not isinstance(value, str) else []
+    is_numeric = all(isinstance(number, Real) and not isinstance(number, bool) for number in numbers)
+    if not (is_numeric and len(numbers) == 2 and numbers[0] <= numbers[1]):
+        must, do = "be two numbers, the lower one first", f"pass e.g. {name}=[0, 1]"
+        raise InvalidInput.of(name, must, repr(value), where=where, do=do)
+    return float(numbers[0]), float(numbers[1])
+
+
 def _check_kind(item: inspect.Parameter, value: object, where: str) -> None:
     """Refuse a value of another kind than the annotation's, such as the text "no" for a bool. Raises: InvalidInput."""
     is_union = isinstance(item.annotation, UnionType) or get_origin(item.annotation) is Union

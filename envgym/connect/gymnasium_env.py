@@ -11,6 +11,7 @@ import numpy as np
 from gymnasium import spaces
 
 from envgym.authoring.sources import GeneratedTasks, TaskDraft
+from envgym.config.arguments import read_bounds
 from envgym.core.messages import Action
 from envgym.core.tasks import Task
 from envgym.core.turns import Ending
@@ -72,6 +73,8 @@ class GymnasiumEnv(Env[AnyGymEnv]):
 
         Raises: InvalidInput: it cannot be made, or its spaces hold no text.
         """
+        super().__init__(max_turns=max_turns, render_mode=render_mode)
+        self.reward_range = read_bounds("reward_range", reward_range, where=env_id)
         self._inner_id = env_id.removeprefix(SCHEME)
         made_with = {**(kwargs or {}), **({"render_mode": "ansi"} if render else {})}
         self.state = _make(env_id, self._inner_id, made_with)
@@ -81,11 +84,10 @@ class GymnasiumEnv(Env[AnyGymEnv]):
         except InvalidInput:
             self.state.close()
             raise
-        registered = self.state.spec.max_episode_steps if self.state.spec is not None else None
-        super().__init__(max_turns=max_turns or registered or MAX_TURNS, render_mode=render_mode)
+        if max_turns is None:
+            registered = self.state.spec.max_episode_steps if self.state.spec is not None else None
+            self.max_turns = registered or MAX_TURNS
         self._shows_render = render
-        low, high = reward_range
-        self.reward_range = (float(low), float(high))
         self.fork_capability = ForkCapability.STATE if forkable else ForkCapability.NONE  # type: ignore[misc]  # of each
         choices = f"Answer with one of these actions: {', '.join(self._names)}." if self._names else ""
         self.system_prompt = "\n\n".join(part for part in (instructions, choices) if part)
@@ -181,11 +183,13 @@ def _is_text(space: object) -> bool:
 def _action_names(space: object, actions: Sequence[str] | None, where: str) -> tuple[str, ...]:
     """Return the names of a Discrete space's actions, none for a space of texts. Raises: InvalidInput."""
     if isinstance(space, spaces.Discrete):
-        names = tuple(str(space.start + index) for index in range(int(space.n))) if actions is None else tuple(actions)
-        if len(names) != space.n or len({name.casefold() for name in names}) != len(names) or "" in names:
-            must, do = f"be {space.n} different names", "name each action once, in order"
-            raise InvalidInput.of("actions", must, list(names), where=where, do=do)
-        return names
+        if actions is None:
+            return tuple(str(space.start + index) for index in range(int(space.n)))
+        names = [name for name in actions if isinstance(name, str) and _folded(name)]
+        if isinstance(actions, str) or not len(actions) == len(names) == len({*map(_folded, names)}) == space.n:
+            must, do = f"be {space.n} different names", 'name each action once, in order, and quote words such as "no"'
+            raise InvalidInput.of("actions", must, repr(actions), where=where, do=do)
+        return tuple(names)
     if not _is_text(space):
         do = "wrap the environment in one that takes text"
         raise InvalidInput.of("action space", "be Text or Discrete", repr(space), where=where, do=do)
@@ -215,11 +219,23 @@ def _text_key(space: object, key: str | int | None, where: str) -> str | int | N
 
 def _named(text: str, names: Sequence[str]) -> int | None:
     """Return the number of the name that a text is, or else of the only one that it mentions; None: no such one."""
-    folded = [name.casefold() for name in names]
-    whole = " ".join(text.casefold().split()).strip(".,;:!?\"'`*_ ")
+    folded, answer = [_folded(name) for name in names], _folded(text)
+    whole = answer.strip(".,;:!?\"'`*_ ")
     if whole in folded:
         return folded.index(whole)
-    mentioned = [
-        index for index, name in enumerate(folded) if re.search(rf"(?<!\w){re.escape(name)}(?!\w)", text.casefold())
+    spans = [
+        (match.start(), match.end(), index)
+        for index, name in enumerate(folded)
+        for match in re.finditer(rf"(?<![\w.-]){re.escape(name)}(?!\w|[.,]\d)", answer)
     ]
-    return mentioned[0] if len(mentioned) == 1 else None
+    mentioned = {index for start, end, index in spans if not any(_is_inside(start, end, other) for other in spans)}
+    return mentioned.pop() if len(mentioned) == 1 else None
+
+
+def _folded(text: str) -> str:
+    return " ".join(text.casefold().split())
+
+
+def _is_inside(start: int, end: int, span: tuple[int, int, int]) -> bool:
+    """Return whether a longer span holds this one, as `turn left` holds `left`."""
+    return span[0] <= start and end <= span[1] and span[1] - span[0] > end - start

@@ -5,6 +5,7 @@ from dataclasses import replace
 from threading import Lock
 from typing import Final, Literal, NamedTuple
 
+from envgym.authoring.openings import opening_text
 from envgym.core.json_types import JsonObject
 from envgym.core.turns import Ending, Invalid, Reward, Scored
 from envgym.errors import EnvgymError, InfrastructureError, ResetNeeded
@@ -91,8 +92,10 @@ class McpSession:
         except InfrastructureError as error:
             return McpAnswer(f"The environment could not be started: {error}", is_error=True)
         self._tools = opening.tools
-        text = "\n\n".join(message.content for message in opening.messages)
-        return McpAnswer(text, {"task": opening.task_id, "split": opening.split.value, "index": opening.index})
+        return McpAnswer(
+            opening_text(opening.messages),
+            {"task": opening.task_id, "split": opening.split.value, "index": opening.index},
+        )
 
     @tool
     def episode_say(self, text: str) -> McpAnswer:

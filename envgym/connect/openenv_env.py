@@ -3,17 +3,20 @@
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache, partial
+from functools import lru_cache, partial
 from importlib.util import find_spec
+from time import monotonic
 from typing import Any
 
 import numpy as np
 
 from envgym.authoring.sources import GeneratedTasks, TaskDraft, check_index
+from envgym.chats.openai import read_openai
+from envgym.config.arguments import read_bounds
 from envgym.connect.openenv_client import Address, Connection, Description, TextForm, call_data, describe, read_tools
 from envgym.connect.openenv_frames import ErrorCode, ErrorReply, Json, Observed
 from envgym.core.json_types import JsonObject
-from envgym.core.messages import Action, Observation
+from envgym.core.messages import Action, Message, Observation, Role
 from envgym.core.tasks import Split, Task
 from envgym.core.turns import ZERO, Ending, Invalid, Reward, Scored, total
 from envgym.env import Env, ForkCapability
@@ -24,6 +27,8 @@ from envgym.tools import Tool, ToolSpec
 
 MAX_TURNS = 100
 """Turns unless the settings say otherwise; a server does not say when it ends an episode."""
+KEPT_S = 5.0
+"""Seconds for which the description of a server is kept."""
 _TRUNCATIONS = {ending.value: ending for ending in Ending if ending.name.startswith("TRUNCATED_")}
 _UNKNOWN = "the environment is on a server of another project, which does not declare it"
 
@@ -107,22 +112,21 @@ class OpenEnvEnv(Env[OpenEnvEpisode]):
         if not timeout_s > 0:
             raise InvalidInput.of("timeout_s", "be above 0", timeout_s, where=env_id, do="pass e.g. 60")
         super().__init__(max_turns=max_turns, render_mode=render_mode)
+        self.reward_range = read_bounds("reward_range", reward_range, where=env_id)
         self._address = Address.parse(env_id, tls=tls)
         self._description = described(self._address, None if splits is None else tuple(splits.items()), timeout_s)
-        self._write = _template(observation, env_id)
+        self._write, self._has_template = _template(observation, env_id), observation is not None
         self._reward_none, self._timeout_s = reward_none, timeout_s
         self._instructions = self.system_prompt = instructions
         self._tools = self._description.tools
         self._connection: Connection | None = None
-        low, high = reward_range
-        self.reward_range = (float(low), float(high))
         fork_capability = ForkCapability.REPLAY if deterministic else ForkCapability.NONE
         self.fork_capability = fork_capability  # type: ignore[misc]  # of each env
         name = self._address.name or "openenv"
         seeds = GeneratedTasks(partial(_draw_seed, name), name=name)
         self.tasks = seeds if self._description.splits is None else ServerTasks(name, self._description)
 
-    def begin(self, task: Task) -> str:
+    def begin(self, task: Task) -> Observation:
         """Reset the environment on the server, with the seed of the task or its number."""
         data = {key: task.payload[key] for key in ("seed", "split", "index") if key in task.payload}
         if "seed" not in data:  # a server's task may still need random numbers
@@ -138,7 +142,8 @@ class OpenEnvEnv(Env[OpenEnvEpisode]):
         server_prompt = fields.get("system_prompt")
         parts = (self._instructions, server_prompt if isinstance(server_prompt, str) else "")
         self.system_prompt = "\n\n".join(part for part in parts if part)
-        return self._write(fields)
+        messages = () if self._has_template else _spoken_messages(fields)
+        return Observation.of(messages) if messages else Observation(self._write(fields))
 
     def respond(self, action: Action) -> Reply:
         """Send the text as an action, if the actions are texts."""
@@ -221,9 +226,9 @@ class OpenEnvEnv(Env[OpenEnvEpisode]):
         if self._connection is not None:
             try:
                 return self._connection.ask("reset", data)
-            except ErrorReply:
-                raise
-            except EnvFailure:  # the server may have ended a session that nobody played
+            except EnvFailure as error:  # the server may have ended a session that nobody played
+                if isinstance(error, ErrorReply) and error.code != ErrorCode.SESSION_ERROR:
+                    raise
                 self.close()
         for is_last in attempts():
             self._connection = Connection(self._address, self._timeout_s)
@@ -236,9 +241,18 @@ class OpenEnvEnv(Env[OpenEnvEpisode]):
         raise AssertionError("the last attempt returns or raises")
 
 
-@cache  # an env is made for each episode
 def described(address: Address, splits: tuple[tuple[str, str], ...] | None, timeout_s: float) -> Description:
-    """Return the description of an environment on a server. Raises: InvalidInput: as `describe`."""
+    """Return the description of an environment on a server, at most `KEPT_S` old. Raises: InvalidInput: as `describe`.
+
+    An env is made for each episode; a server that was restarted with another environment must be noticed.
+    """
+    return _described_at(int(monotonic() / KEPT_S), address, splits, timeout_s)
+
+
+@lru_cache(maxsize=64)
+def _described_at(
+    _period: int, address: Address, splits: tuple[tuple[str, str], ...] | None, timeout_s: float
+) -> Description:
     return describe(address, splits=None if splits is None else dict(splits), timeout_s=timeout_s)
 
 
@@ -302,6 +316,17 @@ def observation_text(fields: Mapping[str, Any]) -> str:
         others = dict(fields.get("metadata") or {})
     text = others.get("text") if "text" in others else next(iter(others.values()), "") if len(others) < 2 else None
     return text if isinstance(text, str) else json.dumps(others, ensure_ascii=False)
+
+
+def _spoken_messages(fields: Mapping[str, Any]) -> tuple[Message, ...]:
+    """Return the conversation in the field `messages`, without its system message; empty if it is none."""
+    items = fields.get("messages")
+    try:
+        messages = [read_openai(item, where="reset") for item in items] if isinstance(items, list) else []
+    except InvalidInput:  # the field of another project
+        return ()
+    spoken = tuple(message for message in messages if message.role is not Role.SYSTEM)
+    return spoken if {message.role for message in spoken} <= {Role.USER, Role.ASSISTANT} else ()
 
 
 def _result_text(result: object) -> str:

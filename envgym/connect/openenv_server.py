@@ -31,6 +31,7 @@ from envgym.connect.openenv_routes import Answer, NotSupported, env_routes, path
 from envgym.connect.openenv_session import OpenEnvSession, check_tool_names
 from envgym.errors import EnvFailure, InvalidInput
 from envgym.runtime.error_log import log_error
+from envgym.runtime.event_loop import in_daemon_thread
 from envgym.runtime.http.access import address_url, check_token, is_loopback, refusal, unusable_address
 from envgym.serving.sessions import SessionLimits
 from envgym.serving.templates import EnvTemplate, Templates
@@ -42,7 +43,8 @@ if TYPE_CHECKING:
     from starlette.websockets import WebSocket
 
 _PACKAGES: Final = ("starlette", "uvicorn", "websockets")
-_NUM_HELPERS: Final = 4
+_MAX_HELPERS: Final = 64
+"""Requests that may be in a thread at once; one that hangs keeps its place."""
 _MAX_CONNECTIONS: Final = 2048
 _PING_S: Final = 20.0
 _CLOSE_S: Final = 20.0
@@ -74,7 +76,7 @@ class OpenEnvServer:
         self._envs = {env_id: templates.get(env_id, {}) for env_id in templates.env_ids}
         for env_id, template in self._envs.items():
             check_tool_names(template.tools, env_id)
-        self._helpers = ThreadPoolExecutor(max_workers=_NUM_HELPERS, thread_name_prefix="openenv")
+        self._helpers = asyncio.Semaphore(_MAX_HELPERS)
         """For POST requests, which may wait for an env or its tasks."""
         self._app = self._make_app()
 
@@ -91,7 +93,6 @@ class OpenEnvServer:
         """Stop answering, and close every env; return the number of envs that did not close in time."""
         self._server.should_exit = True
         await self._serving
-        self._helpers.shutdown(wait=False, cancel_futures=True)
         with suppress(TimeoutError):
             async with asyncio.timeout(_CLOSE_S):
                 await self._idle.wait()
@@ -143,11 +144,11 @@ class OpenEnvServer:
 
         try:
             if request.method == "POST":
-                data = await _body(request)
-                async with asyncio.timeout(self.limits.call_s):
-                    value = await asyncio.get_running_loop().run_in_executor(self._helpers, answer, data)
+                value = await self._in_thread(partial(answer, await _body(request)), where=request.url.path)
             else:
                 value = answer({})
+        except _LateError as error:
+            return JSONResponse({"detail": str(error)}, HTTPStatus.SERVICE_UNAVAILABLE)
         except NotSupported as error:
             return JSONResponse({"detail": str(error)}, HTTPStatus.NOT_IMPLEMENTED)
         except InvalidInput as error:
@@ -156,6 +157,27 @@ class OpenEnvServer:
             log_error(error, f"{request.url.path} failed")
             return JSONResponse({"detail": f"{type(error).__name__}: {error}"}, HTTPStatus.INTERNAL_SERVER_ERROR)
         return JSONResponse(value)
+
+    async def _in_thread(self, work: Callable[[], Any], *, where: str) -> Any:  # what the work returns
+        """Do work that may block. Raises: _LateError: it takes too long, or no thread is free for too long."""
+
+        def note_end(helper: asyncio.Future[Any]) -> None:
+            self._helpers.release()
+            if not helper.cancelled():
+                helper.exception()  # of work that nobody waits for any more
+
+        limit = asyncio.timeout(self.limits.call_s)
+        try:
+            async with limit:
+                await self._helpers.acquire()
+                helper = asyncio.ensure_future(in_daemon_thread(work))
+                helper.add_done_callback(note_end)
+                return await asyncio.shield(helper)
+        except TimeoutError as error:
+            if not limit.expired():
+                raise
+            must, do = f"take at most {self.limits.call_s:g} s", "send the request again, or raise --call-seconds"
+            raise _LateError.of("answer", must, "more", where=where, do=do) from error
 
     # ---- sessions ----------------------------------------------------------------------------------------------------
 
@@ -210,6 +232,10 @@ class OpenEnvServer:
                 await _end(websocket, reply, _FAILED if reply else _NORMAL)
                 return
             await websocket.send_text(reply)
+
+
+class _LateError(EnvFailure):
+    """An HTTP request was not answered in time."""
 
 
 class _Calls:

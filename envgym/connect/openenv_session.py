@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable
 from secrets import token_hex
 from typing import Any
 
+from envgym.authoring.openings import prompt_text, system_text
 from envgym.chats.fields import plain_json
 from envgym.chats.openai import messages_to_wire
 from envgym.connect.openenv_frames import (
@@ -154,13 +155,11 @@ def check_tool_names(tools: Iterable[ToolSpec], env_id: str) -> None:
 
 
 def _opened(opening: Opening) -> Observed:
-    others = [message for message in opening.messages if message.role is not Role.SYSTEM]
-    system = [message.content for message in opening.messages if message.role is Role.SYSTEM]
     observation = {
-        "text": "\n".join(message.content for message in others),
+        "text": prompt_text(opening.messages),
         "messages": messages_to_wire(opening.messages),
         "tools": tools_json(opening.tools),
-        "system_prompt": "\n\n".join(system),
+        "system_prompt": system_text(opening.messages),
         "task_id": opening.task_id,
         "ending": None,
         "tool_errors": 0,

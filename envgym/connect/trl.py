@@ -5,13 +5,13 @@ the tool `say`. It cannot fork.
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
+from envgym.authoring.openings import opening_messages, opening_text, prompt_text, system_text
 from envgym.connect.tool_functions import check_names, method_of
 from envgym.core.json_types import JsonObject
-from envgym.core.messages import Role
 from envgym.core.tasks import Split, TaskSource
 from envgym.core.turns import Scored
 from envgym.errors import InfrastructureError, InvalidInput
@@ -27,7 +27,7 @@ IS_OVER: Final = "The episode is over."
 """What a tool answers after the end, and what follows the last reply of the environment."""
 UNAVAILABLE: Final = "The environment could not be started. The episode is over."
 PROBED_TASKS: Final = 3
-"""Tasks whose tools are compared when the class is made."""
+"""Tasks whose tools and system messages are compared when the class is made."""
 _SAY_WORDS = "Send a message or a final answer to the environment as text, and read its reply."
 _RESERVED = ("reset", "get_reward")
 
@@ -63,10 +63,8 @@ class TrlEnvironment:
         except InfrastructureError:
             return UNAVAILABLE
         _check_tools(opening, self._tools, self._where)
-        first = [message.content for message in opening.messages]
-        if opening.messages and opening.messages[0].role is Role.SYSTEM and _system_of(prompt) == first[0]:
-            first = first[1:]
-        return "\n\n".join(first)
+        has_system = _system_of(prompt) == system_text(opening.messages)
+        return prompt_text(opening.messages) if has_system else opening_text(opening.messages)
 
     def get_reward(self) -> float | None:
         """Return the reward of the episode so far; None: it is invalid, and TRL leaves the completion out."""
@@ -113,6 +111,8 @@ class TrlFactory:
     def rows(self, count: int, *, start: int = 0, seed: int = 0) -> list[dict[str, Any]]:
         """Return rows of `prompt`, `split`, `index` and `seed` for the tasks `start` to `start + count - 1`.
 
+        The prompt holds the system message if all tasks have the same one; otherwise `reset` returns it with the task.
+
         Raises: InvalidInput: the split has fewer tasks.
         """
         split = self.environment_class._split
@@ -121,12 +121,18 @@ class TrlFactory:
             bounds = "be at least 0 and at least 1" if size is None else f"lie among the {size} tasks of {split}"
             got = f"start={start}, count={count}"
             raise InvalidInput.of("tasks", bounds, got, where=self._env_id, do="ask for other ones")
-        system = [{"role": "system", "content": self._system_prompt}] if self._system_prompt else []
+        indices = range(start, start + count)
+        system = [{"role": "system", "content": self._system_prompt}] if self._is_system_shared(indices) else []
         prompt = [*system, {"role": "user", "content": ""}]
-        return [
-            {"prompt": prompt, "split": split.value, "index": index, "seed": seed + index}
-            for index in range(start, start + count)
-        ]
+        return [{"prompt": prompt, "split": split.value, "index": index, "seed": seed + index} for index in indices]
+
+    def _is_system_shared(self, indices: Iterable[int]) -> bool:
+        """Return whether there is a system message, and no task has another one in its prompt than the first task."""
+        if not self._system_prompt:
+            return False
+        split = self.environment_class._split
+        tasks = (self._tasks.task(split, index) for index in (0, *indices))
+        return len({system_text(opening_messages(task)) for task in tasks}) == 1
 
     def dataset(self, count: int, *, start: int = 0, seed: int = 0) -> "Dataset":
         """Return `rows` as a data set, the `train_dataset` of the trainer.
@@ -173,9 +179,10 @@ def environment(
     try:
         tasks, size = env.unwrapped.tasks, env.unwrapped.tasks.size(part)
         InvalidInput.unless(size != 0, "split", "hold tasks", part.value, where=env_id, do="choose another split")
-        opening = episode.open(split=part, index=0, seed=0)
-        for index in range(1, PROBED_TASKS if size is None else min(size, PROBED_TASKS)):
-            _check_tools(episode.open(split=part, index=index, seed=0), opening.tools, env_id)
+        probed = range(PROBED_TASKS if size is None else min(size, PROBED_TASKS))
+        opening, *others = [episode.open(split=part, index=index, seed=0) for index in probed]
+        for other in others:
+            _check_tools(other, opening.tools, env_id)
     finally:
         episode.close()
     if not opening.tools and say is None:
@@ -185,7 +192,7 @@ def environment(
     members: dict[str, Any] = {spec.name: method_of(spec, TrlEnvironment._call) for spec in opening.tools}
     if say is not None:
         members |= _say_tool(say, opening.tools, env_id)
-    system = next((message.content for message in opening.messages if message.role is Role.SYSTEM), "")
+    system, *other_systems = {system_text(item.messages) for item in (opening, *others)}
     private = {
         "_where": env_id,
         "_split": part,
@@ -194,7 +201,7 @@ def environment(
         "__doc__": f"{env_id} for TRL.",
     }
     cls = type(name or _class_name(env_id), (TrlEnvironment,), {"__doc__": f"{env_id} for TRL.", **private, **members})
-    return TrlFactory(cls, env_id, tasks, system)
+    return TrlFactory(cls, env_id, tasks, "" if other_systems else system)
 
 
 def _say_tool(say: str, tools: tuple[ToolSpec, ...], where: str) -> dict[str, Callable[..., str]]:
@@ -215,11 +222,11 @@ def _check_tools(opening: Opening, tools: tuple[ToolSpec, ...], where: str) -> N
         raise InvalidInput.of("every task", must, got, where=where, do=do)
 
 
-def _system_of(prompt: Any) -> str | None:  # as the row has it
+def _system_of(prompt: Any) -> str:  # as the row has it
     first = prompt[0] if isinstance(prompt, list) and prompt else None
     is_system = isinstance(first, Mapping) and first.get("role") == "system"
     content = first.get("content") if is_system else None  # type: ignore[union-attr]  # it is a mapping
-    return content if isinstance(content, str) else None
+    return content if isinstance(content, str) else ""
 
 
 def _class_name(env_id: str) -> str:

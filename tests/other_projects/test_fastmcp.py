@@ -1,7 +1,6 @@
 """A server written with FastMCP becomes tools of an environment, over stdio and over HTTP."""
 
 import json
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,11 +13,11 @@ import pytest
 import envgym
 from envgym.core.turns import Scored
 from envgym.parsing import tool_call_action
-from tests.support.env_server import wait_until
 
 pytest.importorskip("fastmcp")
 pytestmark = pytest.mark.connect
 SERVER = '''
+import socket
 import sys
 
 from fastmcp import FastMCP
@@ -39,7 +38,11 @@ def refuse() -> str:
 
 
 if len(sys.argv) > 1:
-    server.run(transport="http", host="127.0.0.1", port=int(sys.argv[1]), show_banner=False)
+    import uvicorn
+
+    listener = socket.create_server(("127.0.0.1", 0))
+    print(listener.getsockname()[1], flush=True)
+    uvicorn.Server(uvicorn.Config(server.http_app(), log_level="error")).run([listener])
 else:
     server.run(show_banner=False)
 '''
@@ -56,24 +59,15 @@ def rows(tmp_path: Path) -> str:
 
 @contextmanager
 def served(script: Path) -> Iterator[str]:
-    """Run the server over HTTP, and yield its address once it listens."""
-    with closing(socket.create_server(("127.0.0.1", 0))) as probe:
-        port = probe.getsockname()[1]
-    with subprocess.Popen([sys.executable, str(script), str(port)], stderr=subprocess.DEVNULL) as process:
+    """Run the server over HTTP at a port that it chooses and prints, and yield its address."""
+    command = [sys.executable, str(script), "http"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+        assert process.stdout is not None
         try:
-            wait_until(lambda: process.poll() is not None or can_connect(port))
-            yield f"http://127.0.0.1:{port}/mcp"
+            yield f"http://127.0.0.1:{int(process.stdout.readline())}/mcp"
         finally:
             process.terminate()
             process.wait(60)
-
-
-def can_connect(port: int) -> bool:
-    try:
-        socket.create_connection(("127.0.0.1", port), timeout=60).close()
-    except ConnectionRefusedError:
-        return False
-    return True
 
 
 def play(rows: str, server: dict[str, Any]) -> None:

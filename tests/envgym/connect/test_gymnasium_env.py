@@ -8,6 +8,7 @@ import envgym
 from envgym.cli.main import main
 from envgym.conformance.env_under_test import CheckStatus, EnvUnderTest
 from envgym.conformance.suite import CHECKS, run_check
+from envgym.connect.gymnasium_env import _named
 from envgym.core.turns import Ending, Invalid, Scored
 from envgym.env import Env
 from envgym.errors import EnvFailure, ForkUnsupported, InvalidInput, UnknownName
@@ -103,6 +104,28 @@ def test_actions_have_names_or_numbers() -> None:
         assert play(env, "2").reward == Scored(value=1.0)
 
 
+@pytest.mark.parametrize(
+    "names, text, choice",
+    [
+        (["1", "2", "3"], "I choose 2.", 1),
+        (["1", "2", "3"], "1.5", None),
+        (["1", "2", "3"], "1,5", None),
+        (["1", "2", "3"], "0.2", None),
+        (["1", "2", "3"], "-1", None),
+        (["1", "2", "3"], "My move: 3, as 12 is none.", 2),
+        (["-1", "0", "1"], "I choose -1", 0),
+        (["-1", "0", "1"], "I choose 1 and not -1", None),
+        (["left", "turn left", "turn right"], "I turn left.", 1),
+        (["left", "turn left", "turn right"], "I turn\n left", 1),
+        (["left", "turn left", "turn right"], "I go left.", 0),
+        (["left", "turn left", "turn right"], "turn left, or left", None),
+        (["wait  here", "go"], "I wait here", 0),
+    ],
+)
+def test_an_answer_mentions_a_name_as_a_whole(names: list[str], text: str, choice: int | None) -> None:
+    assert _named(text, names) == choice
+
+
 def test_a_text_beyond_the_action_space_is_answered_and_not_played() -> None:
     with closing(make("Echo", instructions="Speak.")) as env:
         assert env.system_prompt == "Speak."
@@ -161,6 +184,15 @@ def test_forks_only_where_it_is_said_that_a_copy_continues() -> None:
         (f"{HOME}:TestParts-v0", {"observation": "lives"}, "observation must name the entry with the text: 'view'"),
         (f"{HOME}:TestDoors-v0", {"actions": ["a", "b"]}, "actions must be 3 different names"),
         (f"{HOME}:TestDoors-v0", {"actions": ["a", "b", "A"]}, "actions must be 3 different names"),
+        (f"{HOME}:TestDoors-v0", {"actions": [True, False, "maybe"]}, "got [True, False, 'maybe']"),
+        (f"{HOME}:TestDoors-v0", {"actions": [1, 2, 3]}, "actions must be 3 different names, got [1, 2, 3]"),
+        (f"{HOME}:TestDoors-v0", {"actions": "abc"}, "actions must be 3 different names, got 'abc'"),
+        (f"{HOME}:TestDoors-v0", {"actions": ["a", "b", " "]}, "actions must be 3 different names"),
+        (f"{HOME}:TestDoors-v0", {"reward_range": [1]}, "reward_range must be two numbers, the lower one first"),
+        (f"{HOME}:TestDoors-v0", {"reward_range": [2, 1]}, "reward_range must be two numbers, the lower one first"),
+        (f"{HOME}:TestDoors-v0", {"reward_range": [float("nan"), 1]}, "reward_range must be two numbers"),
+        (f"{HOME}:TestDoors-v0", {"reward_range": ["0", "1"]}, "reward_range must be two numbers"),
+        (f"{HOME}:TestDoors-v0", {"max_turns": 0}, "max_turns must be at least 1, got 0"),
         ("gymnasium://CartPole-v1", {}, "observation space must be Text"),
         ("gymnasium://Pendulum-v1", {}, "action space must be Text or Discrete, got Box"),
     ],

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from http import HTTPStatus
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ import envgym
 from envgym import Env
 from envgym.conformance import CheckStatus, check_env_conformance
 from envgym.connect.openenv_client import ActForm, Address, TextForm, ToolForm, action_form
-from envgym.connect.openenv_env import described, observation_text
+from envgym.connect.openenv_env import KEPT_S, _described_at, observation_text
 from envgym.connect.openenv_frames import TOKEN_VARIABLE
 from envgym.core.turns import Ending, Invalid, Scored
 from envgym.errors import EnvFailure, InvalidInput, UnknownName
@@ -31,9 +32,9 @@ GUESS = "puzzles/guess_number-v0"
 
 @pytest.fixture(autouse=True)
 def fresh_descriptions() -> Iterator[None]:
-    described.cache_clear()  # a port may be used again
+    _described_at.cache_clear()  # a port may be used again
     yield
-    described.cache_clear()
+    _described_at.cache_clear()
 
 
 def id_of(url: str, path: str = "") -> str:
@@ -74,6 +75,26 @@ def test_our_server_gives_the_episodes_of_local_play() -> None:
                     assert there.ending == here.ending
                     ending = here.ending
                 local.close()
+
+
+def test_a_prompt_of_messages_is_the_same_as_in_local_play(tmp_path: Path) -> None:
+    turns = [("system", "Add."), ("user", "1 + 1?"), ("assistant", "2"), ("user", "And 2 + 2?")]
+    row = {"prompt": [{"role": role, "content": text} for role, text in turns], "answer": "4"}
+    (tmp_path / "rows.jsonl").write_text(json.dumps(row) + "\n")
+    settings = {"data": {"train": str(tmp_path / "rows.jsonl")}, "verifier": "math", "system_prompt": "One number."}
+    options = {"split": "train", "index": 0}
+    with (
+        openenv_server("data/file-v0", settings=settings) as server,
+        closing(envgym.make("data/file-v0", **settings)) as local,
+        closing(envgym.make(id_of(server.url))) as env,
+        closing(envgym.make(id_of(server.url), observation="<{{ text }}>")) as written,
+    ):
+        here, there, template = [item.reset(seed=0, options=options).info["envgym"] for item in (local, env, written)]
+        assert [message.role for message in here.observation.messages] == ["user", "assistant", "user"]
+        assert there.observation.messages == here.observation.messages
+        assert (there.observation, there.system_prompt) == (here.observation, here.system_prompt)
+        assert template.observation == "<user: 1 + 1?\n\nassistant: 2\n\nuser: And 2 + 2?>"
+        assert env.step("4").reward == local.step("4").reward == 1.0
 
 
 def test_a_server_of_ours_passes_the_conformance_check() -> None:
@@ -119,6 +140,29 @@ def test_an_invalid_reward_of_the_server_is_invalid_here() -> None:
         env.reset(seed=0)  # in a new session
         assert play(env, "end").ending is Ending.TERMINATED
     assert Counter.open_envs <= before
+
+
+def test_a_session_that_the_server_ended_meanwhile_costs_no_episode() -> None:
+    with openenv_server(COUNTER) as server, closing(envgym.make(id_of(server.url))) as env:
+        env.reset(seed=0)
+        server.limits = server.limits._replace(idle_s=0.05)
+        play(env, "go")
+        wait_until(lambda: server.num_sessions == 0)  # its last frame, an error, is still unread
+        server.limits = server.limits._replace(idle_s=60.0)
+        env.reset(seed=0)
+        assert play(env, "end").ending is Ending.TERMINATED
+
+
+def test_the_description_of_a_server_is_kept_for_seconds_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr("envgym.connect.openenv_env.monotonic", lambda: now[0])
+    with openenv_server(COUNTER) as server:
+        env_id = id_of(server.url)
+        envgym.make(env_id).close()
+    envgym.make(env_id).close()
+    now[0] = KEPT_S
+    with pytest.raises(InvalidInput, match=r"OpenEnv server must answer, got .*start the server"):
+        envgym.make(env_id)
 
 
 def test_a_full_server_is_waited_for() -> None:
@@ -220,7 +264,7 @@ def test_a_reward_is_the_servers_number_or_invalid(last: str, settings: Any, val
         assert (record.reward, record.ending) == (Scored(value=value), Ending.TERMINATED)
 
 
-def test_a_server_that_dies_or_hangs_makes_the_reward_invalid() -> None:
+def test_a_server_that_dies_or_hangs_makes_the_reward_invalid(monkeypatch: pytest.MonkeyPatch) -> None:
     let_go = threading.Event()
 
     def hanging(connection: ServerConnection) -> None:
@@ -234,11 +278,12 @@ def test_a_server_that_dies_or_hangs_makes_the_reward_invalid() -> None:
         record = play(env, "one")
         assert record.ending is Ending.ERROR_ENV
         assert "must answer, got Connection" in str(record.error)
-    with scripted_server(hanging) as env_id, closing(envgym.make(env_id, timeout_s=2.0)) as env:
+    with scripted_server(hanging) as env_id, closing(envgym.make(env_id)) as env:
         env.reset(seed=0)
+        monkeypatch.setattr(env.unwrapped._connection, "_timeout_s", 0.2)
         record = play(env, "one")
         assert record.ending is Ending.ERROR_ENV
-        assert "nothing for 2 s" in str(record.error)
+        assert "nothing for 0.2 s" in str(record.error)
         let_go.set()
 
 
@@ -296,6 +341,7 @@ def test_settings_are_checked_when_the_env_is_made() -> None:
         for settings, words in (
             ({"observation": "{{"}, "be a Jinja template"),
             ({"timeout_s": 0.0}, "be above 0"),
+            ({"reward_range": [2, 1]}, "reward_range must be two numbers, the lower one first"),
             ({"splits": {"train": "dev"}}, "name different splits among train, test"),
             ({"splits": {"train": "test", "test": "test"}}, "name different splits"),
         ):

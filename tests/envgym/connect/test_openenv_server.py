@@ -11,10 +11,10 @@ import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from envgym import Action, Env, Reply, Task
-from envgym.connect.openenv_server import OpenEnvServer
+from envgym.connect.openenv_server import OpenEnvServer, _Calls
 from envgym.errors import InvalidInput
 from envgym.serving.sessions import SessionLimits
-from envgym.serving.templates import Templates
+from envgym.serving.templates import EnvTemplate, Templates
 from envgym.tools import Tool, tools_of
 from tests.support.env_server import BREAKABLE, COUNTER, SLOW_COUNTER, Counter, SecretTasks, wait_until
 from tests.support.openenv import Client, client_of, error_of, openenv_server, oracle_episode, step_data
@@ -177,16 +177,55 @@ def test_fifty_sessions_are_held_at_once() -> None:
         assert server.num_sessions == 50
 
 
-def test_a_call_that_hangs_and_a_session_that_is_silent_end() -> None:
+def test_a_call_that_hangs_and_a_session_that_is_silent_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[_Calls] = []
+
+    class KeptCalls(_Calls):
+        def __init__(self, template: EnvTemplate, call_s: float) -> None:
+            super().__init__(template, call_s)
+            calls.append(self)
+
+    monkeypatch.setattr("envgym.connect.openenv_server._Calls", KeptCalls)
     Stuck.let_go.clear()
-    with openenv_server(f"{HERE}:Stuck", limits=SessionLimits(call_s=2.0)) as server, client_of(server) as client:
+    with openenv_server(f"{HERE}:Stuck") as server, client_of(server) as client:
         client.observe("reset")
+        (call_of_session,) = calls
+        call_of_session._call_s = 0.2  # which would also bound make and reset
         code, message = client.refuse("step", {"text": "go"})
-        assert (code, "take at most 2 s" in message) == ("EXECUTION_ERROR", True)
+        assert (code, "take at most 0.2 s" in message) == ("EXECUTION_ERROR", True)
         Stuck.let_go.set()
     with openenv_server(COUNTER, limits=SessionLimits(idle_s=0.2)) as server, client_of(server) as client:
         code, message = error_of(client.read())
         assert (code, "be called every 0.2 s" in message) == ("SESSION_ERROR", True)
+
+
+class Hanging(Stuck):
+    """Waits in its reset."""
+
+    num_closed: ClassVar[int] = 0
+
+    def begin(self, task: Task) -> str:
+        self.let_go.wait(60)
+        return task.prompt
+
+    def close(self) -> None:
+        Hanging.num_closed += 1
+
+
+def test_http_requests_that_hang_leave_the_others_answered() -> None:
+    Stuck.let_go.clear()
+    with openenv_server(f"{HERE}:Hanging") as server, httpx.Client(base_url=server.url, trust_env=False) as http:
+        Hanging.num_closed, usual = 0, server.limits
+        server.limits = usual._replace(call_s=0.01)
+        for _ in range(6):
+            answer = http.post("/reset", json={"seed": 0}, timeout=60)
+            assert answer.status_code == 503
+            assert answer.json()["detail"].startswith("answer must take at most 0.01 s, got more (/reset); send")
+        server.limits = usual
+        tasks = http.post(f"/{HERE}:Hanging/num_tasks", json={"split": "train"}, timeout=60)
+        assert tasks.json() == {"num_tasks": 3}
+        Stuck.let_go.set()
+        wait_until(lambda: Hanging.num_closed == 6)
 
 
 def test_tools_are_listed_and_called_in_the_forms_of_mcp() -> None:

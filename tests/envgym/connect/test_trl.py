@@ -1,15 +1,19 @@
 """The class that TRL is given, without TRL: its methods are the tools, and its rewards are those of the episode."""
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import envgym
 from envgym import Action, Reply, Task
+from envgym.authoring.openings import opening_messages
 from envgym.connect.trl import IS_OVER, UNAVAILABLE, TrlEnvironment, TrlFactory, environment
+from envgym.core.tasks import Split
 from envgym.core.turns import Scored, total
 from envgym.errors import EnvFailure, InvalidInput, ToolInfraFailure, UnknownName
 from envgym.parsing import parse_action
@@ -102,6 +106,41 @@ def test_rows_name_tasks_and_hold_the_standing_instructions_once(make: Make) -> 
     assert factory.dataset(2).column_names == ["prompt", "split", "index", "seed"]
     again = factory().reset(**factory.dataset(2, start=3, seed=7)[0])
     assert again == with_system, "a row means the same in every instance"
+
+
+def data_file(folder: Path, *conversations: Sequence[tuple[str, str]]) -> dict[str, Any]:
+    """Write a row for each conversation of roles and texts; return the settings of `data/file-v0`."""
+    prompts = [[{"role": role, "content": text} for role, text in turns] for turns in conversations]
+    path = folder / "rows.jsonl"
+    path.write_text("".join(json.dumps({"prompt": prompt, "answer": "4"}) + "\n" for prompt in prompts))
+    return {"data": {"train": str(path)}, "verifier": "math"}
+
+
+@pytest.mark.parametrize(
+    "systems", [("Be brief.", "Be exact.", ""), ("", "Be exact."), ("Be brief.",) * 5 + ("Be exact.",)]
+)
+def test_different_system_messages_of_tasks_come_with_the_reset(
+    make: Make, tmp_path: Path, systems: tuple[str, ...]
+) -> None:
+    turns = [[("system", text)] * bool(text) + [("user", f"{n} + 1?")] for n, text in enumerate(systems)]
+    factory = make("data/file-v0", settings=data_file(tmp_path, *turns))
+    env = factory()
+    num_tasks = factory._tasks.size(Split.TRAIN)  # the other rows are held out
+    assert num_tasks is not None
+    for row in factory.rows(num_tasks):
+        assert row["prompt"] == [{"role": "user", "content": ""}]
+        own = opening_messages(factory._tasks.task(Split.TRAIN, row["index"]))
+        assert env.reset(**row) == "\n\n".join(message.content for message in own)
+
+
+def test_earlier_turns_of_a_prompt_are_shown_with_their_roles(make: Make, tmp_path: Path) -> None:
+    turns = [("system", "Add."), ("user", "1 + 1?"), ("assistant", "2"), ("user", "And 2 + 2?")]
+    factory = make("data/file-v0", settings=data_file(tmp_path, turns))
+    (row,) = factory.rows(1)
+    assert row["prompt"] == [{"role": "system", "content": "Add."}, {"role": "user", "content": ""}]
+    text = "user: 1 + 1?\n\nassistant: 2\n\nuser: And 2 + 2?"
+    assert factory().reset(**row) == text
+    assert factory().reset(**{**row, "prompt": None}) == f"Add.\n\n{text}"
 
 
 def test_an_episode_that_the_model_left_has_its_value_so_far_and_nothing_is_played_after_the_end(make: Make) -> None:
