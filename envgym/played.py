@@ -73,7 +73,7 @@ class EpisodeOver(InvalidInput):
     """A turn was played after the end of its episode."""
 
 
-_NOT_OPENED = EpisodeResult(reward=ZERO, ending=None, num_turns=0)
+_NO_TURN = EpisodeResult(reward=ZERO, ending=None, num_turns=0)
 
 
 class PlayedEpisode:
@@ -83,8 +83,9 @@ class PlayedEpisode:
         """Take an env; `close` closes it."""
         self._env = env
         self._lock = Lock()
-        self._is_open = self._is_closed = False
-        self._so_far = _NOT_OPENED
+        self._is_closed = False
+        self._so_far: EpisodeResult | None = None
+        """None: no episode was opened."""
 
     @property
     def name(self) -> str:
@@ -114,7 +115,7 @@ class PlayedEpisode:
         options: dict[str, Any] = {name: value for name, value in choice.items() if value is not None}
         with self._lock:
             self._check_not_closed("open")
-            self._is_open, self._so_far = False, _NOT_OPENED
+            self._so_far = None
             try:
                 record = reset_record_of(self._env.reset(seed=seed, options=options))
             except InfrastructureError as error:
@@ -122,9 +123,8 @@ class PlayedEpisode:
                 cause = ending_of(error)
                 invalid = Invalid(cause=cause, reason=str(error))
                 self._so_far = EpisodeResult(reward=invalid, ending=cause, num_turns=0, error=str(error))
-                self._is_open = True
                 raise
-            self._is_open = True
+            self._so_far = _NO_TURN
         return Opening(
             messages=first_messages(record, record.system_prompt),
             tools=record.tools,
@@ -160,9 +160,8 @@ class PlayedEpisode:
         """
         with self._lock:
             self._check_not_closed("act")
-            self._check_runs()
-            record = self._step(action)
-            before = self._so_far
+            before = self._check_runs()
+            record = self._step(action, before.num_turns)
             paid = total((before.reward, record.reward))
             self._so_far = EpisodeResult(
                 reward=paid, ending=record.ending, num_turns=before.num_turns + 1, error=record.error
@@ -185,10 +184,11 @@ class PlayedEpisode:
             return self._env.oracle()
 
     def result(self) -> EpisodeResult:
-        """Return the reward so far and the ending. Raises: ResetNeeded: none was opened."""
-        with self._lock:
-            self._check_opened("result")
-            return self._so_far
+        """Return the reward of the turns that have ended, and the ending; a turn that still runs is not waited for.
+
+        Raises: ResetNeeded: none was opened.
+        """
+        return self._check_opened("result")
 
     def close(self) -> None:
         """Close the env; may be called twice, and `result` can still be read."""
@@ -197,26 +197,29 @@ class PlayedEpisode:
                 self._is_closed = True
                 self._env.close()
 
-    def _step(self, action: str) -> StepRecord:
+    def _step(self, action: str, turn: int) -> StepRecord:
         try:
             return record_of(self._env.step(action))
         except InfrastructureError as error:  # of a wrapper; an env's own is in its record
             log_error(error, f"{error}; the reward of the episode is invalid")
             failed = action if isinstance(action, Action) else Action(action)
-            return failed_record(self._so_far.num_turns, failed, ending_of(error), str(error))
+            return failed_record(turn, failed, ending_of(error), str(error))
 
     def _check_not_closed(self, what: str) -> None:
         if self._is_closed:
             raise ResetNeeded.of(what, "be called before close", "a closed env", where=self.name, do="make a new one")
 
-    def _check_opened(self, what: str) -> None:
-        if not self._is_open:
+    def _check_opened(self, what: str) -> EpisodeResult:
+        so_far = self._so_far
+        if so_far is None:
             raise ResetNeeded.of(what, "follow open", "no episode", where=self.name, do="call open first")
+        return so_far
 
-    def _check_runs(self) -> None:
-        self._check_opened("a turn")
-        if self._so_far.ending is not None:
-            raise EpisodeOver(f"The episode is over: {outcome(self._so_far)}.")
+    def _check_runs(self) -> EpisodeResult:
+        so_far = self._check_opened("a turn")
+        if so_far.ending is not None:
+            raise EpisodeOver(f"The episode is over: {outcome(so_far)}.")
+        return so_far
 
 
 def outcome(result: EpisodeResult) -> str:

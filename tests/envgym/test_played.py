@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from threading import Event
 from typing import Any
 
 import pytest
@@ -267,6 +268,33 @@ def test_an_env_without_oracle_says_so() -> None:
         episode.open(seed=0)
         with pytest.raises(NoOracle):
             episode.oracle()
+
+
+class Slow(Counter):
+    """Answers when it is allowed to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begun, self.allowed = Event(), Event()
+
+    def respond(self, action: Action) -> Reply:
+        self.begun.set()
+        assert self.allowed.wait(60)
+        return super().respond(action)
+
+
+def test_the_result_is_read_while_a_turn_runs() -> None:
+    env = Slow()
+    with closing(PlayedEpisode(env)) as episode, ThreadPoolExecutor(2) as pool:
+        episode.open(seed=0)
+        try:
+            turn = pool.submit(episode.say, "x")
+            assert env.begun.wait(60)
+            assert pool.submit(episode.result).result(60).num_turns == 0
+        finally:
+            env.allowed.set()
+        assert turn.result(60).ending is None
+        assert episode.result().num_turns == 1
 
 
 def test_threads_play_one_turn_after_another() -> None:
