@@ -13,7 +13,7 @@ from envgym.core.messages import Action, Message, Observation, ToolCall
 from envgym.core.tasks import Split, Task
 from envgym.core.turns import ZERO, Ending, Invalid, Reward, Scored, total
 from envgym.errors import InfrastructureError, InvalidInput, ResetNeeded
-from envgym.records import StepRecord, ending_of, failed_record, first_messages
+from envgym.records import StepRecord, ending_of, env_failure, failed_record, first_messages
 from envgym.runtime.error_log import log_error
 from envgym.tools import ToolSpec
 from envgym.wrappers import AnyEnv
@@ -118,12 +118,15 @@ class PlayedEpisode:
             self._so_far = None
             try:
                 record = reset_record_of(self._env.reset(seed=seed, options=options))
-            except InfrastructureError as error:
-                log_error(error, f"{error}; the reward of the episode is invalid")
-                cause = ending_of(error)
-                invalid = Invalid(cause=cause, reason=str(error))
-                self._so_far = EpisodeResult(reward=invalid, ending=cause, num_turns=0, error=str(error))
+            except (InvalidInput, ResetNeeded):
                 raise
+            except Exception as error:
+                failure = _log_failure("reset", error)
+                invalid = Invalid(cause=ending_of(failure), reason=str(failure))
+                self._so_far = EpisodeResult(reward=invalid, ending=invalid.cause, num_turns=0, error=str(failure))
+                if failure is error:
+                    raise
+                raise failure from error
             self._so_far = _NO_TURN
         return Opening(
             messages=first_messages(record, record.system_prompt),
@@ -153,11 +156,13 @@ class PlayedEpisode:
     def act(self, action: str) -> PlayedTurn:
         """Play a turn. A plain `str` is read for tool calls, an `Action` is played as it is.
 
-        A failure of infrastructure ends the episode with an invalid reward.
+        Whatever the env or a wrapper raises ends the episode with an invalid reward.
 
         Raises: EpisodeOver: the episode has ended. ResetNeeded: none was opened, or the env is closed.
             InvalidInput: the action is no string.
         """
+        do = "pass text or an Action"
+        InvalidInput.unless(isinstance(action, str), "action", "be a str", action, where=self.name, do=do)
         with self._lock:
             self._check_not_closed("act")
             before = self._check_runs()
@@ -200,10 +205,10 @@ class PlayedEpisode:
     def _step(self, action: str, turn: int) -> StepRecord:
         try:
             return record_of(self._env.step(action))
-        except InfrastructureError as error:  # of a wrapper; an env's own is in its record
-            log_error(error, f"{error}; the reward of the episode is invalid")
+        except Exception as error:  # noqa: BLE001  # of a wrapper; an env's own is in its record
+            failure = _log_failure("step", error)
             failed = action if isinstance(action, Action) else Action(action)
-            return failed_record(turn, failed, ending_of(error), str(error))
+            return failed_record(turn, failed, ending_of(failure), str(failure))
 
     def _check_not_closed(self, what: str) -> None:
         if self._is_closed:
@@ -220,6 +225,12 @@ class PlayedEpisode:
         if so_far.ending is not None:
             raise EpisodeOver(f"The episode is over: {outcome(so_far)}.")
         return so_far
+
+
+def _log_failure(method: str, error: Exception) -> InfrastructureError:
+    failure = env_failure(method, error)
+    log_error(error, f"{failure}; the reward of the episode is invalid")
+    return failure
 
 
 def outcome(result: EpisodeResult) -> str:

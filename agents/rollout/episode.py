@@ -19,7 +19,7 @@ from envgym.core.trajectory import StartState
 from envgym.env import Env
 from envgym.errors import EnvFailure, InfrastructureError
 from envgym.parsing import parse_action
-from envgym.records import ResetRecord, StepRecord, StepResult
+from envgym.records import ResetRecord, StepRecord, StepResult, env_failure
 from envgym.runtime.error_log import log_error
 from envgym.runtime.processes.log import is_open
 from envgym.seeds import derive_seed
@@ -177,4 +177,4 @@ def call_env(method: str, function: Callable[P, T], *args: P.args, **kwargs: P.k
     except InfrastructureError:
         raise
     except Exception as error:
-        raise EnvFailure(f"{method} failed: {type(error).__name__}: {error}") from error
+        raise env_failure(method, error) from error

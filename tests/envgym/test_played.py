@@ -16,8 +16,8 @@ from envgym.env import NoOracle
 from envgym.errors import EnvFailure, InvalidInput, PartyFailure, ResetNeeded, ToolInfraFailure
 from envgym.parsing import parse_action
 from envgym.played import EpisodeOver, PlayedEpisode, PlayedTurn
-from envgym.records import StepRecord, StepResult
-from envgym.wrappers.base import Wrapper
+from envgym.records import ResetResult, StepRecord, StepResult
+from envgym.wrappers.base import AnyEnv, Wrapper
 from tests.support.toys import Counter, CounterTasks
 
 ENV_IDS = (
@@ -203,10 +203,21 @@ class Failing(Counter):
 
 
 class FailingOutside(Wrapper):
-    """A wrapper whose own service fails."""
+    """A wrapper that raises."""
+
+    def __init__(self, env: AnyEnv, error: Exception) -> None:
+        super().__init__(env)
+        self.error = error
 
     def on_step(self, action: str) -> StepResult:
-        raise ToolInfraFailure("the recorder is full")
+        raise self.error
+
+
+class WrongOutside(Wrapper):
+    """A wrapper that cannot be reset."""
+
+    def on_reset(self, result: ResetResult) -> ResetResult:
+        raise ZeroDivisionError("a bug")
 
 
 class NoReset(Counter):
@@ -221,7 +232,9 @@ class NoReset(Counter):
     [
         (Failing(), "x", Ending.ERROR_PARTY, "the dealer is ill"),
         (Failing(), "bug", Ending.ERROR_ENV, "a bug"),
-        (FailingOutside(Counter()), "x", Ending.ERROR_TOOL_INFRA, "the recorder is full"),
+        (FailingOutside(Counter(), ToolInfraFailure("it is full")), "x", Ending.ERROR_TOOL_INFRA, "it is full"),
+        (FailingOutside(Counter(), KeyError("x")), "x", Ending.ERROR_ENV, "step failed: KeyError: 'x'"),
+        (FailingOutside(Counter(), InvalidInput("a bug")), "x", Ending.ERROR_ENV, "step failed: InvalidInput: a bug"),
     ],
 )
 def test_a_failure_of_infrastructure_ends_the_episode_without_a_reward(
@@ -240,13 +253,17 @@ def test_a_failure_of_infrastructure_ends_the_episode_without_a_reward(
 
 
 def test_an_env_that_cannot_be_set_up_has_no_reward() -> None:
-    with closing(PlayedEpisode(NoReset())) as episode:
-        with pytest.raises(EnvFailure, match="the disk is full"):
-            episode.open(seed=0)
-        result = episode.result()
-        assert result.reward == Invalid(cause=Ending.ERROR_ENV, reason="the disk is full")
-        with pytest.raises(EpisodeOver):
-            episode.say("x")
+    for env, reason in (
+        (NoReset(), "the disk is full"),
+        (WrongOutside(Counter()), "reset failed: ZeroDivisionError: a bug"),
+    ):
+        with closing(PlayedEpisode(env)) as episode:
+            with pytest.raises(EnvFailure, match=f"^{reason}$"):
+                episode.open(seed=0)
+            result = episode.result()
+            assert result.reward == Invalid(cause=Ending.ERROR_ENV, reason=reason)
+            with pytest.raises(EpisodeOver):
+                episode.say("x")
 
 
 def test_a_refused_open_leaves_no_episode() -> None:

@@ -129,6 +129,13 @@ def outlive_the_env(task: ProgramTask) -> str:
     return "too late"
 
 
+def ignore_the_env(task: ProgramTask) -> str:
+    ask_once(task)
+    with suppress(Exception):
+        task.call("look", at="cat")
+    return "fine"
+
+
 async def help_out(task: ProgramTask) -> str:
     """Let two helpers answer, each in a conversation of its own."""
 

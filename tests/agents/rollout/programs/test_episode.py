@@ -19,6 +19,7 @@ from envgym.agents.rollout.programs.episode import run_program_episode
 from envgym.core.trajectory import Trajectory, trajectories
 from envgym.core.tree import Rewrite
 from envgym.errors import InvalidInput, PolicyFailure
+from envgym.records import StepResult
 from tests.agents.rollout.programs import sample_programs
 from tests.agents.rollout.programs.playing import sample
 from tests.support.parrots import CALL, Parrot, char_agent, parrot_job
@@ -258,6 +259,23 @@ def test_an_env_that_fails_makes_the_episode_invalid() -> None:
     step = play("play", partial(sample, words=["unplug"]))
     assert step.ending is Ending.ERROR_TOOL_INFRA
     assert isinstance(step.reward, Invalid)
+
+
+class Broken(Parrot):
+    """Raises outside the turn, as a wrapper may."""
+
+    def step(self, action: str) -> StepResult:
+        raise ZeroDivisionError("a bug")
+
+
+@pytest.mark.parametrize("function", ["ignore_the_env", "play"])
+def test_an_env_that_raises_makes_the_episode_invalid_whatever_the_program_does(function: str) -> None:
+    trajectory = play(function, partial(sample, words=[CALL]), job=parrot_job(Broken), turns=2, on_crash=0.0)
+    reason = "step failed: ZeroDivisionError: a bug"
+    assert (trajectory.ending, trajectory.reward) == (
+        Ending.ERROR_ENV,
+        Invalid(cause=Ending.ERROR_ENV, reason=reason),
+    )
 
 
 @pytest.mark.parametrize("part", ["hint", "prompts", "start"])
