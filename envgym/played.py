@@ -4,6 +4,7 @@ Doors to other projects call these methods from any thread; one lock serves them
 """
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from threading import Lock
 from typing import Any
@@ -145,13 +146,7 @@ class PlayedEpisode:
 
         Raises: as `act`. InvalidInput: the arguments have no form in JSON.
         """
-        try:
-            written = json.dumps({"name": name, "arguments": arguments}, ensure_ascii=False)
-        except (TypeError, ValueError, RecursionError) as error:
-            do = "pass a mapping of names to JSON values"
-            raise InvalidInput.of("arguments", "have a form in JSON", str(error), where=name, do=do) from error
-        call = ToolCall(name=name, arguments=arguments, id=id)
-        return self.act(Action(f"<tool_call>\n{written}\n</tool_call>", content="", tool_calls=[call]))
+        return self.act(call_action([ToolCall(name=name, arguments=arguments, id=id)]))
 
     def act(self, action: str) -> PlayedTurn:
         """Play a turn. A plain `str` is read for tool calls, an `Action` is played as it is.
@@ -225,6 +220,23 @@ class PlayedEpisode:
         if so_far.ending is not None:
             raise EpisodeOver(f"The episode is over: {outcome(so_far)}.")
         return so_far
+
+
+def call_action(calls: Sequence[ToolCall]) -> Action:
+    """Return the action that calls tools and has no other text.
+
+    Raises: InvalidInput: the arguments of a call have no form in JSON.
+    """
+    text = "\n".join(f"<tool_call>\n{_written(call)}\n</tool_call>" for call in calls)
+    return Action(text, content="", tool_calls=calls)
+
+
+def _written(call: ToolCall) -> str:
+    try:
+        return json.dumps({"name": call.name, "arguments": call.arguments}, ensure_ascii=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        do = "pass a mapping of names to JSON values"
+        raise InvalidInput.of("arguments", "have a form in JSON", str(error), where=call.name, do=do) from error
 
 
 def _log_failure(method: str, error: Exception) -> InfrastructureError:

@@ -3,9 +3,9 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import cache
 from typing import Final
 
 from envgym.agents.loop.agent import Agent
@@ -13,8 +13,8 @@ from envgym.agents.loop.hints import token_ids
 from envgym.agents.loop.program_settings import ProgramSettings, RewardSource
 from envgym.agents.loop.state import FailureEvent
 from envgym.agents.protocols import Sampling
-from envgym.agents.rollout.driver import GenerateFn, aborted_event, failure_event
-from envgym.agents.rollout.episode import Clock, EpisodeJob, call_env
+from envgym.agents.rollout.driver import GenerateFn, aborted_event, close_env, failure_event
+from envgym.agents.rollout.episode import Clock, EpisodeEnv, EpisodeJob
 from envgym.agents.rollout.pool import AbortHandle
 from envgym.agents.rollout.programs.calls import Call
 from envgym.agents.rollout.programs.conversations import Conversations
@@ -33,17 +33,15 @@ from envgym.agents.rollout.programs.runner import (
     no_call_error,
     run_program,
 )
-from envgym.agents.rollout.programs.sessions import ProgramSession
+from envgym.agents.rollout.programs.sessions import CLOSED, CallFailed, ProgramSession
 from envgym.agents.rollout.programs.task import ProgramTask, TaskLinks
 from envgym.agents.rollout.recorder import record_tree
-from envgym.core.json_types import JsonObject, visible
-from envgym.core.messages import Role
+from envgym.core.json_types import visible
+from envgym.core.messages import Action, Observation, Role, ToolCall
 from envgym.core.tree import Tree
 from envgym.core.turns import ZERO, Reward
-from envgym.errors import InfrastructureError, InvalidInput, PolicyFailure
-from envgym.played import EpisodeOver, Opening, PlayedEpisode, PlayedTurn
-from envgym.runtime.error_log import log_error
-from envgym.runtime.event_loop import in_daemon_thread
+from envgym.errors import InvalidInput, PolicyFailure
+from envgym.played import EpisodeOver, Opening, PlayedEpisode, PlayedTurn, call_action
 from envgym.runtime.processes.log import Ids, about
 from envgym.seeds import derive_seed
 
@@ -110,13 +108,18 @@ class _ProgramEpisode:
     sampling: Sampling
     abort: AbortHandle
     conversations: Conversations = field(init=False)
-    played: PlayedEpisode | None = None
+    env: EpisodeEnv = field(init=False)
+    played: PlayedEpisode = field(init=False)
+    """Made when the env is; it is called by `env` alone."""
+    env_end: PlayedTurn | None = None
+    """The turn of the env that ended its episode."""
     failure: FailureEvent | None = None
     session: ProgramSession | None = None
     no_call: str = ""
     is_answered: bool = False
 
     def __post_init__(self) -> None:
+        self.env = EpisodeEnv(self.job)
         self.conversations = Conversations(
             self.agent,
             sampling=self.sampling,
@@ -127,20 +130,22 @@ class _ProgramEpisode:
         )
 
     async def run(self, program: AgentProgram, generate: GenerateFn, clock: Clock) -> Tree:
-        run = ProgramRun(end=ProgramEnd.CRASHED)
+        run, is_env_idle = ProgramRun(end=ProgramEnd.CRASHED), False
         try:
             if self.abort.reason is None:
                 with self.abort:
                     run = await self._play(program, generate, clock)
+                is_env_idle = run.end in (ProgramEnd.RETURNED, ProgramEnd.CRASHED)
         except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001  # raised again if it is no failure
             self.failure = failure_event(error, self.abort)
         finally:
             self.conversations.close()
-            closing = self._close_env()
+            if not is_env_idle:  # a tool may still run
+                self.env.abandon()
+        if is_env_idle:
+            await close_env(self.env, self.abort)
         if self.abort.reason is not None:
             self.failure = aborted_event(self.abort)
-        elif run.end in (ProgramEnd.RETURNED, ProgramEnd.CRASHED):  # else it may still be in a tool of the env
-            await closing
         return self._record(run)
 
     async def _play(self, program: AgentProgram, generate: GenerateFn, clock: Clock) -> ProgramRun:
@@ -148,7 +153,7 @@ class _ProgramEpisode:
         self.session = ProgramSession(self.conversations, generate, clock=clock, count_tokens=self._count_tokens)
         run = await self._run_program(program, opening, self.session)
         if self.settings.reward is RewardSource.ENV and run.result.answer is not None:
-            await self._answer(run.result.answer)
+            self.is_answered = isinstance(await self._act(Action(run.result.answer)), PlayedTurn)
         return run
 
     async def _run_program(self, program: AgentProgram, opening: Opening, session: ProgramSession) -> ProgramRun:
@@ -164,9 +169,8 @@ class _ProgramEpisode:
                 await host.end(session)
 
     def _task(self, opening: Opening, session: ProgramSession, url: str) -> ProgramTask:
-        loop = asyncio.get_running_loop()
         users = (message.content for message in opening.messages if message.role is Role.USER)
-        call_tool = partial(self._call_tool, loop=loop) if opening.tools else None
+        call_tools = self._call_tools if opening.tools else None
         return ProgramTask(
             id=self.job.task.id,
             prompt="\n".join(users),
@@ -176,7 +180,7 @@ class _ProgramEpisode:
             api_key=session.secret,
             model=MODEL,
             seed=derive_seed(self.job.sampling_seed, "program"),
-            links=TaskLinks(session=session, loop=loop, call_tool=call_tool),
+            links=TaskLinks(session=session, loop=asyncio.get_running_loop(), call_tools=call_tools),
         )
 
     def _count_tokens(self, call: Call) -> int | None:
@@ -189,35 +193,29 @@ class _ProgramEpisode:
 
     async def _open_env(self) -> Opening:
         """Make and reset the env. Raises: InfrastructureError: it failed."""
-        env = call_env("make", self.job.make_env)
-        played = self.played = PlayedEpisode(env)
-        return await in_daemon_thread(partial(call_env, "reset", played.open, seed=self.job.seed, task=self.job.task))
+        self.played = PlayedEpisode(self.env.make())
+        return await self.env.call("reset", self.played.open, seed=self.job.seed, task=self.job.task)
 
-    async def _answer(self, answer: str) -> None:
-        assert self.played is not None, "the env was opened"
-        turn = await in_daemon_thread(partial(call_env, "step", _say, self.played, answer))
-        if turn is not None:
-            self.is_answered = True
-            self.conversations.pay(turn.reward)
+    async def _call_tools(self, calls: Sequence[ToolCall]) -> Observation:
+        """Play calls of the program as one turn of the env, and return what it shows.
 
-    def _call_tool(self, name: str, arguments: JsonObject, *, loop: asyncio.AbstractEventLoop) -> str:
-        """Call a tool of the env, in the thread of the program, and return what it shows."""
-        assert self.played is not None, "the env was opened"
-        try:
-            turn = self.played.call(name, arguments)
-        except EpisodeOver as error:
-            return str(error)
-        if self.settings.reward is RewardSource.ENV:
-            loop.call_soon_threadsafe(self._pay, turn)
-        return str(turn.observation)
+        Raises: CallFailed: the episode is over. InvalidInput: the arguments of a call have no form in JSON.
+        """
+        if self.conversations.is_closed:
+            raise CallFailed(CLOSED.reason, kind=CLOSED.kind)
+        turn = asyncio.ensure_future(self._act(call_action(calls)))
+        played = await asyncio.shield(turn)  # a program that leaves does not undo the turn
+        return played.observation if isinstance(played, PlayedTurn) else Observation(str(played))
 
-    def _pay(self, turn: PlayedTurn) -> None:
-        if not self.conversations.is_closed:
-            self.conversations.pay(turn.reward)
-
-    def _close_env(self) -> "asyncio.Future[None]":
-        """Begin to close the env, in a thread; a failure is logged, and the episode stays valid."""
-        return asyncio.ensure_future(in_daemon_thread(partial(_close_or_log, self.played, self.job.tree_id)))
+    async def _act(self, action: Action) -> PlayedTurn | EpisodeOver:
+        """Play a turn of the env and pay what it gives, unless it ends after the episode."""
+        turn = await self.env.call("step", _turn_or_end, self.played, action)
+        if isinstance(turn, PlayedTurn) and not self.conversations.is_closed:
+            if turn.ending is not None:
+                self.env_end = turn
+            if self.settings.reward is RewardSource.ENV:
+                self.conversations.pay(turn.reward)
+        return turn
 
     # ---- the end -----------------------------------------------------------------------------------------------------
 
@@ -241,13 +239,12 @@ class _ProgramEpisode:
             reward = run.result.reward
         elif source is RewardSource.POSTED and session is not None:
             reward = session.reward
-        if self.played is not None and failure is None:
-            outcome = self.played.result()
-            if outcome.ending is not None and outcome.ending.is_error:
-                failure = FailureEvent(outcome.ending, outcome.error or outcome.ending.value)
-            elif source is RewardSource.ENV:
-                env_ending = outcome.ending
-                reward = ZERO if self.is_answered or env_ending is not None else None
+        if self.env_end is not None and self.env_end.ending is not None:
+            env_ending = self.env_end.ending
+            if failure is None and env_ending.is_error:
+                failure = FailureEvent(env_ending, self.env_end.error or env_ending.value)
+        if source is RewardSource.ENV and (self.is_answered or env_ending is not None):
+            reward = ZERO
         return ProgramFacts(
             run=run,
             failure=failure,
@@ -255,7 +252,7 @@ class _ProgramEpisode:
             no_call=self.no_call,
             is_at_limit=session is not None and session.at_limit.is_set(),
             is_full=conversations.is_full,
-            env_ending=env_ending,
+            env_ending=env_ending if source is RewardSource.ENV else None,
             reward=reward,
         )
 
@@ -272,17 +269,8 @@ def _warn_of_rows(run: str, difference: str) -> None:
         _log.warning(text, visible(run), visible(difference))
 
 
-def _say(played: PlayedEpisode, answer: str) -> PlayedTurn | None:
-    """Play the answer; None: the episode was over."""
+def _turn_or_end(played: PlayedEpisode, action: Action) -> PlayedTurn | EpisodeOver:
     try:
-        return played.say(answer)
-    except EpisodeOver:
-        return None
-
-
-def _close_or_log(played: PlayedEpisode | None, tree_id: str) -> None:
-    try:
-        if played is not None:
-            call_env("close", played.close)
-    except InfrastructureError as error:
-        log_error(error, f"{error} of episode {tree_id}")
+        return played.act(action)
+    except EpisodeOver as over:
+        return over

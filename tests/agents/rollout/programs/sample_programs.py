@@ -136,6 +136,22 @@ def ignore_the_env(task: ProgramTask) -> str:
     return "fine"
 
 
+def look(task: ProgramTask) -> str:
+    """Call the model, then a tool."""
+    ask_once(task)
+    return task.call("look", at="cat")
+
+
+async def leave_a_call(task: ProgramTask) -> str:
+    """Go on while a tool still runs, and answer when it has ended."""
+    await task.achat(task.messages)
+    call = asyncio.ensure_future(task.acall("look", at="cat"))
+    await asyncio.to_thread(ASKED.wait, 60)
+    call.cancel()
+    HELD.set()
+    return "bye"
+
+
 async def help_out(task: ProgramTask) -> str:
     """Let two helpers answer, each in a conversation of its own."""
 

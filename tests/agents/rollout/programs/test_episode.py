@@ -2,18 +2,16 @@
 
 import asyncio
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 
 import pytest
 
 from envgym import Ending, Invalid, Observation, Reply, Scored, tool
-from envgym.agents.loop.agent import Agent
 from envgym.agents.policies.scripted import ScriptedPolicy
-from envgym.agents.protocols import GenerateRequest, Generation, Sampling
+from envgym.agents.protocols import Sampling
 from envgym.agents.rollout.driver import run_episode
-from envgym.agents.rollout.episode import EpisodeJob
 from envgym.agents.rollout.pool import AbortHandle
 from envgym.agents.rollout.programs.episode import run_program_episode
 from envgym.core.trajectory import Trajectory, trajectories
@@ -21,29 +19,8 @@ from envgym.core.tree import Rewrite
 from envgym.errors import InvalidInput, PolicyFailure
 from envgym.records import StepResult
 from tests.agents.rollout.programs import sample_programs
-from tests.agents.rollout.programs.playing import sample
+from tests.agents.rollout.programs.playing import play, program_agent, sample
 from tests.support.parrots import CALL, Parrot, char_agent, parrot_job
-
-
-def program_agent(function: str, *, max_context_tokens: int = 2000, **program: object) -> Agent:
-    run = f"{sample_programs.__name__}:{function}"
-    return char_agent(max_turn_tokens=100, max_context_tokens=max_context_tokens, program={"run": run, **program})
-
-
-def play(
-    function: str,
-    policy: Callable[[GenerateRequest], Generation | Exception] | None = None,
-    *,
-    job: EpisodeJob | None = None,
-    abort: AbortHandle | None = None,
-    max_context_tokens: int = 2000,
-    **program: object,
-) -> Trajectory:
-    agent = program_agent(function, max_context_tokens=max_context_tokens, **program)
-    generate = ScriptedPolicy(policy or partial(sample, words=["one"])).generate
-    tree = asyncio.run(run_program_episode(job or parrot_job(), agent, generate, sampling=Sampling(), abort=abort))
-    (trajectory,) = trajectories(tree)
-    return trajectory
 
 
 @pytest.fixture(autouse=True)
