@@ -39,8 +39,8 @@ from envgym.agents.rollout.recorder import record_tree
 from envgym.core.json_types import visible
 from envgym.core.messages import Action, Observation, Role, ToolCall
 from envgym.core.tree import Tree
-from envgym.core.turns import ZERO, Reward
-from envgym.errors import InvalidInput, PolicyFailure
+from envgym.core.turns import ZERO, Ending, Reward
+from envgym.errors import InvalidInput, PolicyFailure, sentence
 from envgym.played import EpisodeOver, Opening, PlayedEpisode, PlayedTurn, call_action
 from envgym.runtime.processes.log import Ids, about
 from envgym.seeds import derive_seed
@@ -113,6 +113,9 @@ class _ProgramEpisode:
     """Made when the env is; it is called by `env` alone."""
     env_end: PlayedTurn | None = None
     """The turn of the env that ended its episode."""
+    num_env_turns: int = 0
+    replies_played: set[int] = field(default_factory=set)
+    """Numbers of replies after which the program played a turn of the env."""
     failure: FailureEvent | None = None
     session: ProgramSession | None = None
     no_call: str = ""
@@ -209,8 +212,11 @@ class _ProgramEpisode:
 
     async def _act(self, action: Action) -> PlayedTurn | EpisodeOver:
         """Play a turn of the env and pay what it gives, unless it ends after the episode."""
+        reply = len(self.conversations.turns)
         turn = await self.env.call("step", _turn_or_end, self.played, action)
         if isinstance(turn, PlayedTurn) and not self.conversations.is_closed:
+            self.num_env_turns += 1
+            self.replies_played.add(reply)
             if turn.ending is not None:
                 self.env_end = turn
             if self.settings.reward is RewardSource.ENV:
@@ -243,6 +249,8 @@ class _ProgramEpisode:
             env_ending = self.env_end.ending
             if failure is None and env_ending.is_error:
                 failure = FailureEvent(env_ending, self.env_end.error or env_ending.value)
+            elif failure is None and source is RewardSource.ENV and run.end is not ProgramEnd.CRASHED:
+                failure = self._early_end(env_ending)
         if source is RewardSource.ENV and (self.is_answered or env_ending is not None):
             reward = ZERO
         return ProgramFacts(
@@ -255,6 +263,18 @@ class _ProgramEpisode:
             env_ending=env_ending if source is RewardSource.ENV else None,
             reward=reward,
         )
+
+    def _early_end(self, env_ending: Ending) -> FailureEvent | None:
+        """Return why an episode that the env's turn limit has ended has no reward; None: it has one.
+
+        In the agent loop all calls of a reply are one turn. If some took several, the loop would have gone on.
+        """
+        num_turns, num_replies = self.num_env_turns, len(self.replies_played)
+        if env_ending is not Ending.TRUNCATED_TURNS or num_turns == num_replies:
+            return None
+        got = f"{num_turns} turns for {num_replies} replies when the turn limit of the env ended the episode"
+        must, do = "be all calls of a reply", "use task.call_all(calls), or raise max_turns of the env"
+        return FailureEvent(Ending.ERROR_ENV, sentence("turn of the env", must, got, where=self.job.env_id, do=do))
 
 
 _warned: set[str] = set()

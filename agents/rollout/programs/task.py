@@ -110,10 +110,26 @@ class ProgramTask:
 
     async def acall(self, name: str, /, **arguments: Any) -> str:  # any JSON
         """Call a tool of the env from a coroutine. Raises: as `call`."""
-        shown = await self._await(self._begin_calls([ToolCall(name=name, arguments=arguments)]))
-        return str(shown)
+        observation = await self._await(self._begin_calls([ToolCall(name=name, arguments=arguments)]))
+        return str(observation)
+
+    def call_all(self, calls: Iterable[ToolCall]) -> tuple[Message, ...]:
+        """Call the tools that a reply names, all in one turn of the env, as the agent loop does.
+
+        Returns: The messages that the env shows, which belong into the next call of the model.
+
+        Raises: InvalidInput: as `call`, or there is no call. CallFailed: the episode is over.
+        """
+        return _wait(self._begin_calls(tuple(calls))).messages
+
+    async def acall_all(self, calls: Iterable[ToolCall]) -> tuple[Message, ...]:
+        """Call the tools that a reply names from a coroutine. Returns and Raises: as `call_all`."""
+        observation = await self._await(self._begin_calls(tuple(calls)))
+        return observation.messages
 
     def _begin_calls(self, calls: Sequence[ToolCall]) -> "Future[Observation]":
+        do = "pass the calls of a reply"
+        InvalidInput.unless(calls, "calls", "be at least one", "none", where="task.call_all", do=do)
         call_tools = self.links.call_tools
         if call_tools is None:
             must, names, do = "be offered to the program", [call.name for call in calls], "use an env with tools"

@@ -127,7 +127,7 @@ def play_env(
 
 def program_agent(function: str, *, max_context_tokens: int = 2000, **program: object) -> Agent:
     run = f"{sample_programs.__name__}:{function}"
-    return char_agent(max_turn_tokens=100, max_context_tokens=max_context_tokens, program={"run": run, **program})
+    return char_agent(max_turn_tokens=150, max_context_tokens=max_context_tokens, program={"run": run, **program})
 
 
 def play(

@@ -28,6 +28,24 @@ def play(task: ProgramTask) -> str:
             messages.append(Message(role=Role.TOOL, content=content, tool_call_id=call.id))
 
 
+def play_all(task: ProgramTask) -> str:
+    """Do as `play`, with all calls of a reply in one turn of the env."""
+    messages = list(task.messages)
+    while True:
+        message = task.chat(messages).message
+        messages.append(message)
+        if not message.tool_calls:
+            return message.content
+        messages += task.call_all(message.tool_calls)
+
+
+async def play_all_in_a_coroutine(task: ProgramTask) -> str:
+    messages = list(task.messages)
+    while (message := (await task.achat(messages)).message).tool_calls:
+        messages += [message, *await task.acall_all(message.tool_calls)]
+    return message.content
+
+
 def ask_in_every_format(task: ProgramTask) -> str:
     """Call the model once in each wire format, and return the replies."""
     user = [{"role": "user", "content": "Q"}]

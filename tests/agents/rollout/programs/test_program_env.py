@@ -2,21 +2,22 @@
 
 import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 
 import pytest
 
-from envgym import Action, Reply, Scored, Task, tool
+from envgym import Action, Invalid, Reply, Scored, Task, tool
 from envgym.agents.policies.scripted import ScriptedPolicy
-from envgym.agents.protocols import Sampling
+from envgym.agents.protocols import GenerateRequest, Generation, Sampling
+from envgym.agents.rollout.driver import run_episode
 from envgym.agents.rollout.pool import AbortHandle
 from envgym.agents.rollout.programs.episode import run_program_episode
-from envgym.core.trajectory import trajectories
+from envgym.core.trajectory import Trajectory, trajectories
 from envgym.core.turns import Ending
 from tests.agents.rollout.programs import sample_programs
 from tests.agents.rollout.programs.playing import play, program_agent, sample
-from tests.support.parrots import Parrot, parrot_job
+from tests.support.parrots import CALL, Parrot, char_agent, parrot_job
 
 
 @pytest.fixture(autouse=True)
@@ -106,3 +107,49 @@ def test_a_tool_that_its_program_does_not_wait_for_is_a_turn_before_the_answer()
     trajectory = play("leave_a_call", job=parrot_job(lambda: env))
     assert (trajectory.ending, trajectory.reward) == (Ending.TERMINATED, Scored(value=0.25))
     assert len(set(env.threads)) == 1
+
+
+# ---- the turn limit of the env --------------------------------------------------------------------------------------
+
+
+def script(*words: str) -> Callable[[GenerateRequest], Generation]:
+    """Return a policy that says one text after the other."""
+    texts = iter(words)
+    return lambda request: sample(request, [next(texts)])
+
+
+BUDGET = parrot_job(lambda: Parrot(max_turns=2))
+TWO = f"{CALL}\n{CALL}"
+
+
+def natively(*words: str) -> Trajectory:
+    tree = asyncio.run(run_episode(BUDGET, char_agent(), ScriptedPolicy(script(*words)), sampling=Sampling()))
+    (trajectory,) = trajectories(tree)
+    return trajectory
+
+
+@pytest.mark.parametrize("function", ["play_all", "play_all_in_a_coroutine"])
+@pytest.mark.parametrize("words", [(TWO, "bye"), (TWO, TWO), (CALL, TWO), ("bye",)])
+def test_all_calls_of_a_reply_in_one_turn_are_the_episode_of_the_agent_loop(
+    function: str, words: tuple[str, ...]
+) -> None:
+    native, program = natively(*words), play(function, script(*words, "bye"), job=BUDGET)
+    assert program.rows[0].token_ids[: len(native.rows[0].token_ids)] == native.rows[0].token_ids
+    assert (program.ending, program.reward) == (native.ending, native.reward)
+
+
+def test_an_answer_after_the_turn_limit_has_the_reward_of_the_agent_loop() -> None:
+    native, program = natively(CALL, CALL, "bye"), play("play", script(CALL, CALL, "bye"), job=BUDGET)
+    assert (program.ending, program.reward) == (native.ending, native.reward)
+    assert (program.ending, program.reward) == (Ending.TRUNCATED_TURNS, Scored(value=0.0))
+
+
+def test_an_answer_that_the_agent_loop_would_have_played_is_no_reward_of_zero() -> None:
+    assert natively(TWO, "bye").reward == Scored(value=0.25)
+    program = play("play", script(TWO, "bye"), job=BUDGET)
+    assert program.ending is Ending.ERROR_ENV
+    assert isinstance(program.reward, Invalid)
+    assert program.reward.reason == (
+        "turn of the env must be all calls of a reply, got 2 turns for 1 replies when the turn limit of the env ended "
+        "the episode (parrot); use task.call_all(calls), or raise max_turns of the env."
+    )

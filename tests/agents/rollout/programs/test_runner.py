@@ -164,6 +164,8 @@ def test_the_tools_of_the_env_and_the_reward_are_reached_by_the_task(server: Run
             task.post_reward(0.5)
         with pytest.raises(InvalidInput, match="reward must be a finite number, got nan"):
             task.post_reward(float("nan"))
+        with pytest.raises(InvalidInput, match="calls must be at least one, got none"):
+            task.call_all([])
         return task.call("add", name="x", b=2) + asyncio.run(task.acall("add"))
 
     assert run(server, program, call_tools=call_tools).result.answer == "add {'name': 'x', 'b': 2}add {}"
