@@ -4,6 +4,7 @@ Doors to other projects call these methods from any thread; one lock serves them
 """
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from threading import Lock
 from typing import Any
@@ -13,7 +14,7 @@ from envgym.core.messages import Action, Message, Observation, ToolCall
 from envgym.core.tasks import Split, Task
 from envgym.core.turns import ZERO, Ending, Invalid, Reward, Scored, total
 from envgym.errors import InfrastructureError, InvalidInput, ResetNeeded
-from envgym.records import StepRecord, ending_of, failed_record, first_messages
+from envgym.records import StepRecord, ending_of, env_failure, failed_record, first_messages
 from envgym.runtime.error_log import log_error
 from envgym.tools import ToolSpec
 from envgym.wrappers import AnyEnv
@@ -73,7 +74,7 @@ class EpisodeOver(InvalidInput):
     """A turn was played after the end of its episode."""
 
 
-_NOT_OPENED = EpisodeResult(reward=ZERO, ending=None, num_turns=0)
+_NO_TURN = EpisodeResult(reward=ZERO, ending=None, num_turns=0)
 
 
 class PlayedEpisode:
@@ -83,8 +84,9 @@ class PlayedEpisode:
         """Take an env; `close` closes it."""
         self._env = env
         self._lock = Lock()
-        self._is_open = self._is_closed = False
-        self._so_far = _NOT_OPENED
+        self._is_closed = False
+        self._so_far: EpisodeResult | None = None
+        """None: no episode was opened."""
 
     @property
     def name(self) -> str:
@@ -114,17 +116,19 @@ class PlayedEpisode:
         options: dict[str, Any] = {name: value for name, value in choice.items() if value is not None}
         with self._lock:
             self._check_not_closed("open")
-            self._is_open, self._so_far = False, _NOT_OPENED
+            self._so_far = None
             try:
                 record = reset_record_of(self._env.reset(seed=seed, options=options))
-            except InfrastructureError as error:
-                log_error(error, f"{error}; the reward of the episode is invalid")
-                cause = ending_of(error)
-                invalid = Invalid(cause=cause, reason=str(error))
-                self._so_far = EpisodeResult(reward=invalid, ending=cause, num_turns=0, error=str(error))
-                self._is_open = True
+            except (InvalidInput, ResetNeeded):
                 raise
-            self._is_open = True
+            except Exception as error:
+                failure = _log_failure("reset", error)
+                invalid = Invalid(cause=ending_of(failure), reason=str(failure))
+                self._so_far = EpisodeResult(reward=invalid, ending=invalid.cause, num_turns=0, error=str(failure))
+                if failure is error:
+                    raise
+                raise failure from error
+            self._so_far = _NO_TURN
         return Opening(
             messages=first_messages(record, record.system_prompt),
             tools=record.tools,
@@ -142,27 +146,22 @@ class PlayedEpisode:
 
         Raises: as `act`. InvalidInput: the arguments have no form in JSON.
         """
-        try:
-            written = json.dumps({"name": name, "arguments": arguments}, ensure_ascii=False)
-        except (TypeError, ValueError, RecursionError) as error:
-            do = "pass a mapping of names to JSON values"
-            raise InvalidInput.of("arguments", "have a form in JSON", str(error), where=name, do=do) from error
-        call = ToolCall(name=name, arguments=arguments, id=id)
-        return self.act(Action(f"<tool_call>\n{written}\n</tool_call>", content="", tool_calls=[call]))
+        return self.act(call_action([ToolCall(name=name, arguments=arguments, id=id)]))
 
     def act(self, action: str) -> PlayedTurn:
         """Play a turn. A plain `str` is read for tool calls, an `Action` is played as it is.
 
-        A failure of infrastructure ends the episode with an invalid reward.
+        Whatever the env or a wrapper raises ends the episode with an invalid reward.
 
         Raises: EpisodeOver: the episode has ended. ResetNeeded: none was opened, or the env is closed.
             InvalidInput: the action is no string.
         """
+        do = "pass text or an Action"
+        InvalidInput.unless(isinstance(action, str), "action", "be a str", action, where=self.name, do=do)
         with self._lock:
             self._check_not_closed("act")
-            self._check_runs()
-            record = self._step(action)
-            before = self._so_far
+            before = self._check_runs()
+            record = self._step(action, before.num_turns)
             paid = total((before.reward, record.reward))
             self._so_far = EpisodeResult(
                 reward=paid, ending=record.ending, num_turns=before.num_turns + 1, error=record.error
@@ -185,10 +184,11 @@ class PlayedEpisode:
             return self._env.oracle()
 
     def result(self) -> EpisodeResult:
-        """Return the reward so far and the ending. Raises: ResetNeeded: none was opened."""
-        with self._lock:
-            self._check_opened("result")
-            return self._so_far
+        """Return the reward of the turns that have ended, and the ending; a turn that still runs is not waited for.
+
+        Raises: ResetNeeded: none was opened.
+        """
+        return self._check_opened("result")
 
     def close(self) -> None:
         """Close the env; may be called twice, and `result` can still be read."""
@@ -197,26 +197,52 @@ class PlayedEpisode:
                 self._is_closed = True
                 self._env.close()
 
-    def _step(self, action: str) -> StepRecord:
+    def _step(self, action: str, turn: int) -> StepRecord:
         try:
             return record_of(self._env.step(action))
-        except InfrastructureError as error:  # of a wrapper; an env's own is in its record
-            log_error(error, f"{error}; the reward of the episode is invalid")
+        except Exception as error:  # noqa: BLE001  # of a wrapper; an env's own is in its record
+            failure = _log_failure("step", error)
             failed = action if isinstance(action, Action) else Action(action)
-            return failed_record(self._so_far.num_turns, failed, ending_of(error), str(error))
+            return failed_record(turn, failed, ending_of(failure), str(failure))
 
     def _check_not_closed(self, what: str) -> None:
         if self._is_closed:
             raise ResetNeeded.of(what, "be called before close", "a closed env", where=self.name, do="make a new one")
 
-    def _check_opened(self, what: str) -> None:
-        if not self._is_open:
+    def _check_opened(self, what: str) -> EpisodeResult:
+        so_far = self._so_far
+        if so_far is None:
             raise ResetNeeded.of(what, "follow open", "no episode", where=self.name, do="call open first")
+        return so_far
 
-    def _check_runs(self) -> None:
-        self._check_opened("a turn")
-        if self._so_far.ending is not None:
-            raise EpisodeOver(f"The episode is over: {outcome(self._so_far)}.")
+    def _check_runs(self) -> EpisodeResult:
+        so_far = self._check_opened("a turn")
+        if so_far.ending is not None:
+            raise EpisodeOver(f"The episode is over: {outcome(so_far)}.")
+        return so_far
+
+
+def call_action(calls: Sequence[ToolCall]) -> Action:
+    """Return the action that calls tools and has no other text.
+
+    Raises: InvalidInput: the arguments of a call have no form in JSON.
+    """
+    text = "\n".join(f"<tool_call>\n{_written(call)}\n</tool_call>" for call in calls)
+    return Action(text, content="", tool_calls=calls)
+
+
+def _written(call: ToolCall) -> str:
+    try:
+        return json.dumps({"name": call.name, "arguments": call.arguments}, ensure_ascii=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        do = "pass a mapping of names to JSON values"
+        raise InvalidInput.of("arguments", "have a form in JSON", str(error), where=call.name, do=do) from error
+
+
+def _log_failure(method: str, error: Exception) -> InfrastructureError:
+    failure = env_failure(method, error)
+    log_error(error, f"{failure}; the reward of the episode is invalid")
+    return failure
 
 
 def outcome(result: EpisodeResult) -> str:

@@ -89,6 +89,13 @@ def ending_of(error: Exception) -> Ending:
     return next((ending for kind, ending in _ENDING_OF_ERROR if isinstance(error, kind)), Ending.ERROR_ENV)
 
 
+def env_failure(method: str, error: Exception) -> InfrastructureError:
+    """Return the failure of infrastructure by which an error of an env's method is recorded; it names the method."""
+    if isinstance(error, InfrastructureError):
+        return error
+    return EnvFailure(f"{method} failed: {type(error).__name__}: {error}")
+
+
 def failed_record(turn: int, action: Action, cause: Ending, reason: str, *, tool_calls: int = 0) -> StepRecord:
     """Return the record of a turn at which infrastructure failed, and the episode ended."""
     return StepRecord(

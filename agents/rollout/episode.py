@@ -19,7 +19,7 @@ from envgym.core.trajectory import StartState
 from envgym.env import Env
 from envgym.errors import EnvFailure, InfrastructureError
 from envgym.parsing import parse_action
-from envgym.records import ResetRecord, StepRecord, StepResult
+from envgym.records import ResetRecord, StepRecord, StepResult, env_failure
 from envgym.runtime.error_log import log_error
 from envgym.runtime.processes.log import is_open
 from envgym.seeds import derive_seed
@@ -76,12 +76,17 @@ class EpisodeEnv:
         self._env: Env[Any] | None = None
         self._thread: ThreadPoolExecutor | None = None
 
-    async def reset(self) -> ResetRecord:
-        """Make and reset the env. Raises: InfrastructureError: it failed."""
+    def make(self) -> Env[Any]:
+        """Make the env, and its thread if it needs one. Raises: InfrastructureError: it failed."""
         env = self._env = call_env("make", self.job.make_env)
         if getattr(env.unwrapped, "blocking", True):
             self._thread = self._new_thread()
-        _, info = await self._call("reset", env.reset, seed=self.job.seed, options={"task": self.job.task})
+        return env
+
+    async def reset(self) -> ResetRecord:
+        """Make and reset the env. Raises: InfrastructureError: it failed."""
+        env = self.make()
+        _, info = await self.call("reset", env.reset, seed=self.job.seed, options={"task": self.job.task})
         record = info.get("envgym")
         if not isinstance(record, ResetRecord):
             raise EnvFailure("reset returned no ResetRecord in info['envgym']: a wrapper dropped it")
@@ -91,14 +96,14 @@ class EpisodeEnv:
     async def step(self, action: Action) -> StepResult:
         """Let the env answer. Raises: InfrastructureError: it failed without a record."""
         step = self.env.step
-        result = call_env("step", step, action) if self._thread is None else await self._call("step", step, action)
+        result = call_env("step", step, action) if self._thread is None else await self.call("step", step, action)
         if not isinstance(result[4].get("envgym"), StepRecord):
             raise EnvFailure("step returned no StepRecord in info['envgym']: a wrapper dropped it")
         return result if type(result) is StepResult else StepResult(*result)  # Gymnasium's wrappers return a tuple
 
     async def oracle(self) -> Action:
         """Return the env's own best next action. Raises: InfrastructureError: the oracle failed."""
-        text = await self._call("oracle", self.env.unwrapped.oracle)
+        text = await self.call("oracle", self.env.unwrapped.oracle)
         return text if isinstance(text, Action) else parse_action(text)
 
     async def fork(self) -> "EpisodeEnv":
@@ -109,7 +114,7 @@ class EpisodeEnv:
             copy._env = self.env.fork()
 
         try:
-            await self._call("fork", fork)
+            await self.call("fork", fork)
         except asyncio.CancelledError:
             if self._thread is not None:
                 self._thread.submit(copy.abandon)  # the thread may still make the copy
@@ -128,7 +133,7 @@ class EpisodeEnv:
     async def close(self) -> None:
         """Close the env and let its thread go; a failure is logged, and the episode stays valid."""
         if self._env is not None:
-            await self._call("close", self._close_or_log)
+            await self.call("close", self._close_or_log)
         self._release_thread()
 
     def abandon(self) -> None:
@@ -161,7 +166,11 @@ class EpisodeEnv:
         assert self._env is not None, "reset comes first"
         return self._env
 
-    async def _call(self, method: str, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    async def call(self, method: str, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Call a function that uses the env, where and in the order in which its methods are called.
+
+        Raises: InfrastructureError: whatever it raises, with the name of the method.
+        """
         if self._thread is None:
             return call_env(method, function, *args, **kwargs)
         call = partial(call_env, method, function, *args, **kwargs)
@@ -177,4 +186,4 @@ def call_env(method: str, function: Callable[P, T], *args: P.args, **kwargs: P.k
     except InfrastructureError:
         raise
     except Exception as error:
-        raise EnvFailure(f"{method} failed: {type(error).__name__}: {error}") from error
+        raise env_failure(method, error) from error

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from threading import Event
 from typing import Any
 
 import pytest
@@ -15,8 +16,8 @@ from envgym.env import NoOracle
 from envgym.errors import EnvFailure, InvalidInput, PartyFailure, ResetNeeded, ToolInfraFailure
 from envgym.parsing import parse_action
 from envgym.played import EpisodeOver, PlayedEpisode, PlayedTurn
-from envgym.records import StepRecord, StepResult
-from envgym.wrappers.base import Wrapper
+from envgym.records import ResetResult, StepRecord, StepResult
+from envgym.wrappers.base import AnyEnv, Wrapper
 from tests.support.toys import Counter, CounterTasks
 
 ENV_IDS = (
@@ -202,10 +203,21 @@ class Failing(Counter):
 
 
 class FailingOutside(Wrapper):
-    """A wrapper whose own service fails."""
+    """A wrapper that raises."""
+
+    def __init__(self, env: AnyEnv, error: Exception) -> None:
+        super().__init__(env)
+        self.error = error
 
     def on_step(self, action: str) -> StepResult:
-        raise ToolInfraFailure("the recorder is full")
+        raise self.error
+
+
+class WrongOutside(Wrapper):
+    """A wrapper that cannot be reset."""
+
+    def on_reset(self, result: ResetResult) -> ResetResult:
+        raise ZeroDivisionError("a bug")
 
 
 class NoReset(Counter):
@@ -220,7 +232,9 @@ class NoReset(Counter):
     [
         (Failing(), "x", Ending.ERROR_PARTY, "the dealer is ill"),
         (Failing(), "bug", Ending.ERROR_ENV, "a bug"),
-        (FailingOutside(Counter()), "x", Ending.ERROR_TOOL_INFRA, "the recorder is full"),
+        (FailingOutside(Counter(), ToolInfraFailure("it is full")), "x", Ending.ERROR_TOOL_INFRA, "it is full"),
+        (FailingOutside(Counter(), KeyError("x")), "x", Ending.ERROR_ENV, "step failed: KeyError: 'x'"),
+        (FailingOutside(Counter(), InvalidInput("a bug")), "x", Ending.ERROR_ENV, "step failed: InvalidInput: a bug"),
     ],
 )
 def test_a_failure_of_infrastructure_ends_the_episode_without_a_reward(
@@ -239,13 +253,17 @@ def test_a_failure_of_infrastructure_ends_the_episode_without_a_reward(
 
 
 def test_an_env_that_cannot_be_set_up_has_no_reward() -> None:
-    with closing(PlayedEpisode(NoReset())) as episode:
-        with pytest.raises(EnvFailure, match="the disk is full"):
-            episode.open(seed=0)
-        result = episode.result()
-        assert result.reward == Invalid(cause=Ending.ERROR_ENV, reason="the disk is full")
-        with pytest.raises(EpisodeOver):
-            episode.say("x")
+    for env, reason in (
+        (NoReset(), "the disk is full"),
+        (WrongOutside(Counter()), "reset failed: ZeroDivisionError: a bug"),
+    ):
+        with closing(PlayedEpisode(env)) as episode:
+            with pytest.raises(EnvFailure, match=f"^{reason}$"):
+                episode.open(seed=0)
+            result = episode.result()
+            assert result.reward == Invalid(cause=Ending.ERROR_ENV, reason=reason)
+            with pytest.raises(EpisodeOver):
+                episode.say("x")
 
 
 def test_a_refused_open_leaves_no_episode() -> None:
@@ -267,6 +285,33 @@ def test_an_env_without_oracle_says_so() -> None:
         episode.open(seed=0)
         with pytest.raises(NoOracle):
             episode.oracle()
+
+
+class Slow(Counter):
+    """Answers when it is allowed to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begun, self.allowed = Event(), Event()
+
+    def respond(self, action: Action) -> Reply:
+        self.begun.set()
+        assert self.allowed.wait(60)
+        return super().respond(action)
+
+
+def test_the_result_is_read_while_a_turn_runs() -> None:
+    env = Slow()
+    with closing(PlayedEpisode(env)) as episode, ThreadPoolExecutor(2) as pool:
+        episode.open(seed=0)
+        try:
+            turn = pool.submit(episode.say, "x")
+            assert env.begun.wait(60)
+            assert pool.submit(episode.result).result(60).num_turns == 0
+        finally:
+            env.allowed.set()
+        assert turn.result(60).ending is None
+        assert episode.result().num_turns == 1
 
 
 def test_threads_play_one_turn_after_another() -> None:

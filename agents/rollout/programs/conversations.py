@@ -136,7 +136,7 @@ class Conversations:
         if len(self._open) + len(self._delivered) >= self._max_turns:
             return self._refused(RefusalKind.TURN_LIMIT, f"All {self._max_turns} turns of the episode are used.")
         path = self._transcripts.path(call.tools, call.messages)
-        place, parent = _continued(call, path)
+        place, parent = self._continued(call, path)
         if parent is not None:
             self._deliver(parent)
         else:
@@ -232,6 +232,21 @@ class Conversations:
 
     # ---- states --------------------------------------------------------------------------------------------------
 
+    def _continued(self, call: Call, path: Sequence[Transcript[ProgramTurn]]) -> tuple[int, ProgramTurn | None]:
+        """Return the number of messages that a recorded turn ends with, and the turn; none where there is no such turn.
+
+        Of equal replies the newest that was delivered counts: a program may not have seen the others. An assistant's
+        message after the turn, which the policy did not write, makes another conversation.
+        """
+        for place in range(len(path), 0, -1):
+            turns = path[place - 1].turns
+            if turns:
+                seen = (turn for turn in reversed(turns) if turn.call.number in self._delivered)
+                return place, next(seen, turns[-1])
+            if call.messages[place - 1].role is Role.ASSISTANT:
+                break
+        return 0, None
+
     def _start(self, call: Call) -> tuple[AgentState, Request]:
         state = begin(self._agent, sampling=self._sampling, seed=self._seed)
         observation = Observation.of(with_tool_names(call.messages))
@@ -309,19 +324,6 @@ class Conversations:
 
 _CLOSED = "The episode is over: no more calls are answered."
 _CONTEXT_FULL = "The conversation leaves no room for a reply within the context window."
-
-
-def _continued(call: Call, path: Sequence[Transcript[ProgramTurn]]) -> tuple[int, ProgramTurn | None]:
-    """Return the number of messages that a recorded turn ends with, and the turn; none where there is no such turn.
-
-    An assistant's message after the turn, which the policy did not write, makes another conversation.
-    """
-    for place in range(len(path), 0, -1):
-        if path[place - 1].turns:
-            return place, path[place - 1].turns[-1]
-        if call.messages[place - 1].role is Role.ASSISTANT:
-            break
-    return 0, None
 
 
 def _difference(call: Call, path: Sequence[Transcript[ProgramTurn]]) -> str | None:

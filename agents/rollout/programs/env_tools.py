@@ -4,18 +4,17 @@ Of MCP a server of tools needs four methods, so that no package is: `initialize`
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from http import HTTPStatus
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from envgym.chats.fields import Json, plain_json
 from envgym.core.json_types import JsonObject, JsonValue
+from envgym.core.messages import Observation, ToolCall
 from envgym.core.version import __version__
 from envgym.errors import EnvgymError
 from envgym.parsing.strict_json import read_json
-from envgym.runtime.event_loop import in_daemon_thread
 from envgym.runtime.http.server import AnyReply, HttpReply, HttpRequest
 from envgym.tools import ToolSpec
 
@@ -26,14 +25,14 @@ _PARSE_ERROR, _INVALID_REQUEST, _NO_METHOD, _INVALID_PARAMS = -32700, -32600, -3
 
 
 class ToolReply(NamedTuple):
-    """What a call of a tool shows."""
+    """What the env shows after calls of its tools."""
 
-    text: str
+    observation: Observation
     is_error: bool = False
 
 
-CallTool = Callable[[str, JsonObject], ToolReply]
-"""Calls a tool of the env by name and arguments, from any thread."""
+CallTools = Callable[[Sequence[ToolCall]], Coroutine[Any, Any, ToolReply]]
+"""Plays calls of tools as one turn of the env, in the event loop of the session."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +40,11 @@ class EnvTools:
     """The tools of the env of one episode."""
 
     specs: tuple[ToolSpec, ...]
-    call: CallTool
+    call: CallTools
 
 
 def answer_mcp(tools: EnvTools, request: HttpRequest) -> AnyReply | Awaitable[AnyReply]:
-    """Answer an HTTP request of an MCP client; a call of a tool, which may block, in a thread."""
+    """Answer an HTTP request of an MCP client."""
     if request.method != "POST":  # the server begins no messages, and there is no session to end
         return HttpReply(HTTPStatus.METHOD_NOT_ALLOWED, b"", headers={"allow": "POST"})
     try:
@@ -94,11 +93,11 @@ async def _call(tools: EnvTools, message: Json) -> AnyReply:
         detail = "The parameters must be a name and an object of arguments."
         return HttpReply.of_json(_error(message["id"], _INVALID_PARAMS, detail))
     try:
-        reply = await in_daemon_thread(partial(tools.call, name, arguments))
+        observation, is_error = await tools.call([ToolCall(name=name, arguments=arguments)])
     except EnvgymError as error:
-        reply = ToolReply(str(error), is_error=True)
-    content: JsonValue = [{"type": "text", "text": reply.text}]
-    return HttpReply.of_json(_result(message, {"content": content, "isError": reply.is_error}))
+        observation, is_error = Observation(str(error)), True
+    content: JsonValue = [{"type": "text", "text": str(observation)}]
+    return HttpReply.of_json(_result(message, {"content": content, "isError": is_error}))
 
 
 def _params(message: Json) -> Json:

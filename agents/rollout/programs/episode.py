@@ -3,9 +3,9 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import cache
 from typing import Final
 
 from envgym.agents.loop.agent import Agent
@@ -13,8 +13,8 @@ from envgym.agents.loop.hints import token_ids
 from envgym.agents.loop.program_settings import POLICY_MODEL, ProgramSettings, RewardSource
 from envgym.agents.loop.state import FailureEvent
 from envgym.agents.protocols import Sampling
-from envgym.agents.rollout.driver import GenerateFn, aborted_event, failure_event
-from envgym.agents.rollout.episode import Clock, EpisodeJob, call_env
+from envgym.agents.rollout.driver import GenerateFn, aborted_event, close_env, failure_event
+from envgym.agents.rollout.episode import Clock, EpisodeEnv, EpisodeJob
 from envgym.agents.rollout.pool import AbortHandle
 from envgym.agents.rollout.programs.calls import Call
 from envgym.agents.rollout.programs.conversations import Conversations
@@ -34,17 +34,15 @@ from envgym.agents.rollout.programs.runner import (
     no_call_error,
     run_program,
 )
-from envgym.agents.rollout.programs.sessions import ProgramSession
+from envgym.agents.rollout.programs.sessions import CLOSED, CallFailed, ProgramSession
 from envgym.agents.rollout.programs.task import ProgramTask, TaskLinks
 from envgym.agents.rollout.recorder import record_tree
-from envgym.core.json_types import JsonObject, visible
-from envgym.core.messages import Role
+from envgym.core.json_types import visible
+from envgym.core.messages import Action, Observation, Role, ToolCall
 from envgym.core.tree import Tree
-from envgym.core.turns import ZERO, Invalid, Reward
-from envgym.errors import InfrastructureError, InvalidInput, PolicyFailure
-from envgym.played import EpisodeOver, Opening, PlayedEpisode, PlayedTurn
-from envgym.runtime.error_log import log_error
-from envgym.runtime.event_loop import in_daemon_thread
+from envgym.core.turns import ZERO, Ending, Invalid, Reward
+from envgym.errors import InvalidInput, PolicyFailure, sentence
+from envgym.played import EpisodeOver, Opening, PlayedEpisode, PlayedTurn, call_action
 from envgym.runtime.processes.log import Ids, about
 from envgym.seeds import derive_seed
 
@@ -111,13 +109,21 @@ class _ProgramEpisode:
     sampling: Sampling
     abort: AbortHandle
     conversations: Conversations = field(init=False)
-    played: PlayedEpisode | None = None
+    env: EpisodeEnv = field(init=False)
+    played: PlayedEpisode = field(init=False)
+    """Made when the env is; it is called by `env` alone."""
+    env_end: PlayedTurn | None = None
+    """The turn of the env that ended its episode."""
+    num_env_turns: int = 0
+    replies_played: set[int] = field(default_factory=set)
+    """Numbers of replies after which the program played a turn of the env."""
     failure: FailureEvent | None = None
     session: ProgramSession | None = None
     no_call: str = ""
     is_answered: bool = False
 
     def __post_init__(self) -> None:
+        self.env = EpisodeEnv(self.job)
         self.conversations = Conversations(
             self.agent,
             sampling=self.sampling,
@@ -128,20 +134,22 @@ class _ProgramEpisode:
         )
 
     async def run(self, program: AgentProgram, generate: GenerateFn, clock: Clock) -> Tree:
-        run = ProgramRun(end=ProgramEnd.CRASHED)
+        run, is_env_idle = ProgramRun(end=ProgramEnd.CRASHED), False
         try:
             if self.abort.reason is None:
                 with self.abort:
                     run = await self._play(program, generate, clock)
+                is_env_idle = run.end in (ProgramEnd.RETURNED, ProgramEnd.CRASHED)
         except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001  # raised again if it is no failure
             self.failure = failure_event(error, self.abort)
         finally:
             self.conversations.close()
-            closing = self._close_env()
+            if not is_env_idle:  # a tool may still run
+                self.env.abandon()
+        if is_env_idle:
+            await close_env(self.env, self.abort)
         if self.abort.reason is not None:
             self.failure = aborted_event(self.abort)
-        elif run.end in (ProgramEnd.RETURNED, ProgramEnd.CRASHED):  # else it may still be in a tool of the env
-            await closing
         return self._record(run)
 
     async def _play(self, program: AgentProgram, generate: GenerateFn, clock: Clock) -> ProgramRun:
@@ -152,7 +160,7 @@ class _ProgramEpisode:
         )
         run = await self._run_program(program, opening, self.session)
         if self.settings.reward is RewardSource.ENV and run.result.answer is not None:
-            await self._answer(run.result.answer)
+            self.is_answered = isinstance(await self._act(Action(run.result.answer)), PlayedTurn)
         return run
 
     async def _run_program(self, program: AgentProgram, opening: Opening, session: ProgramSession) -> ProgramRun:
@@ -169,15 +177,13 @@ class _ProgramEpisode:
                 await host.end(session)
 
     def _task(self, opening: Opening, session: ProgramSession, url: str) -> ProgramTask:
-        loop = asyncio.get_running_loop()
         users = (message.content for message in opening.messages if message.role is Role.USER)
         ways = self.settings.env_tools if opening.tools else ()
-        env_tools = EnvTools(opening.tools, partial(self._call_tool, loop=loop)) if ways else None
-        session.env_tools = env_tools if "mcp" in ways else None
+        session.env_tools = EnvTools(opening.tools, self._call_tools) if "mcp" in ways else None
         links = TaskLinks(
             session=session,
-            loop=loop,
-            call_tool=env_tools.call if env_tools is not None and "call" in ways else None,
+            loop=asyncio.get_running_loop(),
+            call_tools=self._call_tools if "call" in ways else None,
             mcp_url=url + MCP_PATH if "mcp" in ways else None,
         )
         return ProgramTask(
@@ -202,35 +208,34 @@ class _ProgramEpisode:
 
     async def _open_env(self) -> Opening:
         """Make and reset the env. Raises: InfrastructureError: it failed."""
-        env = call_env("make", self.job.make_env)
-        played = self.played = PlayedEpisode(env)
-        return await in_daemon_thread(partial(call_env, "reset", played.open, seed=self.job.seed, task=self.job.task))
+        self.played = PlayedEpisode(self.env.make())
+        return await self.env.call("reset", self.played.open, seed=self.job.seed, task=self.job.task)
 
-    async def _answer(self, answer: str) -> None:
-        assert self.played is not None, "the env was opened"
-        turn = await in_daemon_thread(partial(call_env, "step", _say, self.played, answer))
-        if turn is not None:
-            self.is_answered = True
-            self.conversations.pay(turn.reward)
+    async def _call_tools(self, calls: Sequence[ToolCall]) -> ToolReply:
+        """Play calls of the program as one turn of the env, and return what it shows.
 
-    def _call_tool(self, name: str, arguments: JsonObject, *, loop: asyncio.AbstractEventLoop) -> ToolReply:
-        """Call a tool of the env, in a thread of the program, and return what it shows."""
-        assert self.played is not None, "the env was opened"
-        try:
-            turn = self.played.call(name, arguments)
-        except EpisodeOver as error:
-            return ToolReply(str(error), is_error=True)
-        if self.settings.reward is RewardSource.ENV:
-            loop.call_soon_threadsafe(self._pay, turn)
-        return ToolReply(str(turn.observation), turn.tool_errors > 0 or isinstance(turn.reward, Invalid))
+        Raises: CallFailed: the episode is over. InvalidInput: the arguments of a call have no form in JSON.
+        """
+        if self.conversations.is_closed:
+            raise CallFailed(CLOSED.reason, kind=CLOSED.kind)
+        turn = asyncio.ensure_future(self._act(call_action(calls)))
+        played = await asyncio.shield(turn)  # a program that leaves does not undo the turn
+        if isinstance(played, EpisodeOver):
+            return ToolReply(Observation(str(played)), is_error=True)
+        return ToolReply(played.observation, played.tool_errors > 0 or isinstance(played.reward, Invalid))
 
-    def _pay(self, turn: PlayedTurn) -> None:
-        if not self.conversations.is_closed:
-            self.conversations.pay(turn.reward)
-
-    def _close_env(self) -> "asyncio.Future[None]":
-        """Begin to close the env, in a thread; a failure is logged, and the episode stays valid."""
-        return asyncio.ensure_future(in_daemon_thread(partial(_close_or_log, self.played, self.job.tree_id)))
+    async def _act(self, action: Action) -> PlayedTurn | EpisodeOver:
+        """Play a turn of the env and pay what it gives, unless it ends after the episode."""
+        reply = len(self.conversations.turns)
+        turn = await self.env.call("step", _turn_or_end, self.played, action)
+        if isinstance(turn, PlayedTurn) and not self.conversations.is_closed:
+            self.num_env_turns += 1
+            self.replies_played.add(reply)
+            if turn.ending is not None:
+                self.env_end = turn
+            if self.settings.reward is RewardSource.ENV:
+                self.conversations.pay(turn.reward)
+        return turn
 
     # ---- the end -----------------------------------------------------------------------------------------------------
 
@@ -258,13 +263,14 @@ class _ProgramEpisode:
             reward = run.result.reward
         elif source is RewardSource.POSTED and session is not None:
             reward = session.reward
-        if self.played is not None and failure is None:
-            outcome = self.played.result()
-            if outcome.ending is not None and outcome.ending.is_error:
-                failure = FailureEvent(outcome.ending, outcome.error or outcome.ending.value)
-            elif source is RewardSource.ENV:
-                env_ending = outcome.ending
-                reward = ZERO if self.is_answered or env_ending is not None else None
+        if self.env_end is not None and self.env_end.ending is not None:
+            env_ending = self.env_end.ending
+            if failure is None and env_ending.is_error:
+                failure = FailureEvent(env_ending, self.env_end.error or env_ending.value)
+            elif failure is None and source is RewardSource.ENV and run.end is not ProgramEnd.CRASHED:
+                failure = self._early_end(env_ending)
+        if source is RewardSource.ENV and (self.is_answered or env_ending is not None):
+            reward = ZERO
         return ProgramFacts(
             run=run,
             failure=failure,
@@ -272,9 +278,21 @@ class _ProgramEpisode:
             no_call=self.no_call,
             is_at_limit=session is not None and session.at_limit.is_set(),
             is_full=conversations.is_full,
-            env_ending=env_ending,
+            env_ending=env_ending if source is RewardSource.ENV else None,
             reward=reward,
         )
+
+    def _early_end(self, env_ending: Ending) -> FailureEvent | None:
+        """Return why an episode that the env's turn limit has ended has no reward; None: it has one.
+
+        In the agent loop all calls of a reply are one turn. If some took several, the loop would have gone on.
+        """
+        num_turns, num_replies = self.num_env_turns, len(self.replies_played)
+        if env_ending is not Ending.TRUNCATED_TURNS or num_turns == num_replies:
+            return None
+        got = f"{num_turns} turns for {num_replies} replies when the turn limit of the env ended the episode"
+        must, do = "be all calls of a reply", "use task.call_all(calls), or raise max_turns of the env"
+        return FailureEvent(Ending.ERROR_ENV, sentence("turn of the env", must, got, where=self.job.env_id, do=do))
 
 
 _warned: set[str] = set()
@@ -289,17 +307,8 @@ def _warn_of_rows(run: str, difference: str) -> None:
         _log.warning(text, visible(run), visible(difference))
 
 
-def _say(played: PlayedEpisode, answer: str) -> PlayedTurn | None:
-    """Play the answer; None: the episode was over."""
+def _turn_or_end(played: PlayedEpisode, action: Action) -> PlayedTurn | EpisodeOver:
     try:
-        return played.say(answer)
-    except EpisodeOver:
-        return None
-
-
-def _close_or_log(played: PlayedEpisode | None, tree_id: str) -> None:
-    try:
-        if played is not None:
-            call_env("close", played.close)
-    except InfrastructureError as error:
-        log_error(error, f"{error} of episode {tree_id}")
+        return played.act(action)
+    except EpisodeOver as over:
+        return over

@@ -5,18 +5,18 @@ import json
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from envgym.agents.rollout.programs.calls import Call, CallReply
-from envgym.agents.rollout.programs.env_tools import CallTool
+from envgym.agents.rollout.programs.env_tools import CallTools, ToolReply
 from envgym.agents.rollout.programs.results import read_reward
 from envgym.agents.rollout.programs.sessions import CLOSED, CallFailed, ProgramSession
 from envgym.chats.openai import listed_tools, messages_to_wire, read_openai, read_tools
-from envgym.core.messages import Message
+from envgym.core.messages import Message, ToolCall
 from envgym.errors import InvalidInput
-from envgym.runtime.event_loop import in_daemon_thread
 from envgym.tools import ToolSpec
 
+T = TypeVar("T")
 VERSION_PATH: Final = "/v1"
 
 
@@ -27,7 +27,7 @@ class TaskLinks:
     session: ProgramSession
     loop: asyncio.AbstractEventLoop
     """Of the session."""
-    call_tool: CallTool | None = None
+    call_tools: CallTools | None = None
     """None: the env's tools are not offered as functions."""
     mcp_url: str | None = None
     """None: the env's tools are not offered by MCP."""
@@ -86,10 +86,7 @@ class ProgramTask:
         Raises: CallFailed: the call is refused, for example because the context is full. InvalidInput: a message or a
             tool cannot be read.
         """
-        try:
-            return self._begin(_call(messages, self.tools if tools is None else tools, max_tokens, stop)).result()
-        except CancelledError:
-            raise CallFailed(CLOSED.reason, kind=CLOSED.kind) from None
+        return _wait(self._begin(_call(messages, self.tools if tools is None else tools, max_tokens, stop)))
 
     async def achat(
         self,
@@ -100,13 +97,7 @@ class ProgramTask:
         stop: Sequence[str] = (),
     ) -> CallReply:
         """Call the model from a coroutine. Args and Raises: as `chat`."""
-        pending = self._begin(_call(messages, self.tools if tools is None else tools, max_tokens, stop))
-        try:
-            return await asyncio.wrap_future(pending)
-        except asyncio.CancelledError:
-            if pending.cancelled() and not self.links.session.is_open:
-                raise CallFailed(CLOSED.reason, kind=CLOSED.kind) from None
-            raise
+        return await self._await(self._begin(_call(messages, self.tools if tools is None else tools, max_tokens, stop)))
 
     def _begin(self, call: Call) -> "Future[CallReply]":
         return _submit(self.links.session.chat(call), self.links.loop)
@@ -114,16 +105,49 @@ class ProgramTask:
     # ---- the env -----------------------------------------------------------------------------------------------------
 
     def call(self, name: str, /, **arguments: Any) -> str:  # any JSON
-        """Call a tool of the env, and return what it shows. Raises: InvalidInput: the env's tools are not offered."""
-        call_tool = self.links.call_tool
-        if call_tool is None:
-            do = "use an env with tools, and keep call in agent.program.env_tools"
-            raise InvalidInput.of("tool of the env", "be offered to the program", name, where="task.call", do=do)
-        return call_tool(name, arguments).text
+        """Call a tool of the env, which is one turn of it, and return what it shows.
+
+        Raises: InvalidInput: the env's tools are not offered, or the arguments have no form in JSON. CallFailed: the
+            episode is over.
+        """
+        return str(_wait(self._begin_calls([ToolCall(name=name, arguments=arguments)])).observation)
 
     async def acall(self, name: str, /, **arguments: Any) -> str:  # any JSON
         """Call a tool of the env from a coroutine. Raises: as `call`."""
-        return await in_daemon_thread(lambda: self.call(name, **arguments))
+        reply = await self._await(self._begin_calls([ToolCall(name=name, arguments=arguments)]))
+        return str(reply.observation)
+
+    def call_all(self, calls: Iterable[ToolCall]) -> tuple[Message, ...]:
+        """Call the tools that a reply names, all in one turn of the env, as the agent loop does.
+
+        Returns: The messages that the env shows, which belong into the next call of the model.
+
+        Raises: InvalidInput: as `call`, or there is no call. CallFailed: the episode is over.
+        """
+        return _wait(self._begin_calls(tuple(calls))).observation.messages
+
+    async def acall_all(self, calls: Iterable[ToolCall]) -> tuple[Message, ...]:
+        """Call the tools that a reply names from a coroutine. Returns and Raises: as `call_all`."""
+        reply = await self._await(self._begin_calls(tuple(calls)))
+        return reply.observation.messages
+
+    def _begin_calls(self, calls: Sequence[ToolCall]) -> "Future[ToolReply]":
+        do = "pass the calls of a reply"
+        InvalidInput.unless(calls, "calls", "be at least one", "none", where="task.call_all", do=do)
+        call_tools = self.links.call_tools
+        if call_tools is None:
+            names, do = [call.name for call in calls], "use an env with tools, and keep call in agent.program.env_tools"
+            must = "be offered to the program"
+            raise InvalidInput.of("tool of the env", must, ", ".join(names), where="task.call", do=do)
+        return _submit(call_tools(calls), self.links.loop)
+
+    async def _await(self, pending: "Future[T]") -> T:
+        try:
+            return await asyncio.wrap_future(pending)
+        except asyncio.CancelledError:
+            if pending.cancelled() and not self.links.session.is_open:
+                raise CallFailed(CLOSED.reason, kind=CLOSED.kind) from None
+            raise
 
     def post_reward(self, value: float, components: Mapping[str, float] | None = None) -> None:
         """Post the reward of the episode.
@@ -135,7 +159,7 @@ class ProgramTask:
         async def post() -> None:
             self.links.session.post_reward(reward)
 
-        _submit(post(), self.links.loop).result()
+        _wait(_submit(post(), self.links.loop))
 
     def to_json(self) -> str:
         """Write the task for a command."""
@@ -151,7 +175,14 @@ class ProgramTask:
         )
 
 
-def _submit(work: Coroutine[Any, Any, Any], loop: asyncio.AbstractEventLoop) -> "Future[Any]":
+def _wait(pending: "Future[T]") -> T:
+    try:
+        return pending.result()
+    except CancelledError:
+        raise CallFailed(CLOSED.reason, kind=CLOSED.kind) from None
+
+
+def _submit(work: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop) -> "Future[T]":
     try:
         return asyncio.run_coroutine_threadsafe(work, loop)
     except RuntimeError:  # the loop is closed

@@ -1,13 +1,18 @@
 """A policy that is a function of its request, and programs that call it without HTTP."""
 
+import asyncio
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from envgym import Action, Message, Role, ToolCall
 from envgym.agents.loop.agent import Agent
+from envgym.agents.policies.scripted import ScriptedPolicy
 from envgym.agents.protocols import FinishReason, GenerateRequest, Generation, Sampling
 from envgym.agents.rollout.episode import EpisodeJob
+from envgym.agents.rollout.pool import AbortHandle
 from envgym.agents.rollout.programs.calls import Call, CallRefused, CallReply
 from envgym.agents.rollout.programs.conversations import Conversations, OpenCall
+from envgym.agents.rollout.programs.episode import run_program_episode
 from envgym.agents.rollout.programs.layout import build_path
 from envgym.agents.rollout.recorder import record_tree
 from envgym.core.trajectory import Trajectory, trajectories
@@ -15,6 +20,7 @@ from envgym.core.turns import Ending, Reward, Scored
 from envgym.records import first_messages
 from envgym.seeds import derive_seed
 from envgym.tools import ToolSpec
+from tests.agents.rollout.programs import sample_programs
 from tests.support.parrots import CALL, char_agent, parrot_job, said
 
 LOOK = ToolSpec(name="look", description="Look.", parameters={"type": "object", "properties": {}})
@@ -117,3 +123,24 @@ def play_env(
         if turn.ending is not None:
             break
     env.close()
+
+
+def program_agent(function: str, *, max_context_tokens: int = 2000, **program: object) -> Agent:
+    run = f"{sample_programs.__name__}:{function}"
+    return char_agent(max_turn_tokens=150, max_context_tokens=max_context_tokens, program={"run": run, **program})
+
+
+def play(
+    function: str,
+    policy: Callable[[GenerateRequest], Generation | Exception] | None = None,
+    *,
+    job: EpisodeJob | None = None,
+    abort: AbortHandle | None = None,
+    max_context_tokens: int = 2000,
+    **program: object,
+) -> Trajectory:
+    agent = program_agent(function, max_context_tokens=max_context_tokens, **program)
+    generate = ScriptedPolicy(policy or partial(sample, words=["one"])).generate
+    tree = asyncio.run(run_program_episode(job or parrot_job(), agent, generate, sampling=Sampling(), abort=abort))
+    (trajectory,) = trajectories(tree)
+    return trajectory

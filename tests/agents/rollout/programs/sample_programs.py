@@ -28,6 +28,24 @@ def play(task: ProgramTask) -> str:
             messages.append(Message(role=Role.TOOL, content=content, tool_call_id=call.id))
 
 
+def play_all(task: ProgramTask) -> str:
+    """Do as `play`, with all calls of a reply in one turn of the env."""
+    messages = list(task.messages)
+    while True:
+        message = task.chat(messages).message
+        messages.append(message)
+        if not message.tool_calls:
+            return message.content
+        messages += task.call_all(message.tool_calls)
+
+
+async def play_all_in_a_coroutine(task: ProgramTask) -> str:
+    messages = list(task.messages)
+    while (message := (await task.achat(messages)).message).tool_calls:
+        messages += [message, *await task.acall_all(message.tool_calls)]
+    return message.content
+
+
 def ask_in_every_format(task: ProgramTask) -> str:
     """Call the model once in each wire format, and return the replies."""
     user = [{"role": "user", "content": "Q"}]
@@ -162,6 +180,13 @@ def outlive_the_env(task: ProgramTask) -> str:
     return "too late"
 
 
+def ignore_the_env(task: ProgramTask) -> str:
+    ask_once(task)
+    with suppress(Exception):
+        task.call("look", at="cat")
+    return "fine"
+
+
 def call_once(task: ProgramTask) -> str:
     """Call a tool of the env after the model."""
     ask_once(task)
@@ -185,6 +210,16 @@ async def play_by_mcp(task: ProgramTask) -> str:
     LAST_TEXTS[:] = [f"{tool.name}: {tool.description} {tool.input_schema['required']}" for tool in tools]
     LAST_TEXTS.extend(f"{reply.is_error} {reply.content[0].model_dump()['text']}" for reply in replies)
     return "done"
+
+
+async def leave_a_call(task: ProgramTask) -> str:
+    """Go on while a tool still runs, and answer when it has ended."""
+    await task.achat(task.messages)
+    call = asyncio.ensure_future(task.acall("look", at="cat"))
+    await asyncio.to_thread(ASKED.wait, 60)
+    call.cancel()
+    HELD.set()
+    return "bye"
 
 
 async def help_out(task: ProgramTask) -> str:

@@ -18,7 +18,7 @@ from envgym.errors import InvalidInput
 from envgym.runtime.event_loop import LoopThread
 from envgym.runtime.http.server import HttpReply, HttpRequest, HttpServer
 from tests.agents.rollout.programs import sample_programs
-from tests.agents.rollout.programs.test_episode import play
+from tests.agents.rollout.programs.playing import play
 from tests.support.parrots import Parrot
 
 USAGE: JsonObject = {"prompt_tokens": 9, "completion_tokens": 4, "prompt_tokens_details": {"cached_tokens": 2}}

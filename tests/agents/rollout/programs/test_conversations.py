@@ -55,6 +55,30 @@ def test_an_assistant_message_that_was_not_sampled_makes_another_conversation() 
     assert [turn.call.conversation for turn in client.conversations.turns] == [0, 1, 2]
 
 
+def test_of_equal_replies_a_call_goes_on_from_the_newest_that_was_delivered() -> None:
+    client = Client()
+    calls = [client.ask([user("Q")]) for _ in range(3)]
+    for call in calls:
+        client.conversations.answered(call, sample(call.request, ["one"]))
+    history = [user("Q"), Message(role=Role.ASSISTANT, content="one"), user("more")]
+    client.conversations.delivered(calls[1])
+    client.conversations.delivered(calls[0])
+    parent = client.ask(history).parent
+    assert parent is not None
+    assert parent.call.number == calls[1].number
+    client.conversations.dropped(calls[2])  # its reply never came
+    assert [turn.call.number for turn in client.conversations.turns] == [1, 0]
+
+
+def test_a_reply_that_comes_back_was_delivered() -> None:
+    client = Client()
+    calls = [client.ask([user("Q")]) for _ in range(2)]
+    for call in calls:
+        client.conversations.answered(call, sample(call.request, ["one"]))
+    client.ask([user("Q"), Message(role=Role.ASSISTANT, content="one"), user("more")])
+    assert [turn.call.number for turn in client.conversations.turns] == [calls[1].number]
+
+
 def test_thinking_is_part_of_a_message_only_where_it_is_compared() -> None:
     for compares, conversations in ((False, 0), (True, 1)):
         client = Client(compares_thinking=compares)

@@ -2,29 +2,29 @@
 
 import asyncio
 import json
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from http import HTTPStatus
 from typing import Any
 
 import pytest
 
-from envgym import Ending, Invalid, Observation, Reply, Scored
+from envgym import Ending, Invalid, Observation, Reply, Scored, ToolCall
 from envgym.agents.rollout.programs.env_tools import EnvTools, ToolReply, answer_mcp
-from envgym.core.json_types import JsonObject
 from envgym.errors import ResetNeeded
 from envgym.runtime.http.server import AnyReply, HttpReply, HttpRequest
 from envgym.tools import ToolSpec
 from tests.agents.rollout.programs import sample_programs
-from tests.agents.rollout.programs.test_episode import play
+from tests.agents.rollout.programs.playing import play
 from tests.support.parrots import Parrot, parrot_job
 
 ADD = ToolSpec(name="add", description="Add.", parameters={"type": "object", "properties": {"a": {"type": "integer"}}})
 
 
-def call(name: str, arguments: JsonObject) -> ToolReply:
-    if name == "late":
+async def call(calls: Sequence[ToolCall]) -> ToolReply:
+    (made,) = calls
+    if made.name == "late":
         raise ResetNeeded("The env is closed.")
-    return ToolReply(f"{name} {json.dumps(arguments)}", is_error=name != "add")
+    return ToolReply(Observation(f"{made.name} {json.dumps(made.arguments)}"), is_error=made.name != "add")
 
 
 def answer(body: object, method: str = "POST") -> tuple[HTTPStatus, Any]:

@@ -2,48 +2,26 @@
 
 import asyncio
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 
 import pytest
 
 from envgym import Ending, Invalid, Observation, Reply, Scored, tool
-from envgym.agents.loop.agent import Agent
 from envgym.agents.policies.scripted import ScriptedPolicy
-from envgym.agents.protocols import GenerateRequest, Generation, Sampling
+from envgym.agents.protocols import Sampling
 from envgym.agents.rollout.driver import run_episode
-from envgym.agents.rollout.episode import EpisodeJob
 from envgym.agents.rollout.pool import AbortHandle
 from envgym.agents.rollout.programs.endings import NO_REWARD
 from envgym.agents.rollout.programs.episode import run_program_episode
 from envgym.core.trajectory import Trajectory, trajectories
 from envgym.core.tree import Rewrite
 from envgym.errors import InvalidInput, PolicyFailure
+from envgym.records import StepResult
 from tests.agents.rollout.programs import sample_programs
-from tests.agents.rollout.programs.playing import sample
+from tests.agents.rollout.programs.playing import play, program_agent, sample
 from tests.support.parrots import CALL, Parrot, char_agent, parrot_job
-
-
-def program_agent(function: str, *, max_context_tokens: int = 2000, **program: object) -> Agent:
-    run = f"{sample_programs.__name__}:{function}"
-    return char_agent(max_turn_tokens=100, max_context_tokens=max_context_tokens, program={"run": run, **program})
-
-
-def play(
-    function: str,
-    policy: Callable[[GenerateRequest], Generation | Exception] | None = None,
-    *,
-    job: EpisodeJob | None = None,
-    abort: AbortHandle | None = None,
-    max_context_tokens: int = 2000,
-    **program: object,
-) -> Trajectory:
-    agent = program_agent(function, max_context_tokens=max_context_tokens, **program)
-    generate = ScriptedPolicy(policy or partial(sample, words=["one"])).generate
-    tree = asyncio.run(run_program_episode(job or parrot_job(), agent, generate, sampling=Sampling(), abort=abort))
-    (trajectory,) = trajectories(tree)
-    return trajectory
 
 
 @pytest.fixture(autouse=True)
@@ -279,6 +257,23 @@ def test_an_env_that_fails_makes_the_episode_invalid() -> None:
     step = play("play", partial(sample, words=["unplug"]))
     assert step.ending is Ending.ERROR_TOOL_INFRA
     assert isinstance(step.reward, Invalid)
+
+
+class Broken(Parrot):
+    """Raises outside the turn, as a wrapper may."""
+
+    def step(self, action: str) -> StepResult:
+        raise ZeroDivisionError("a bug")
+
+
+@pytest.mark.parametrize("function", ["ignore_the_env", "play"])
+def test_an_env_that_raises_makes_the_episode_invalid_whatever_the_program_does(function: str) -> None:
+    trajectory = play(function, partial(sample, words=[CALL]), job=parrot_job(Broken), turns=2, on_crash=0.0)
+    reason = "step failed: ZeroDivisionError: a bug"
+    assert (trajectory.ending, trajectory.reward) == (
+        Ending.ERROR_ENV,
+        Invalid(cause=Ending.ERROR_ENV, reason=reason),
+    )
 
 
 @pytest.mark.parametrize("part", ["hint", "prompts", "start"])

@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -18,7 +18,7 @@ from envgym.agents.rollout.programs.runner import (
 )
 from envgym.agents.rollout.programs.sessions import CallFailed
 from envgym.agents.rollout.programs.task import ProgramTask
-from envgym.core.json_types import JsonObject
+from envgym.core.messages import Observation, ToolCall
 from envgym.core.turns import Scored
 from envgym.errors import InvalidInput
 from tests.support.env_server import wait_until
@@ -156,8 +156,8 @@ def test_refused_calls_raise_in_the_program(server: RunningHost) -> None:
 
 
 def test_the_tools_of_the_env_and_the_reward_are_reached_by_the_task(server: RunningHost) -> None:
-    def call_tool(name: str, arguments: JsonObject) -> ToolReply:
-        return ToolReply(f"{name} {dict(arguments)}")
+    async def call_tools(calls: Sequence[ToolCall]) -> ToolReply:
+        return ToolReply(Observation("; ".join(f"{call.name} {dict(call.arguments)}" for call in calls)))
 
     def program(task: ProgramTask) -> str:
         task.post_reward(0.25, {"a": 1})
@@ -165,9 +165,11 @@ def test_the_tools_of_the_env_and_the_reward_are_reached_by_the_task(server: Run
             task.post_reward(0.5)
         with pytest.raises(InvalidInput, match="reward must be a finite number, got nan"):
             task.post_reward(float("nan"))
+        with pytest.raises(InvalidInput, match="calls must be at least one, got none"):
+            task.call_all([])
         return task.call("add", name="x", b=2) + asyncio.run(task.acall("add"))
 
-    assert run(server, program, call_tool=call_tool).result.answer == "add {'name': 'x', 'b': 2}add {}"
+    assert run(server, program, call_tools=call_tools).result.answer == "add {'name': 'x', 'b': 2}add {}"
     outcome = run(server, lambda task: task.call("add"))
     assert outcome.error is not None
     assert "tool of the env must be offered to the program, got add" in outcome.error
