@@ -202,18 +202,27 @@ def json_alone(*, of_process: bool) -> Iterator[None]:
         finally:
             _json_streams.pop()
         return
-    sys.stdout.flush()
-    stdout_copy = os.dup(1)
-    os.dup2(2, 1)
-    with os.fdopen(os.dup(stdout_copy), "w", encoding=sys.stdout.encoding, errors=sys.stdout.errors) as stream:
+    with stdout_of_process(encoding=sys.stdout.encoding, errors=sys.stdout.errors) as stream:
         _json_streams.append(stream)
         try:
             yield
         finally:
             _json_streams.pop()
-            sys.stdout.flush()
-            os.dup2(stdout_copy, 1)
-            os.close(stdout_copy)
+
+
+@contextmanager
+def stdout_of_process(*, encoding: str, errors: str | None = None) -> Iterator[TextIO]:
+    """Return a stream to standard output; until it ends, what the process and its children print goes to stderr."""
+    sys.stdout.flush()
+    stdout_copy = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        with os.fdopen(os.dup(stdout_copy), "w", encoding=encoding, errors=errors) as stream:
+            yield stream
+    finally:
+        sys.stdout.flush()
+        os.dup2(stdout_copy, 1)
+        os.close(stdout_copy)
 
 
 class Styled(str):

@@ -4,14 +4,25 @@ import argparse
 import asyncio
 import json
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from math import isfinite
+from typing import TYPE_CHECKING, Any, Final, TextIO
 
-from envgym.cli.common import add_set_argument, at_least_0, check_options, echo, env_kwargs, server_token
+from envgym.cli.common import (
+    add_set_argument,
+    at_least_0,
+    check_options,
+    echo,
+    env_kwargs,
+    server_token,
+    stdout_of_process,
+)
 from envgym.errors import InvalidInput, SettingsError
 
 if TYPE_CHECKING:
     from envgym.connect.mcp_server import McpEnvServer
+    from envgym.serving.sessions import SessionLimits
 
+_DEFAULT_HOST: Final = "127.0.0.1"
 _ENVGYM, _OPENENV, _MCP = "envgym", "openenv", "mcp"
 
 
@@ -22,13 +33,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     limits = SessionLimits()
     parser.add_argument("envs", metavar="ENV", nargs="+", help="ids or import paths; a client can make no others")
-    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1)")
+    parser.add_argument("--host", help=f"address to listen on (default: {_DEFAULT_HOST})")
     help_port = f"port; 0: any free one (default: {DEFAULT_PORT})"
-    parser.add_argument("--port", type=at_least_0, default=DEFAULT_PORT, help=help_port)
+    parser.add_argument("--port", type=at_least_0, help=help_port)
     help_sessions = f"envs at a time; further clients wait (default: {limits.sessions})"
     parser.add_argument("--sessions", type=at_least_0, default=limits.sessions, metavar="N", help=help_sessions)
     help_lease = f"end a session whose client was silent for so long (default: {limits.lease_s:g})"
-    parser.add_argument("--lease-seconds", type=float, default=limits.lease_s, metavar="S", help=help_lease)
+    parser.add_argument("--lease-seconds", type=float, metavar="S", help=help_lease)
     help_idle = f"end a session that was not called for so long, though its client lives (default: {limits.idle_s:g})"
     parser.add_argument("--idle-seconds", type=float, default=limits.idle_s, metavar="S", help=help_idle)
     help_call = f"give up a call of an env after so long (default: {limits.call_s:g})"
@@ -65,39 +76,38 @@ def run(args: argparse.Namespace) -> int:
     from envgym.serving.server import EnvServer
     from envgym.serving.sessions import SessionLimits
     from envgym.serving.templates import ClientRights, Templates
-    from envgym.serving.wire import TOKEN_VARIABLE
+    from envgym.serving.wire import DEFAULT_PORT, TOKEN_VARIABLE
 
-    limits = SessionLimits(args.sessions, args.lease_seconds, args.idle_seconds, args.call_seconds)
+    host = _DEFAULT_HOST if args.host is None else args.host
+    port = DEFAULT_PORT if args.port is None else args.port
+    lease_s = SessionLimits().lease_s if args.lease_seconds is None else args.lease_seconds
+    limits = SessionLimits(args.sessions, lease_s, args.idle_seconds, args.call_seconds)
     got, do = tuple(limits), "raise --sessions, --lease-seconds, --idle-seconds or --call-seconds"
     InvalidInput.unless(all(value > 0 for value in limits), "limits", "be above 0", got, where="envgym serve", do=do)
     rights = ClientRights(args.client_setting, _variants(args.accept), args.client_tasks)
     server: EnvServer | OpenEnvServer | McpEnvServer
     if args.protocol == _MCP:
-        _check_options(args, extra="stdio")
-        InvalidInput.unless(
-            len(args.envs) == 1, "ENV", "be one", args.envs, where="--protocol mcp", do="start a server for each"
-        )
-        token = None if args.stdio else server_token(args.host, MCP_TOKEN_VARIABLE)
-        server = McpEnvServer(args.envs[0], env_kwargs(args.settings), token=token, limits=limits)
+        _check_mcp(args)
         if args.stdio:
-            run_coroutine(_serve_stdio(server))
-            return 0
+            return _serve_parent(args, limits)
+        token = server_token(host, MCP_TOKEN_VARIABLE)
+        server = McpEnvServer(args.envs[0], env_kwargs(args.settings), token=token, limits=limits)
     elif args.protocol == _OPENENV:
-        _check_options(args)
-        token = server_token(args.host, OPENENV_TOKEN_VARIABLE)
+        _check_options(args, "host", "port", "sessions", "lease_seconds", "idle_seconds", "call_seconds")
+        token = server_token(host, OPENENV_TOKEN_VARIABLE)
         server = OpenEnvServer(Templates(args.envs, env_kwargs(args.settings)), token=token, limits=limits)
     else:
         InvalidInput.unless(
             not args.stdio, "--stdio", "come with --protocol mcp", "none", where="envgym serve", do="add --protocol mcp"
         )
-        token = server_token(args.host, TOKEN_VARIABLE)
+        token = server_token(host, TOKEN_VARIABLE)
         templates = Templates(args.envs, env_kwargs(args.settings), rights)
         server = EnvServer(templates, token=token, limits=limits, has_oracle=not args.no_oracle)
     ended = "no session was open"
 
     async def serve() -> None:
         nonlocal ended
-        url = await server.listen(args.host, args.port)
+        url = await server.listen(host, port)
         try:
             for env_id in args.envs:
                 echo(f"{url}{MCP_PATH}" if args.protocol == _MCP else f"{url}/{env_id}", flush=True)
@@ -115,19 +125,40 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-async def _serve_stdio(server: "McpEnvServer") -> None:
+def _serve_parent(args: argparse.Namespace, limits: "SessionLimits") -> int:
+    """Serve the program that started this one; what an env prints is no part of the protocol."""
+    from envgym.connect.mcp_server import McpEnvServer
+    from envgym.runtime.event_loop import run_coroutine
+
+    with stdout_of_process(encoding="utf-8") as stdout:
+        server = McpEnvServer(args.envs[0], env_kwargs(args.settings), limits=limits)
+        run_coroutine(_serve_stdio(server, stdout))
+    return 0
+
+
+async def _serve_stdio(server: "McpEnvServer", stdout: TextIO) -> None:
     try:
-        await server.serve_stdio()
+        await server.serve_stdio(stdout)
     finally:
         await server.close()
 
 
-def _check_options(args: argparse.Namespace, *, extra: str = "") -> None:
+def _check_mcp(args: argparse.Namespace) -> None:
+    """Check the options of the Model Context Protocol. Raises: InvalidInput, SettingsError: one does not fit."""
+    where = "--protocol mcp"
+    _check_options(args, *(() if args.stdio else ("host", "port")), "sessions", "idle_seconds", "call_seconds", "stdio")
+    InvalidInput.unless(len(args.envs) == 1, "ENV", "be one", args.envs, where=where, do="start a server for each")
+    has_end, do = isfinite(args.idle_seconds), "leave it out, or write seconds"
+    InvalidInput.unless(has_end, "--idle-seconds", "be finite", args.idle_seconds, where=where, do=do)
+
+
+def _check_options(args: argparse.Namespace, *allowed: str) -> None:
     """Check that no option is set that another project's protocol has no form for. Raises: SettingsError."""
-    names = ("no_oracle", "client_setting", "accept", "client_tasks", "stdio")
-    options = [name for name in names if getattr(args, name)]
-    allowed = ("host", "port", "sessions", "lease_seconds", "idle_seconds", "call_seconds", "set", extra)
-    check_options(options, [name for name in allowed if name], where=f"--protocol {args.protocol}", do="leave them out")
+    names = ("no_oracle", "client_setting", "accept", "client_tasks", "stdio", "host", "port", "lease_seconds")
+    values = {name: getattr(args, name) for name in names}
+    options = [name for name, value in values.items() if value is not None and value is not False and value != []]
+    where = " ".join(["--protocol", args.protocol, *(["--stdio"] if args.stdio else [])])
+    check_options(options, [*allowed, "set"], where=where, do="leave them out")
 
 
 def _variants(texts: Sequence[str]) -> dict[str, list[dict[str, Any]]]:  # JSON

@@ -8,8 +8,8 @@ import atexit
 import json
 import os
 import tempfile
-from collections.abc import Coroutine, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from functools import cache
 from shutil import which
 from threading import Lock
@@ -28,6 +28,9 @@ ResultT = TypeVar("ResultT")
 
 MAX_TOOLS: Final = 128
 """Tools of one server; with more, settings must choose."""
+_CONNECT_S: Final = 30.0
+_READ_S: Final = 300.0
+"""Longest silence of a stream over which a server sends notifications."""
 _CLOSE_S: Final = 15.0
 _SHOWN_CHARS: Final = 300
 """Of what a server wrote to standard error, in the error that reports its end."""
@@ -46,6 +49,8 @@ class McpServerSettings(Settings):
     """Folder in which the command runs; null: this one."""
     url: str | None = None
     """Address of a server over streamable HTTP, in place of a command."""
+    token_env: str | None = None
+    """Name of the environment variable with the bearer token of the url; null: no token is sent."""
     tools: tuple[str, ...] | None = None
     """Names of its tools that are offered; null: all."""
     shared: bool = False
@@ -61,6 +66,8 @@ class McpServerSettings(Settings):
             raise ValueError(f"given with one of command and url (got command={list(self.command)}, url={self.url})")
         if not self.command and (self.env or self.cwd):
             raise ValueError("given env and cwd with a command only")
+        if not self.url and self.token_env is not None:
+            raise ValueError("given token_env with a url only")
         if self.url is not None and not self.url.startswith(("http://", "https://")):
             raise ValueError(f"given with a url that begins with http:// or https:// (got {self.url})")
         return self
@@ -84,8 +91,21 @@ def read_servers(servers: object, *, where: str) -> tuple[McpServerSettings, ...
         if settings.command and which(settings.command[0]) is None:
             do = "install it, or write its path"
             raise InvalidInput.of("command", "name a program", settings.command[0], where=settings.name, do=do)
+        _token_of(settings)
         read.append(settings)
     return tuple(read)
+
+
+def _token_of(settings: McpServerSettings) -> str | None:
+    """Return the token that is sent. Raises: InvalidInput: its variable has none."""
+    name = settings.token_env
+    if name is None:
+        return None
+    token = os.environ.get(name, "")
+    is_header = token != "" and token.isascii() and token.isprintable() and " " not in token
+    must, do = "name an environment variable with a token of printable characters", "export the token under this name"
+    InvalidInput.unless(is_header, "token_env", must, name, where=f"MCP server {settings.name}", do=do)
+    return token
 
 
 class McpConnection:
@@ -111,13 +131,8 @@ class McpConnection:
 
         Raises: ToolError: the server refuses. ToolInfraFailure: it has ended, or does not answer in time.
         """
-        from mcp import MCPError
-
         plain = json.loads(well_formed(canonical(arguments)))
-        try:
-            result = self._wait(self._client.call_tool(name, plain), self.settings.answer_s, "answer")
-        except MCPError as error:
-            raise ToolError(error.error.message) from None
+        result = self._wait(self._call_tool(name, plain), self.settings.answer_s, "answer")
         if self._has_new_tools:
             self._has_new_tools = False
             self.tools = self._list_tools()
@@ -154,9 +169,8 @@ class McpConnection:
     # ---- in the thread of the loop -----------------------------------------------------------------------------------
 
     def _wait(self, work: Coroutine[Any, Any, ResultT], limit_s: float, what: str) -> ResultT:
-        """Wait for work in the loop. Raises: MCPError: the server's own. ToolInfraFailure: it has ended, or is late."""
+        """Wait for work in the loop. Raises: ToolError: the work's own. ToolInfraFailure: any other failure."""
         from mcp import MCPError
-        from mcp_types import CONNECTION_CLOSED, REQUEST_TIMEOUT
 
         async def bounded() -> ResultT:
             async with asyncio.timeout(limit_s):
@@ -167,12 +181,10 @@ class McpConnection:
             return future.result()
         except TimeoutError:
             raise self._loss(what, f"no answer within {limit_s:g} s") from None
+        except (ToolError, InfrastructureError):
+            raise
         except MCPError as error:
-            if error.code in (CONNECTION_CLOSED, REQUEST_TIMEOUT):
-                raise self._loss(what, str(error)) from None
-            raise
-        except InfrastructureError:
-            raise
+            raise self._loss(what, str(error)) from None
         except Exception as error:
             raise self._loss(what, f"{type(error).__name__}: {error}") from error
         except BaseException:
@@ -180,17 +192,41 @@ class McpConnection:
             raise
 
     def _loss(self, what: str, reason: str) -> ToolInfraFailure:
-        """Return the error of a server that is lost, with the end of what it wrote to standard error."""
-        self.is_lost = True
+        """Return the error of a server that failed, with the end of what it wrote to standard error."""
+        self.is_lost = self.is_lost or not (self.settings.shared and self._answers())
         last = ""
         if self._errors is not None:
             self._errors.seek(0)
             last = " ".join(self._errors.read().split())[-_SHOWN_CHARS:]
         got = f"{reason}; it wrote: {last}" if last else reason
         where = " ".join(self.settings.command) or str(self.settings.url)
-        return ToolInfraFailure.of(
-            f"MCP server {self.settings.name}", f"be able to {what}", got, where=where, do="try it"
-        )
+        do = "try it" if self.settings.command else "see that it runs, and that token_env names its token if it has one"
+        return ToolInfraFailure.of(f"MCP server {self.settings.name}", f"be able to {what}", got, where=where, do=do)
+
+    def _answers(self) -> bool:
+        """Return whether the server answers a request; if it does, calls of other episodes may be running."""
+
+        async def ask() -> None:
+            async with asyncio.timeout(self.settings.answer_s):
+                await self._client.list_tools()
+
+        try:
+            self._loop.begin(ask()).result()
+        except Exception:  # noqa: BLE001  # whatever fails, it does not answer
+            return False
+        return True
+
+    async def _call_tool(self, name: str, arguments: JsonObject) -> Any:  # the SDK's CallToolResult
+        """Call a tool. Raises: ToolError: the server refuses. MCPError: the server, or the way to it, fails."""
+        from mcp import MCPError
+        from mcp_types import CONNECTION_CLOSED, INTERNAL_ERROR, INVALID_REQUEST, PARSE_ERROR, REQUEST_TIMEOUT
+
+        try:
+            return await self._client.call_tool(name, arguments)
+        except MCPError as error:
+            if error.code in (CONNECTION_CLOSED, INTERNAL_ERROR, INVALID_REQUEST, PARSE_ERROR, REQUEST_TIMEOUT):
+                raise
+            raise ToolError(error.error.message) from None
 
     async def _open(self) -> tuple[Any, asyncio.Event]:
         """Enter the client in a task of its own, which leaves it in the end."""
@@ -216,7 +252,7 @@ class McpConnection:
 
         settings = self.settings
         if settings.url is not None:
-            return settings.url
+            return _over_http(settings.url, _token_of(settings), settings.answer_s)
         program, *arguments = settings.command
         parameters = StdioServerParameters(command=program, args=arguments, env=dict(settings.env), cwd=settings.cwd)
         assert self._errors is not None, "not closed yet"
@@ -248,6 +284,18 @@ class McpConnection:
         else:
             task.cancel()
         await asyncio.wait((task,))
+
+
+@asynccontextmanager
+async def _over_http(url: str, token: str | None, answer_s: float) -> AsyncIterator[Any]:  # the SDK's streams
+    import httpx2
+    from mcp.client.streamable_http import streamable_http_client
+
+    headers = {"Authorization": f"Bearer {token}"} if token else None
+    timeout = httpx2.Timeout(_CONNECT_S, read=max(answer_s, _READ_S))
+    client = httpx2.AsyncClient(headers=headers, timeout=timeout)
+    async with client, streamable_http_client(url, http_client=client) as streams:
+        yield streams
 
 
 def _text_file() -> IO[str]:

@@ -8,9 +8,10 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, closing, contextmanager, suppress
+from dataclasses import dataclass, field
 from functools import partial
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TextIO
 
 from envgym.chats.fields import plain_json
 from envgym.connect.mcp_session import INSTRUCTIONS, McpAnswer, McpSession
@@ -30,6 +31,7 @@ PATH: Final = "/mcp"
 _STDIO: Final = ""
 """Session of a client on standard input and output."""
 _HEADER: Final = "mcp-session-id"
+_VERSION_HEADER: Final = "mcp-protocol-version"
 _NO_SESSION: Final = (
     "An episode needs a session, and this request has none. Connect with the initialize handshake (protocol revision "
     "2025-11-25), which opens one."
@@ -37,6 +39,15 @@ _NO_SESSION: Final = (
 _MAX_SWEEP_S: Final = 30.0
 _CLOSE_S: Final = 20.0
 """Within which all envs must be closed when the server ends."""
+
+
+@dataclass(slots=True)
+class _OpenSession:
+    session: McpSession
+    called: float
+    """When its last call ended, in seconds of the server's clock."""
+    running: set[asyncio.Future[McpAnswer]] = field(default_factory=set)
+    """Its calls in threads."""
 
 
 class McpEnvServer:
@@ -59,8 +70,8 @@ class McpEnvServer:
             self._tools = tuple(item.spec for item in env.unwrapped.toolset().values())
             self._blocks = env.blocking
         self._token, self._is_local, self._clock = token, True, clock
-        self._sessions: dict[str, tuple[McpSession, float]] = {}
-        """By the id of the client's session, each with the time of its last call."""
+        self._sessions: dict[str, _OpenSession] = {}
+        """By the id of the client's session."""
         self._closing: set[asyncio.Future[None]] = set()
         self._stop: asyncio.Event | None = None
 
@@ -70,7 +81,10 @@ class McpEnvServer:
         return len(self._sessions) + len(self._closing)
 
     async def listen(self, host: str, port: int) -> str:
-        """Start to answer; return the address. Raises: InvalidInput: it cannot be used, or needs a token."""
+        """Start to answer; return the address when the server has started.
+
+        Raises: InvalidInput: the address cannot be used, or needs a token. ValueError: the SDK refuses a limit.
+        """
         check_token(host, self._token)
         try:
             family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -78,16 +92,26 @@ class McpEnvServer:
         except (OSError, OverflowError) as error:
             raise unusable_address(host, port, error) from error
         self.url, self._is_local = address_url(host, listener.getsockname()[1]), is_loopback(host)
-        self._stop = asyncio.Event()
-        self._serving = asyncio.ensure_future(self._serve_http(listener, self._stop))
+        self._stop, started = asyncio.Event(), asyncio.Event()
+        self._serving = asyncio.ensure_future(self._serve_http(listener, self._stop, started))
+        starting = asyncio.ensure_future(started.wait())
+        try:
+            await asyncio.wait((self._serving, starting), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            starting.cancel()
+        if self._serving.done():
+            self._stop = None
+            listener.close()
+            await self._serving
         return self.url
 
-    async def serve_stdio(self) -> None:
-        """Serve the client on standard input and output until it leaves."""
+    async def serve_stdio(self, stdout: TextIO) -> None:
+        """Serve the client on standard input, and on a stream to standard output, until it leaves."""
+        import anyio
         from mcp.server.stdio import stdio_server
 
         server = self.protocol_server()
-        async with stdio_server() as (incoming, outgoing):
+        async with stdio_server(stdout=anyio.wrap_file(stdout)) as (incoming, outgoing):
             await server.run(incoming, outgoing, server.create_initialization_options())
 
     async def close(self) -> int:
@@ -111,8 +135,8 @@ class McpEnvServer:
 
         async def list_tools(context: Any, _: object) -> types.ListToolsResult:
             session_id = _session_of(context)
-            entry = self._sessions.get(_STDIO if session_id is None else session_id)
-            tools = (McpSession(self._make, self._tools) if entry is None else entry[0]).tools
+            entry = None if session_id is None else self._sessions.get(session_id)
+            tools = (McpSession(self._make, self._tools) if entry is None else entry.session).tools
             return types.ListToolsResult(
                 tools=[
                     types.Tool(name=item.name, description=item.description, input_schema=plain_json(item.parameters))
@@ -151,41 +175,53 @@ class McpEnvServer:
             return McpAnswer(_NO_SESSION, is_error=True), False
         self._sweep()
         entry = self._sessions.get(session_id)
-        if entry is None and self.num_sessions >= self.limits.sessions:
-            text = f"{self.limits.sessions} sessions are open, and the server takes no more. Try again later."
-            return McpAnswer(text, is_error=True), False
-        session = McpSession(self._make, self._tools) if entry is None else entry[0]
-        self._sessions[session_id] = (session, self._clock())
-        before = session.tools
-        work = partial(session.call, name, arguments)
+        needs_thread = self._blocks or entry is None or bool(entry.running)
+        if entry is None:
+            if self.num_sessions >= self.limits.sessions:
+                text = f"{self.limits.sessions} sessions are open, and the server takes no more. Try again later."
+                return McpAnswer(text, is_error=True), False
+            entry = self._sessions[session_id] = _OpenSession(McpSession(self._make, self._tools), self._clock())
+        before = entry.session.tools
+        work = partial(entry.session.call, name, arguments)
+        if not needs_thread:
+            answer, entry.called = work(), self._clock()
+            return answer, entry.session.tools != before
+        running = asyncio.ensure_future(in_daemon_thread(work))
+        entry.running.add(running)
+        running.add_done_callback(partial(self._note_end, entry))
         try:
             async with asyncio.timeout(self.limits.call_s):
-                answer = await in_daemon_thread(work) if self._blocks or entry is None else work()
+                answer = await asyncio.shield(running)  # a client that leaves does not end the call
         except TimeoutError:
-            self._end(session_id)
+            if self._sessions.get(session_id) is entry:
+                self._end(session_id)
             text = f"The environment did not answer within {self.limits.call_s:g} s. The episode is lost."
             return McpAnswer(text, is_error=True), False
-        return answer, session.tools != before
+        return answer, entry.session.tools != before
+
+    def _note_end(self, entry: _OpenSession, call: asyncio.Future[McpAnswer]) -> None:
+        entry.running.discard(call)
+        entry.called = self._clock()
 
     # ---- sessions ----------------------------------------------------------------------------------------------------
 
     def _sweep(self) -> None:
-        """End the sessions that were not called for long."""
+        """End the sessions that were not called for long; one with a running call is not idle."""
         oldest = self._clock() - self.limits.idle_s
-        for session_id in [key for key, (_, called) in self._sessions.items() if called < oldest]:
+        for session_id in [key for key, item in self._sessions.items() if not item.running and item.called < oldest]:
             self._end(session_id)
 
     def _end(self, session_id: str) -> None:
         """Close the env of a session in a thread, which waits for a call that is running."""
-        session, _ = self._sessions.pop(session_id, (None, 0.0))
-        if session is not None:
-            closed = asyncio.ensure_future(in_daemon_thread(session.close))
+        entry = self._sessions.pop(session_id, None)
+        if entry is not None:
+            closed = asyncio.ensure_future(in_daemon_thread(entry.session.close))
             self._closing.add(closed)
             closed.add_done_callback(self._closing.discard)
 
     # ---- HTTP --------------------------------------------------------------------------------------------------------
 
-    async def _serve_http(self, listener: socket.socket, stop: asyncio.Event) -> None:
+    async def _serve_http(self, listener: socket.socket, stop: asyncio.Event, started: asyncio.Event) -> None:
         from mcp.server.transport_security import TransportSecuritySettings
 
         server = self.protocol_server()
@@ -196,7 +232,7 @@ class McpEnvServer:
             max_sessions=2 * self.limits.sessions,  # those that have ended here are forgotten there later
             transport_security=TransportSecuritySettings(enable_dns_rebinding_protection=False),  # `refusal` does it
         )
-        web = _uvicorn_server(partial(self._guarded, app))
+        web = _uvicorn_server(partial(self._guarded, app), started)
         async with server.session_manager.run(), self._sweeping():
             serving = asyncio.ensure_future(web.serve(sockets=[listener]))
             stopping = asyncio.ensure_future(stop.wait())
@@ -250,18 +286,30 @@ def check_installed() -> None:
 
 
 def _session_of(context: Any) -> str | None:  # the SDK's context of a request
-    """Return the id of the client's session; None: it has none."""
+    """Return the id of the client's session; None: it has none.
+
+    Over HTTP, the SDK checks the id only in requests of the revisions with a handshake. In others, clients choose it.
+    """
+    from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
+
     if context.request is None:
         return _STDIO
-    session_id = context.request.headers.get(_HEADER)
-    return session_id if isinstance(session_id, str) else None
+    headers = context.request.headers
+    if headers.get(_VERSION_HEADER, HANDSHAKE_PROTOCOL_VERSIONS[-1]) not in HANDSHAKE_PROTOCOL_VERSIONS:
+        return None
+    session_id = headers.get(_HEADER)
+    return session_id if isinstance(session_id, str) and session_id else None
 
 
-def _uvicorn_server(app: Callable[..., Any]) -> Any:  # uvicorn.Server
+def _uvicorn_server(app: Callable[..., Any], started: asyncio.Event) -> Any:  # uvicorn.Server
     import uvicorn
 
     class Server(uvicorn.Server):
-        """A server that leaves the signals of the process to the command."""
+        """A server that reports its start, and leaves the signals of the process to the command."""
+
+        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            await super().startup(sockets)
+            started.set()
 
         @contextmanager
         def capture_signals(self) -> Iterator[None]:

@@ -4,6 +4,7 @@ import asyncio
 import os
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from envgym.connect.mcp_client import McpConnection, McpServerSettings, close_sh
 from envgym.connect.mcp_server import McpEnvServer
 from envgym.errors import InvalidInput, ToolError, ToolInfraFailure
 from envgym.runtime.event_loop import LoopThread
+from tests.support.mcp_http import McpHttpServer, mcp_over_http
 from tests.support.sources import ROOT
 
 pytest.importorskip("mcp")
@@ -106,6 +108,95 @@ def test_a_shared_connection_is_one_until_it_is_lost() -> None:
     finally:
         close_shared()
     assert second.is_lost
+
+
+@contextmanager
+def shared_by(server: McpHttpServer) -> Iterator[McpServerSettings]:
+    try:
+        yield McpServerSettings(name="http", url=server.url, shared=True)
+    finally:
+        close_shared()
+
+
+@pytest.mark.parametrize(
+    "status, code, is_refusal",
+    [
+        (200, -32601, True),
+        (200, -32602, True),
+        (400, -32602, True),
+        (200, 7, True),
+        (404, -32600, False),
+        (200, -32603, False),
+        (200, -32700, False),
+        (503, None, False),
+        (404, None, False),
+    ],
+)
+def test_an_error_of_the_protocol_is_a_refusal_only_if_it_is_about_the_call(
+    status: int, code: int | None, is_refusal: bool
+) -> None:
+    with (
+        mcp_over_http() as server,
+        closing(McpConnection(McpServerSettings(name="http", url=server.url))) as connection,
+    ):
+        assert connection.call("find", {}) == "find: done"
+        server.faults["find"] = (status, None if code is None else {"code": code, "message": "no, thanks"})
+        if is_refusal:
+            with pytest.raises(ToolError, match=r"^no, thanks$"):
+                connection.call("find", {})
+        else:
+            with pytest.raises(ToolInfraFailure, match="MCP server http must be able to answer"):
+                connection.call("find", {})
+
+
+def test_a_shared_connection_with_a_failed_call_stays_for_the_others_while_its_server_answers() -> None:
+    with mcp_over_http() as server, shared_by(server) as shared, ThreadPoolExecutor(1) as others:
+        connection = shared_connection(shared)
+        waiting = others.submit(connection.call, "wait", {})
+        assert server.entered.wait(60)
+        with pytest.raises(ToolInfraFailure, match=r"no answer within 0\.1 s"):
+            connection._wait(connection._call_tool("wait", {}), 0.1, "answer")
+        server.faults["find"] = (503, None)
+        with pytest.raises(ToolInfraFailure, match="error response"):
+            connection.call("find", {})
+        assert not connection.is_lost
+        assert shared_connection(shared) is connection
+        server.let.set()
+        assert waiting.result() == "wait: done"
+
+
+def test_a_shared_connection_whose_session_is_forgotten_is_replaced() -> None:
+    with mcp_over_http() as server, shared_by(server) as shared:
+        connection = shared_connection(shared)
+        forgotten = (404, {"code": -32600, "message": "Session not found"})
+        server.faults = {"tools/call": forgotten, "tools/list": forgotten}
+        with pytest.raises(ToolInfraFailure, match="Session not found"):
+            connection.call("find", {})
+        assert connection.is_lost
+        server.faults = {}
+        second = shared_connection(shared)
+        assert second is not connection
+        assert second.call("find", {}) == "find: done"
+
+
+def test_the_token_of_a_server_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SEARCH_TOKEN", "abc")
+    monkeypatch.setenv("BAD_TOKEN", "a\nb")
+    with mcp_over_http(token="abc") as server:
+        item = {"name": "search", "url": server.url}
+        with pytest.raises(
+            ToolInfraFailure, match=r"MCP server search must be able to start.*token_env names its token"
+        ):
+            McpConnection(McpServerSettings(**item))  # type: ignore[arg-type]  # strings
+        (settings,) = read_servers([{**item, "token_env": "SEARCH_TOKEN"}], where="here")
+        with closing(McpConnection(settings)) as connection:
+            assert connection.call("find", {}) == "find: done"
+        for name in ("NO_SUCH_TOKEN", "BAD_TOKEN", "a=b", ""):
+            with pytest.raises(InvalidInput, match=r"\Atoken_env must name an environment variable[^\n]*\Z") as caught:
+                read_servers([{**item, "token_env": name}], where="here")
+            assert "a\nb" not in str(caught.value)
+        with pytest.raises(InvalidInput, match="token_env with a url only"):
+            read_servers([{"name": "a", "command": ["true"], "token_env": "SEARCH_TOKEN"}], where="here")
 
 
 def test_the_process_of_a_server_has_ended_when_its_connection_is_closed(tmp_path: Path) -> None:

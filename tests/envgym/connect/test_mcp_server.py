@@ -2,10 +2,11 @@
 
 import asyncio
 import json
-import threading
-from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager, closing
-from typing import Any, ClassVar
+import os
+import subprocess
+import sys
+from contextlib import closing
+from typing import Any
 
 import pytest
 
@@ -17,53 +18,14 @@ from envgym.connect.mcp_session import McpSession
 from envgym.core.turns import Scored, total
 from envgym.errors import EnvFailure, InvalidInput, ToolInfraFailure, UnknownName
 from envgym.parsing import parse_action
-from envgym.serving.sessions import SessionLimits
 from envgym.tools import tool
-from tests.support.mcp_clients import started
+from tests.support.mcp_clients import in_process, run, serving, started, text_of, until
+from tests.support.sources import ROOT
 from tests.support.toys import Counter
 
 mcp = pytest.importorskip("mcp")
 COUNTER, SUMS = "tests.support.toys:Counter", "tests.support.toys:Sums"
 OWN = ["episode_start", "episode_say", "episode_result"]
-
-
-def run(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    async def bounded() -> None:
-        async with asyncio.timeout(120):
-            await work()
-
-    asyncio.run(bounded())
-
-
-@asynccontextmanager
-async def serving(env_id: str, **options: Any) -> AsyncIterator[McpEnvServer]:
-    server = McpEnvServer(env_id, options.pop("settings", {}), **options)
-    url = await server.listen("127.0.0.1", 0)
-    assert url == server.url
-    try:
-        yield server
-    finally:
-        assert await server.close() == 0
-
-
-@asynccontextmanager
-async def in_process(env_id: str, **options: Any) -> AsyncIterator[Any]:  # the SDK's client
-    server = McpEnvServer(env_id, options.pop("settings", {}), **options)
-    try:
-        async with mcp.Client(server.protocol_server()) as client:
-            yield client
-    finally:
-        assert await server.close() == 0
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    while not holds():  # noqa: ASYNC110  # what another program does sets no event
-        await asyncio.sleep(0.01)
-
-
-def text_of(result: Any) -> str:
-    (part,) = result.content
-    return str(part.text)
 
 
 async def play_oracle(client: Any, env_id: str, seed: int) -> None:
@@ -141,6 +103,49 @@ def test_the_command_serves_its_parent_over_stdio() -> None:
     run(work)
 
 
+class Printing(Counter):
+    """Prints in every way when it is made, and when an episode begins."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.print_all("made")
+
+    def begin(self, task: Task) -> str:
+        self.print_all("begun")
+        return super().begin(task)
+
+    @staticmethod
+    def print_all(word: str) -> None:
+        print(f"{word} buffered")
+        print(f"{word} flushed", flush=True)
+        os.write(1, f"{word} by the descriptor\n".encode())
+        subprocess.run(["echo", f"{word} by a child"], check=True)
+
+
+def test_what_an_env_prints_is_no_part_of_the_protocol() -> None:
+    words = [sys.executable, "-m", "envgym", "serve", "--protocol", "mcp", "--stdio", f"{__name__}:Printing"]
+    info = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
+    requests: list[dict[str, Any]] = [
+        {"id": 1, "method": "initialize", "params": info},
+        {"method": "notifications/initialized"},
+        {"id": 2, "method": "tools/call", "params": {"name": "episode_start", "arguments": {"seed": 0}}},
+    ]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(words, cwd=ROOT, text=True, **pipes) as server:  # type: ignore[call-overload]  # pipes
+        lines = []
+        for request in requests:
+            server.stdin.write(json.dumps({"jsonrpc": "2.0", **request}) + "\n")
+            server.stdin.flush()
+            lines += [server.stdout.readline()] if "id" in request else []
+        output, errors = server.communicate(timeout=120)
+    assert [json.loads(line)["id"] for line in lines] == [1, 2]
+    assert output == ""
+    for word in ("made", "begun"):
+        for way in ("buffered", "flushed", "by the descriptor", "by a child"):
+            assert f"{word} {way}\n" in errors
+    assert server.returncode == 0
+
+
 def test_tools_are_those_of_the_env_with_ours() -> None:
     async def work() -> None:
         async with in_process(COUNTER) as client:
@@ -208,23 +213,13 @@ def test_calls_that_cannot_be_run_are_tool_errors_with_advice() -> None:
 class Breaking(Counter):
     """Fails where it is told to."""
 
-    waits: ClassVar[threading.Event] = threading.Event()
-
     def begin(self, task: Task) -> str:
         if task.id == "train/7":
             raise EnvFailure("the disk is full")
         return super().begin(task)
 
     def respond(self, action: Action) -> Reply:
-        if action.content == "wait":
-            self.waits.wait()
         raise ToolInfraFailure("the service is down")
-
-
-class SlowlyBreaking(Breaking):
-    """May wait."""
-
-    blocking = True
 
 
 BREAKING = f"{__name__}:Breaking"
@@ -249,73 +244,6 @@ def test_an_invalid_reward_is_a_tool_error_and_never_zero() -> None:
     run(work)
 
 
-def test_an_env_that_hangs_is_given_up_and_the_next_episode_plays() -> None:
-    async def work() -> None:
-        Breaking.waits.clear()
-        server = McpEnvServer(f"{__name__}:SlowlyBreaking", {})
-        async with mcp.Client(server.protocol_server()) as client:
-            await client.call_tool("episode_start", {"seed": 0, "index": 0})
-            server.limits = SessionLimits(call_s=0.2)
-            result = await client.call_tool("episode_say", {"text": "wait"})
-            assert text_of(result) == "The environment did not answer within 0.2 s. The episode is lost."
-            assert result.is_error
-            server.limits = SessionLimits()
-            assert not (await client.call_tool("episode_start", {"seed": 0, "index": 1})).is_error
-        assert server.num_sessions == 2
-        Breaking.waits.set()
-        assert await server.close() == 0
-
-    run(work)
-
-
-def test_sessions_are_counted_and_idle_ones_end() -> None:
-    async def work() -> None:
-        now = [0.0]
-        limits = SessionLimits(sessions=1, idle_s=100.0)
-        async with serving(COUNTER, limits=limits, clock=lambda: now[0]) as server:  # noqa: SIM117  # it has the address
-            async with mcp.Client(f"{server.url}/mcp") as client, mcp.Client(f"{server.url}/mcp") as other:
-                await client.call_tool("episode_start", {"seed": 0})
-                refused = await other.call_tool("episode_start", {"seed": 0})
-                assert text_of(refused) == "1 sessions are open, and the server takes no more. Try again later."
-                now[0] = 101.0
-                await client.call_tool("episode_result", {})  # it has ended, and this one has made another
-                await until(lambda: server.num_sessions <= 1)
-                now[0] = 202.0
-                server._sweep()
-                await until(lambda: not server.num_sessions)
-                assert not (await other.call_tool("episode_start", {"seed": 0})).is_error
-
-    run(work)
-
-
-def test_requests_need_the_token_and_a_session() -> None:
-    import httpx
-
-    call = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "episode_result"}}
-    accepts = {"accept": "application/json, text/event-stream", "content-type": "application/json"}
-
-    async def work() -> None:
-        async with serving(COUNTER, token="abc") as server, httpx.AsyncClient(timeout=60) as client:
-            for token, status in (("", 401), ("Bearer other", 401), ("Bearer abc", 400)):
-                reply = await client.post(f"{server.url}/mcp", json=call, headers={**accepts, "authorization": token})
-                assert reply.status_code == status, reply.text
-            headers = {**accepts, "authorization": "Bearer abc", "host": "evil.example"}
-            assert (await client.post(f"{server.url}/mcp", json=call, headers=headers)).status_code == 403
-            modern = {"io.modelcontextprotocol/protocolVersion": "2026-07-28"}
-            modern |= {"io.modelcontextprotocol/clientCapabilities": {}}  # type: ignore[dict-item]  # JSON
-            modern |= {"io.modelcontextprotocol/clientInfo": {"name": "x", "version": "1"}}  # type: ignore[dict-item]  # JSON
-            data = {**call, "params": {"name": "episode_result", "arguments": {}, "_meta": modern}}
-            headers = {**accepts, "authorization": "Bearer abc", "mcp-protocol-version": "2026-07-28"}
-            headers |= {"mcp-method": "tools/call", "mcp-name": "episode_result"}
-            reply = await client.post(f"{server.url}/mcp", json=data, headers=headers)
-            result = json.loads(reply.text)["result"]
-            assert result["isError"]
-            assert "An episode needs a session" in result["content"][0]["text"]
-            assert server.num_sessions == 0
-
-    run(work)
-
-
 @pytest.mark.parametrize(
     "words, sentence",
     [
@@ -324,6 +252,10 @@ def test_requests_need_the_token_and_a_session() -> None:
         ([COUNTER, "--sessions", "0"], "limits must be above 0"),
         (["tests.support.toys:Nothing"], "tests.support.toys:Nothing"),
         ([COUNTER, "--set", "turns=3"], "'turns'"),
+        ([COUNTER, "--idle-seconds", "inf"], "--idle-seconds must be finite, got inf"),
+        ([COUNTER, "--lease-seconds", "60"], "got --lease-seconds (--protocol mcp); leave them out"),
+        ([COUNTER, "--stdio", "--port", "0"], "got --port (--protocol mcp --stdio); leave them out"),
+        ([COUNTER, "--stdio", "--host", "127.0.0.1"], "got --host (--protocol mcp --stdio); leave them out"),
     ],
 )
 def test_the_command_refuses_in_one_sentence(
