@@ -364,12 +364,12 @@ def test_settings_are_checked_when_the_env_is_made() -> None:
 
 
 def test_actions_are_written_as_their_schema_says() -> None:
-    # As the servers of openenv 0.10.0 describe them.
-    metadata = {"type": "object"}
-    assert action_form(TEXT, where="x") == TextForm("message", takes_calls=False)
+    metadata = {"type": "object"}  # as the servers of openenv 0.10.0 describe it
     call = {"type": {"const": "call_tool"}, "tool_name": {"type": "string"}, "arguments": {}, "metadata": metadata}
     assert action_form({"properties": call, "required": ["tool_name"]}, where="x") == ToolForm()
     assert action_form({"properties": {"metadata": metadata}}, where="x") == ToolForm()
+    for schema in (TEXT, {**TEXT, "required": None}):
+        assert action_form(schema, where="x") == TextForm("message", takes_calls=False)
     move = {"x": {"type": "integer"}, "y": {"type": "integer"}}
     form = action_form({"properties": {**move, "metadata": metadata}, "required": ["x", "y"]}, where="x")
     assert isinstance(form, ActForm)
