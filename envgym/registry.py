@@ -171,6 +171,9 @@ def _resolve(env_id: str) -> Registration:
     if _REMOTE.match(env_id):
         return Registration(id=env_id, entry_point=_REMOTE_ENV, origin="server")
     if match := _SCHEME.fullmatch(env_id):
+        if match["scheme"] in ("http", "https"):
+            must, do = "have the id of an environment after the address", "append it, as in /math/arithmetic-v0"
+            raise InvalidInput.of("id of an environment on a server", must, env_id, where="make", do=do)
         return Registration(id=env_id, entry_point=_connector(match["scheme"], env_id), origin="connector")
     if _FILE.fullmatch(env_id):
         return Registration(id=env_id, entry_point=_import_file(env_id), origin="path")

@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple
 from envgym.authoring.columns import ColumnNames, column_names, named_columns, read_cell
 from envgym.authoring.openings import read_prompt
 from envgym.authoring.sources import TaskDraft, check_index, task_from_draft
-from envgym.authoring.tables import Row, Source, name_of, read_tables
+from envgym.authoring.tables import Row, RowOrFault, Source, name_of, read_tables
 from envgym.core.json_types import JsonValue, canonical, content_hash
 from envgym.core.tasks import TEST_FRACTION, Split, Task, check_ids, split_of_key
 from envgym.errors import InvalidInput, check_known
@@ -172,14 +172,16 @@ class FileTasks:
         drafts[Split.TRAIN] = [draft for draft in drafts[Split.TRAIN] if draft.key not in held_out]
         return {split: self._named(split, side) for split, side in drafts.items()}
 
-    def _checked_draft(self, row: Row, side: Split | None, where: str) -> _RowDraft | None:
+    def _checked_draft(self, row: RowOrFault, side: Split | None, where: str) -> _RowDraft | None:
         """Return the task of a row, or None. Raises: InvalidInput: the row breaks a rule. RowLeftOut."""
+        if isinstance(row, InvalidInput):
+            raise row
         draft = self._draft(row, where)
         if draft is None:
             return None
         key, id_column = _checked_key(draft, where), self._columns.id
         id = None if id_column is None else str(read_cell(row, id_column, where))
-        return _RowDraft(side or self._split_of(row, key, where), draft, id, key)
+        return _RowDraft(side or self._split_of(row, key, where), self._shown(draft), id, key)
 
     def _check_share(self, sides: Mapping[str, Split | None]) -> None:
         """Refuse a share where official splits decide."""
@@ -244,13 +246,17 @@ class FileTasks:
         metadata = {column: read_cell(row, column, where) for column in columns.metadata}
         return TaskDraft(prompt=prompt, payload=payload, metadata=metadata)
 
+    def _shown(self, draft: TaskDraft) -> TaskDraft:
+        """Return the task with what settings add to its prompt, on which its split does not depend."""
+        return draft
+
     def _split_of(self, row: Row, key: str, where: str) -> Split:
         """Return the split of a row whose task has the content hash `key`. Raises: InvalidInput: no such split."""
         if self._columns.split is None:
             return split_of_key(key, TEST_FRACTION if self._test_share is None else self._test_share, self._split_seed)
         return Split.parse(str(read_cell(row, self._columns.split, where)), where=where)
 
-    def _tables(self) -> Iterator[tuple[str, Iterable[Row]]]:
+    def _tables(self) -> Iterator[tuple[str, Iterable[RowOrFault]]]:
         """Yield (official split or "", rows); of Parquet and Arrow, the named columns alone are read."""
         columns = named_columns(self._columns) if self._has_columns else None
         yield from read_tables(self._source, self._config, self._revision, columns)

@@ -10,6 +10,8 @@ from envgym.core.tasks import Split
 from envgym.errors import InvalidInput, near_names
 
 Row = Mapping[str, Any]  # a decoded row: whatever the file holds
+RowOrFault = Row | InvalidInput
+"""A row, or why a line of a file is none; the reader goes on after it."""
 _MAX_CELL = 2**31 - 1
 """Characters of a CSV cell: the largest limit on every system, where the module's own is 131,072."""
 _SHOWN = 60
@@ -29,8 +31,8 @@ Source = str | Path | Rows | Mapping[str, str | Path | Rows]
 
 def read_tables(
     source: Source, config: str | None, revision: str | None, columns: Collection[str] | None = None
-) -> Iterator[tuple[str, Iterable[Row]]]:
-    """Yield (official split or "", rows). Raises: InvalidInput: the source cannot be read.
+) -> Iterator[tuple[str, Iterable[RowOrFault]]]:
+    """Yield (official split or "", rows and faults). Raises: InvalidInput: the source cannot be read.
 
     Args:
         source: of the rows.
@@ -53,6 +55,14 @@ def read_tables(
             yield name, _read_rows(rows, name, columns)
 
 
+def rows_of(items: Iterable[RowOrFault]) -> Iterator[Row]:
+    """Yield the rows. Raises: InvalidInput: at the first fault."""
+    for item in items:
+        if isinstance(item, InvalidInput):
+            raise item
+        yield item
+
+
 def name_of(source: Source) -> str:
     """Return the name of a source in sentences."""
     if isinstance(source, str | Path):
@@ -64,7 +74,7 @@ def name_of(source: Source) -> str:
     return "the rows in memory"
 
 
-def _read_rows(rows: Rows, where: str, columns: Collection[str] | None) -> Iterator[Row]:
+def _read_rows(rows: Rows, where: str, columns: Collection[str] | None) -> Iterator[RowOrFault]:
     """Yield rows in memory, those of a `datasets.Dataset` as plain values. Raises: InvalidInput: they are no rows."""
     if not (hasattr(rows, "__len__") and hasattr(rows, "__iter__")):
         must, do = (
@@ -76,11 +86,11 @@ def _read_rows(rows: Rows, where: str, columns: Collection[str] | None) -> Itera
     if hasattr(rows, "with_format") and hasattr(rows, "select_columns"):  # a datasets.Dataset
         plain = plain.with_format(None).select_columns(_read_columns(plain.column_names, columns))
     for number, row in enumerate(plain):
-        if not isinstance(row, Mapping):
-            do = "pass a list of dicts, such as frame.to_dict('records')"
-            where = f"row {number} of {where}"
-            raise InvalidInput.of("row", "be a mapping from columns to values", row, where=where, do=do)
-        yield row
+        if isinstance(row, Mapping):
+            yield row
+        else:
+            do, place = "pass a list of dicts, such as frame.to_dict('records')", f"row {number} of {where}"
+            yield InvalidInput.of("row", "be a mapping from columns to values", row, where=place, do=do)
 
 
 def _read_columns(names: Sequence[str], columns: Collection[str] | None) -> list[str]:
@@ -95,7 +105,7 @@ def _root_of(path: str, names: Sequence[str]) -> str | None:
     return next((name for name in names if path.startswith((f"{name}.", f"{name}["))), None)
 
 
-def _read_file(path: Path, columns: Collection[str] | None) -> Iterator[Row]:
+def _read_file(path: Path, columns: Collection[str] | None) -> Iterator[RowOrFault]:
     if not path.is_file():
         near = near_names(path.name, [file.name for file in path.parent.glob("*") if file.suffix in _READERS])
         do = f"did you mean {' or '.join(str(path.with_name(name)) for name in near)}?" if near else "check the path"
@@ -110,7 +120,7 @@ def _read_file(path: Path, columns: Collection[str] | None) -> Iterator[Row]:
         yield from _READERS[path.suffix](path)
 
 
-def _read_jsonl(path: Path) -> Iterator[Row]:
+def _read_jsonl(path: Path) -> Iterator[RowOrFault]:
     with path.open("rb") as lines:
         for number, line in enumerate(lines, start=1):
             if not line.strip():
@@ -118,10 +128,9 @@ def _read_jsonl(path: Path) -> Iterator[Row]:
             try:
                 row = json.loads(line.decode("utf-8-sig" if number == 1 else "utf-8"))
             except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
-                raise _bad_line(path, number, _describe_fault(line, error)) from None
-            if not isinstance(row, dict):
-                raise _bad_line(path, number, repr(row))
-            yield row
+                yield _bad_line(path, number, _describe_fault(line, error))
+            else:
+                yield row if isinstance(row, dict) else _bad_line(path, number, repr(row))
 
 
 def _describe_fault(line: bytes, error: Exception) -> str:
@@ -147,7 +156,7 @@ def _read_json(path: Path) -> Iterator[Row]:
     yield from rows
 
 
-def _read_csv(path: Path) -> Iterator[Row]:
+def _read_csv(path: Path) -> Iterator[RowOrFault]:
     csv.field_size_limit(_MAX_CELL)
     with path.open(encoding="utf-8-sig", newline="") as lines:
         reader = csv.reader(lines, strict=True)
@@ -157,8 +166,8 @@ def _read_csv(path: Path) -> Iterator[Row]:
                 raise _bad_line(path, 1, ", ".join(header) or "nothing", "name each column once")
             for cells in reader:
                 if cells and len(cells) != len(header):
-                    raise _bad_line(path, reader.line_num, str(len(cells)), f"have {len(header)} cells as the header")
-                if cells:
+                    yield _bad_line(path, reader.line_num, str(len(cells)), f"have {len(header)} cells as the header")
+                elif cells:
                     yield dict(zip(header, cells, strict=True))
         except (UnicodeDecodeError, csv.Error) as error:
             raise _bad_line(path, reader.line_num + 1, str(error), "be CSV in UTF-8") from None

@@ -185,7 +185,8 @@ def _action_names(space: object, actions: Sequence[str] | None, where: str) -> t
     if isinstance(space, spaces.Discrete):
         if actions is None:
             return tuple(str(space.start + index) for index in range(int(space.n)))
-        names = [name for name in actions if isinstance(name, str) and _folded(name)]
+        entries: Sequence[object] = actions  # settings may hold anything
+        names = [name for name in entries if isinstance(name, str) and _folded(name)]
         if isinstance(actions, str) or not len(actions) == len(names) == len({*map(_folded, names)}) == space.n:
             must, do = f"be {space.n} different names", 'name each action once, in order, and quote words such as "no"'
             raise InvalidInput.of("actions", must, repr(actions), where=where, do=do)

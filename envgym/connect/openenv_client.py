@@ -109,7 +109,8 @@ def action_form(schema: object, *, where: str) -> ActionForm:
     if not isinstance(schema, dict) or not isinstance(fields, dict) or schema.get("type", "object") != "object":
         raise InvalidInput.of("schema of actions", "be of an object", schema, where=where, do=_WHO_ANSWERS)
     properties = {name: field for name, field in fields.items() if name != "metadata"}
-    required = [name for name in schema.get("required", []) if name in properties]
+    listed = schema.get("required")
+    required = [name for name in properties if isinstance(listed, list) and name in listed]
     kind = properties.get("type")
     if not properties or (isinstance(kind, dict) and "call_tool" in (kind.get("const"), kind.get("default"))):
         return ToolForm()

@@ -164,11 +164,11 @@ def _range(template: EnvTemplate, data: object) -> list[Json]:
     size = template.tasks.size(split)
     if size is not None or stop is None or stop < 0 or (start or 0) < 0:
         start, stop, _ = slice(start, stop).indices(_size(template, split))
-    indices = range(start or 0, stop)
-    if len(indices) > MAX_TASKS:
+    start = start or 0
+    if stop - start > MAX_TASKS:
         do = "request them in parts, from task_range"
-        raise InvalidInput.of("tasks of one answer", f"be at most {MAX_TASKS}", len(indices), where="HTTP", do=do)
-    return [_task(template, split, index) for index in indices]
+        raise InvalidInput.of("tasks of one answer", f"be at most {MAX_TASKS}", stop - start, where="HTTP", do=do)
+    return [_task(template, split, index) for index in range(start, stop)]
 
 
 def _task(template: EnvTemplate, split: Split, index: int | None) -> Json:

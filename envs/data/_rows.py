@@ -39,11 +39,15 @@ class DataTasks(FileTasks):
                 raise RowLeftOut(NO_KEY[self._form])
         if TOOLS in payload:
             payload |= _read_functions(payload, where)
-        prompt, options = draft.prompt, payload.get(OPTIONS)
-        if self._shows_options and isinstance(options, list):
-            listing = "".join(f"\n{letter}. {text}" for letter, text in zip(ascii_uppercase, options, strict=False))
-            prompt, payload["prompt"] = f"{prompt}\n{listing}", _with_text(payload["prompt"], f"\n{listing}")
-        return replace(draft, prompt=prompt, payload=payload)
+        return replace(draft, payload=payload)
+
+    def _shown(self, draft: TaskDraft) -> TaskDraft:
+        options = draft.payload.get(OPTIONS)
+        if not self._shows_options or not isinstance(options, list):
+            return draft
+        listing = "".join(f"\n{letter}. {text}" for letter, text in zip(ascii_uppercase, options, strict=False))
+        prompt = _with_text(draft.payload["prompt"], f"\n{listing}")
+        return replace(draft, prompt=f"{draft.prompt}\n{listing}", payload={**draft.payload, "prompt": prompt})
 
 
 def _with_text(prompt: JsonValue, text: str) -> JsonValue:

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from envgym.authoring import FileTasks, ListTasks, TaskDraft
-from envgym.authoring.tables import Row
+from envgym.authoring.tables import Row, rows_of
 from envgym.core.json_types import JsonValue
 from envgym.core.tasks import Split, Task
 from envgym.envs.math._problem import FAMILIES, ProblemSampler, draft_of
@@ -117,7 +117,7 @@ class ProblemTasks(FileTasks):
         """Leave out rows without an answer, as in a hidden test set, and count them."""
         for name, rows in super()._tables():
             where = f"{name or self.name}"
-            answers = [(row, self._answer(row, f"row {number} of {where}")) for number, row in enumerate(rows)]
+            answers = [(row, self._answer(row, f"row {number} of {where}")) for number, row in enumerate(rows_of(rows))]
             answered = [row for row, answer in answers if answer]
             self._left_out[NO_KEY[self._preset.form]] += len(answers) - len(answered)
             if answered:

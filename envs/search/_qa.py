@@ -10,7 +10,7 @@ from typing import Any
 
 from envgym.authoring.files import FileTasks
 from envgym.authoring.sources import TaskDraft
-from envgym.authoring.tables import Row
+from envgym.authoring.tables import Row, rows_of
 from envgym.core.json_types import JsonValue
 from envgym.errors import InvalidInput
 from envgym.retrieval import Document
@@ -28,12 +28,12 @@ class QaTasks(FileTasks):
     def rows(self) -> Iterator[Row]:
         """Yield every row of every table, answered or not."""
         for _, rows in super()._tables():
-            yield from rows
+            yield from rows_of(rows)
 
     def _tables(self) -> Iterator[tuple[str, Iterable[Row]]]:
         """Leave out rows without an answer, as in a hidden test set, and tables of nothing else; count the rows."""
         for name, rows in super()._tables():
-            every = list(rows)
+            every = list(rows_of(rows))
             answered = [row for row in every if read_answers(row)]
             self._left_out["no answer"] += len(every) - len(answered)
             if answered:

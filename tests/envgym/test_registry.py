@@ -223,6 +223,12 @@ def test_unknown_id_lists_near_names(env_id: str, hint: str) -> None:
         envgym.make(env_id)
 
 
+@pytest.mark.parametrize("address", ["http://127.0.0.1:8000", "https://example.org/"])
+def test_an_address_without_an_id_is_told_what_is_missing(address: str) -> None:
+    with pytest.raises(InvalidInput, match=r"have the id of an environment after the address, got http.*append it"):
+        envgym.make(address)
+
+
 def test_unknown_argument_lists_near_names() -> None:
     with pytest.raises(
         UnknownName, match=r"keyword argument must be a known name, got 'max_turn' .*did you mean max_turns"

@@ -21,7 +21,7 @@ from envgym.agents.loop.prefix import not_sampled
 from envgym.agents.rollout.driver import run_oracle_episode
 from envgym.agents.rollout.episode import EpisodeJob
 from envgym.authoring.sources import ListTasks
-from envgym.authoring.tables import Row, read_tables
+from envgym.authoring.tables import RowOrFault, read_tables
 from envgym.chats.fields import REMEDY
 from envgym.chats.rows import ChatColumns, ChatForm, Conversation, RowFilter, TrainOn, read_row
 from envgym.config.settings import Settings
@@ -231,6 +231,8 @@ class ChatDemonstrations(Settings):
             where = self._where(number)
             self._num_read += 1
             try:
+                if isinstance(row, InvalidInput):
+                    raise row
                 if row_filter is not None and not row_filter.passes(row, where=where):
                     continue
                 conversation = read_row(row, where=where, form=self.form, columns=self.columns, train_on=self.train_on)
@@ -240,7 +242,7 @@ class ChatDemonstrations(Settings):
             num_left = None if num_left is None else num_left - 1
             yield number, conversation
 
-    def _table(self) -> Iterable[Row]:
+    def _table(self) -> Iterable[RowOrFault]:
         source = self.path if self.path is not None else str(self.hub)
         tables = dict(read_tables(source, self.config, self.revision))
         split = self.split or (next(iter(tables)) if len(tables) == 1 else "train")

@@ -122,6 +122,25 @@ def test_share_beside_official_splits_is_refused() -> None:
 # ---- bad rows --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    "name, lines, rule",
+    [
+        ("a.jsonl", ['{"q": "1", "a": "1"}', "{oh", "[1]", '{"q": "2", "a": "2"}'], "line must be one JSON object (2)"),
+        ("a.csv", ["q,a", "1,1", "3", "1,2,3", "2,2"], "line must have 2 cells as the header (2)"),
+    ],
+)
+def test_lines_that_are_no_rows_are_skipped(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str, lines: list[str], rule: str
+) -> None:
+    (tmp_path / name).write_text("\n".join(lines) + "\n")
+    source, columns = str(tmp_path / name), {"prompt": "q", "answer": "a"}
+    tasks = FileTasks(source, columns, on_bad_row="skip")
+    assert sorted(tasks.task(split, n).prompt for split in Split for n in range(tasks.size(split))) == ["1", "2"]
+    assert f"2 of 4 rows of {source} are left out: {rule}." in caplog.text
+    with pytest.raises(InvalidInput, match=rf"line must .* \(line \d of .*{name}\)"):
+        FileTasks(source, columns).size(Split.TRAIN)
+
+
 def test_bad_rows_are_skipped_and_counted_by_reason(caplog: pytest.LogCaptureFixture) -> None:
     bad: Rows = [{"question": 3, "result": 1, "level": 0}, {"result": 1}, {"question": None, "result": 1, "level": 0}]
     source = FileTasks([*rows(5), *bad], QUESTION, on_bad_row="skip")

@@ -17,10 +17,10 @@ import envgym
 from envgym import Env
 from envgym.conformance import CheckStatus, check_env_conformance
 from envgym.connect.openenv_client import ActForm, Address, TextForm, ToolForm, action_form
-from envgym.connect.openenv_env import KEPT_S, _described_at, observation_text
+from envgym.connect.openenv_env import KEPT_S, OpenEnvEnv, _described_at, observation_text
 from envgym.connect.openenv_frames import TOKEN_VARIABLE
 from envgym.core.turns import Ending, Invalid, Scored
-from envgym.errors import EnvFailure, InvalidInput, UnknownName
+from envgym.errors import EnvFailure, InvalidInput
 from envgym.parsing import tool_call_action
 from envgym.records import StepRecord
 from envgym.serving.sessions import SessionLimits
@@ -157,8 +157,7 @@ def test_the_description_of_a_server_is_kept_for_seconds_only(monkeypatch: pytes
     now = [0.0]
     monkeypatch.setattr("envgym.connect.openenv_env.monotonic", lambda: now[0])
     with openenv_server(COUNTER) as server:
-        env_id = id_of(server.url)
-        envgym.make(env_id).close()
+        envgym.make(env_id := id_of(server.url)).close()
     envgym.make(env_id).close()
     now[0] = KEPT_S
     with pytest.raises(InvalidInput, match=r"OpenEnv server must answer, got .*start the server"):
@@ -280,6 +279,7 @@ def test_a_server_that_dies_or_hangs_makes_the_reward_invalid(monkeypatch: pytes
         assert "must answer, got Connection" in str(record.error)
     with scripted_server(hanging) as env_id, closing(envgym.make(env_id)) as env:
         env.reset(seed=0)
+        assert isinstance(env.unwrapped, OpenEnvEnv)
         monkeypatch.setattr(env.unwrapped._connection, "_timeout_s", 0.2)
         record = play(env, "one")
         assert record.ending is Ending.ERROR_ENV
@@ -341,14 +341,13 @@ def test_settings_are_checked_when_the_env_is_made() -> None:
         for settings, words in (
             ({"observation": "{{"}, "be a Jinja template"),
             ({"timeout_s": 0.0}, "be above 0"),
+            ({"level": 3}, "keyword argument must be a known name, got 'level'"),
             ({"reward_range": [2, 1]}, "reward_range must be two numbers, the lower one first"),
             ({"splits": {"train": "dev"}}, "name different splits among train, test"),
             ({"splits": {"train": "test", "test": "test"}}, "name different splits"),
         ):
             with pytest.raises(InvalidInput, match=words):
                 envgym.make(id_of(server.url), **settings)
-        with pytest.raises(UnknownName, match="level"):
-            envgym.make(id_of(server.url), level=3)
         with closing(envgym.make(id_of(server.url), splits={"train": "test"})) as env:
             first = env.reset(options={"split": "train", "index": 2}).info["envgym"]
             assert (first.task.id, env.unwrapped.tasks.size(envgym.Split.TEST)) == ("train/2", 0)
@@ -365,12 +364,12 @@ def test_settings_are_checked_when_the_env_is_made() -> None:
 
 
 def test_actions_are_written_as_their_schema_says() -> None:
-    # As the servers of openenv 0.10.0 describe them.
-    metadata = {"type": "object"}
-    assert action_form(TEXT, where="x") == TextForm("message", takes_calls=False)
+    metadata = {"type": "object"}  # as the servers of openenv 0.10.0 describe it
     call = {"type": {"const": "call_tool"}, "tool_name": {"type": "string"}, "arguments": {}, "metadata": metadata}
     assert action_form({"properties": call, "required": ["tool_name"]}, where="x") == ToolForm()
     assert action_form({"properties": {"metadata": metadata}}, where="x") == ToolForm()
+    for schema in (TEXT, {**TEXT, "required": None}):
+        assert action_form(schema, where="x") == TextForm("message", takes_calls=False)
     move = {"x": {"type": "integer"}, "y": {"type": "integer"}}
     form = action_form({"properties": {**move, "metadata": metadata}, "required": ["x", "y"]}, where="x")
     assert isinstance(form, ActForm)

@@ -299,6 +299,8 @@ def test_tasks_without_end_have_no_number_but_ranges() -> None:
         assert http.post("/tasks", json={"split": "train"}).status_code == 501
         page = http.post("/task_range", json={"split": "train", "start": 7, "stop": 9}).json()["tasks"]
         assert [item["index"] for item in page] == [7, 8]
+        refused = http.post("/task_range", json={"split": "train", "start": 7, "stop": 10**30})
+        assert (refused.status_code, "be at most 10000, got 99999" in refused.json()["detail"]) == (400, True)
 
 
 def test_other_origins_hosts_and_clients_without_the_token_are_refused(

@@ -14,7 +14,7 @@ import pytest
 from pyarrow import parquet
 
 import envgym
-from envgym import Split
+from envgym import Split, Task
 from envgym.agents.rollout.driver import run_oracle_episode
 from envgym.agents.rollout.episode import EpisodeJob
 from envgym.conformance import check_env_conformance
@@ -92,6 +92,19 @@ def test_options_follow_the_last_message_unless_the_prompt_has_them(tmp_path: Pa
             assert record.observation.messages[-1].content == end
             assert record.task.prompt.endswith(f"user: {end}")
             assert env.step("B" if shows else "4").reward == 1.0
+
+
+def held_out_tasks(env: Env[Any]) -> list[Task]:
+    return [env.tasks.task(Split.TEST, index) for index in range(env.tasks.size(Split.TEST) or 0)]
+
+
+def test_options_in_the_prompt_leave_the_split_as_it_is(tmp_path: Path) -> None:
+    rows = [{"prompt": f"Question {n}?", "answer": "4", "options": ["3", "4"]} for n in range(40)]
+    settings = {"columns": {name: name for name in rows[0]}, "verifier": "multiple_choice"}
+    envs = [env_of(write(tmp_path / "a.jsonl", rows), show_options=shows, **settings) for shows in (True, False)]
+    shown, plain = ([task.prompt.split("?")[0] for task in held_out_tasks(env)] for env in envs)
+    assert shown == plain
+    assert 0 < len(plain) < 40
 
 
 # ---- conformance -----------------------------------------------------------------------------------------------------

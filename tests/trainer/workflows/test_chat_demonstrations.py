@@ -236,6 +236,15 @@ def test_a_bad_row_refuses_the_run_or_is_skipped(tmp_path: Path, caplog: pytest.
     )
 
 
+def test_a_line_that_is_no_json_is_a_bad_row(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = write(tmp_path / "chats.jsonl", {"messages": TURNS}, {"messages": TURNS})
+    path.write_text("{oh\n" + path.read_text())
+    with pytest.raises(InvalidInput, match=r"line must be one JSON object, got '\{oh', .*\(line 1 of .*chats.jsonl\)"):
+        play(path)
+    assert len(play(path, on_bad_row="skip").imitated) == 2
+    assert caplog.messages == ["1 of 3 rows of chats.jsonl are skipped: line must be one JSON object (1: row 0)"]
+
+
 def test_a_conversation_that_the_template_cannot_write_is_a_bad_row(tmp_path: Path) -> None:
     path = write(tmp_path / "chats.jsonl", {"messages": TURNS}, CALLS)
     with pytest.raises(InvalidInput, match=r"be one that the agent can write.* \(row 1 of chats.jsonl\)"):
