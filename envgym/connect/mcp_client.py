@@ -188,9 +188,8 @@ class McpConnection:
             last = " ".join(self._errors.read().split())[-_SHOWN_CHARS:]
         got = f"{reason}; it wrote: {last}" if last else reason
         where = " ".join(self.settings.command) or str(self.settings.url)
-        return ToolInfraFailure.of(
-            f"MCP server {self.settings.name}", f"be able to {what}", got, where=where, do="try it"
-        )
+        do = "try this command in a shell" if self.settings.command else "start the server, or check the address"
+        return ToolInfraFailure.of(f"MCP server {self.settings.name}", f"be able to {what}", got, where=where, do=do)
 
     async def _open(self) -> tuple[Any, asyncio.Event]:
         """Enter the client in a task of its own, which leaves it in the end."""

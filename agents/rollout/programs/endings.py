@@ -1,14 +1,24 @@
 """How a program's episode ends, and what it is paid. Pure."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-from envgym.agents.loop.program_settings import ProgramSettings
+from envgym.agents.loop.program_settings import ProgramSettings, RewardSource
 from envgym.agents.loop.state import FailureEvent
 from envgym.agents.rollout.programs.runner import ProgramEnd, ProgramRun
 from envgym.core.turns import Ending, Invalid, Reward, Scored
+from envgym.errors import sentence
 
-NO_REWARD = "the program gave no reward"
+_NO_REWARD: Final[Mapping[RewardSource, tuple[str, str]]] = {
+    RewardSource.ENV: (
+        "end the episode of the environment by task.call or by the text that it returns",
+        "return the final answer as text, or choose another agent.program.reward",
+    ),
+    RewardSource.RESULT: ("return its reward", "return a number, or a mapping with the key reward"),
+    RewardSource.POSTED: ("post its reward", "call task.post_reward, or send it by POST to the address with /reward"),
+}
+"""Source of the reward -> what the program must do, and how."""
 
 
 class EpisodeEnd(NamedTuple):
@@ -55,12 +65,21 @@ def conclude(facts: ProgramFacts, settings: ProgramSettings) -> EpisodeEnd:
         if settings.on_crash == "invalid":
             return EpisodeEnd(Ending.ERROR_ENV, run.error or "the program crashed")
         return EpisodeEnd(Ending.TERMINATED, reward=Scored(value=settings.on_crash), replaces=True)
-    reason = run.error or NO_REWARD
+    reason = run.error or no_reward_error(facts.run, settings)
     if limit is not None:
         return EpisodeEnd(limit, reward=facts.reward or Invalid(cause=Ending.ERROR_ENV, reason=reason))
     if facts.reward is None:
         return EpisodeEnd(Ending.ERROR_ENV, reason)
     return EpisodeEnd(facts.env_ending or Ending.TERMINATED, reward=facts.reward)
+
+
+def no_reward_error(run: ProgramRun, settings: ProgramSettings) -> str:
+    """Return the sentence about a program without a reward of the source that the settings name."""
+    got = "no reward"
+    if settings.reward is RewardSource.ENV:
+        got = "no answer" if run.result.reward is None else f"the reward {run.result.reward.value:g} and no answer"
+    must, do = _NO_REWARD[settings.reward]
+    return sentence("program", must, got, where=f"agent.program.reward: {settings.reward}", do=do)
 
 
 def _limit(facts: ProgramFacts) -> Ending | None:

@@ -64,6 +64,11 @@ def score_without_number(task: ProgramTask) -> object:
     return float("nan")
 
 
+def score_without_answer(task: ProgramTask) -> float:
+    ask_once(task)
+    return 0.75
+
+
 def post(task: ProgramTask) -> None:
     ask_once(task)
     task.post_reward(0.5)

@@ -131,9 +131,14 @@ def test_a_program_that_returned_is_paid_by_the_source_of_the_reward() -> None:
 @pytest.mark.parametrize(
     "function,reward,reason",
     [
-        ("ask_once", "env", "the program gave no reward"),
-        ("ask_once", "posted", "the program gave no reward"),
-        ("play", "result", "the program gave no reward"),
+        ("ask_once", "env", "program must end the episode of the environment by task.call or by the text that it"),
+        (
+            "score_without_answer",
+            "env",
+            "got the reward 0.75 and no answer (agent.program.reward: env); return the final answer",
+        ),
+        ("ask_once", "posted", "program must post its reward, got no reward (agent.program.reward: posted)"),
+        ("play", "result", "program must return its reward, got no reward (agent.program.reward: result)"),
         ("score_without_number", "result", "reward must be a finite number, got nan"),
     ],
 )
@@ -172,7 +177,9 @@ def test_the_turn_limit_truncates_and_the_value_counts_where_the_program_still_g
         assert len(trajectory.turns) == 4  # the polite reply is no turn
     without = play("never_stop_without_answer", turns=2)
     assert without.ending is Ending.TRUNCATED_TURNS
-    assert without.reward == Invalid(cause=Ending.ERROR_ENV, reason="the program gave no reward")
+    assert isinstance(without.reward, Invalid)
+    assert without.reward.cause is Ending.ERROR_ENV
+    assert "got no answer" in without.reward.reason
 
 
 def test_the_time_limit_truncates_and_the_value_counts_where_there_is_one() -> None:
