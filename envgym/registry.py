@@ -7,7 +7,6 @@ Nothing here imports an environment before it is made.
 import re
 import sys
 import tomllib
-import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -20,7 +19,7 @@ from typing import TYPE_CHECKING, Any, get_origin
 import gymnasium
 
 from envgym.config.arguments import check_kwargs, parameters
-from envgym.config.file_imports import NoSuchClass, check_class_is_named, suggest_class
+from envgym.config.file_imports import NoSuchClass, broken_code, check_class_is_named, suggest_class
 from envgym.config.protocol_checks import return_type
 from envgym.errors import EnvgymError, InvalidInput, check_known
 
@@ -235,20 +234,10 @@ def _import_file(path: str) -> str:
             do = f"install {error.name.partition('.')[0]}, or put the module into the folder of the file"
         raise InvalidInput.of("environment", "be importable", path, where=str(error), do=do) from error
     except Exception as error:  # what runs is the user's
-        raise _broken(path, error) from error
+        raise broken_code(path, error) from error
     must, do = "be a class or function", "name the class of the environment"
     InvalidInput.unless(callable(creator), path, must, repr(creator), where="make", do=do)
     return f"{creator.__module__}:{path.rpartition(':')[2]}"
-
-
-def _broken(env_id: str, error: Exception) -> InvalidInput:
-    if isinstance(error, SyntaxError):
-        file, line, reason = error.filename, error.lineno, error.msg
-    else:
-        frame = traceback.extract_tb(error.__traceback__)[-1]
-        file, line, reason = frame.filename, frame.lineno, str(error)
-    got = f"{type(error).__name__}: {reason}"
-    return InvalidInput.of(f"the code of {env_id}", "be importable", got, where=f"{file}, line {line}", do="fix it")
 
 
 def _checked(env: object, entry: Registration) -> "Env[Any]":  # every env has its own state type
@@ -288,7 +277,7 @@ def _load(entry: Registration) -> Callable[..., object]:
             do = f"install {missing}"
         raise InvalidInput.of(entry.id, "find what it imports", f"no {missing}", where="make", do=do) from error
     except Exception as error:  # what runs is the author's
-        raise _broken(entry.id, error) from error
+        raise broken_code(entry.id, error) from error
     if (creator := getattr(module, name, None)) is None:
         do = "define it again first" if module_name == "__main__" else suggest_class(module, name)
         raise InvalidInput.of(entry.id, f"be defined as {name}", "nothing", where=f"module {module_name}", do=do)

@@ -11,6 +11,7 @@ import hashlib
 import re
 import sys
 import threading
+import traceback
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -94,6 +95,22 @@ def suggest_class(holder: object, name: str) -> str:
     own = [key for key in classes if getattr(vars(holder)[key], "__module__", "") == getattr(holder, "__name__", "")]
     text = suggestion(name, own or classes)
     return text or "define the class there"
+
+
+def broken_code(name: str, error: Exception) -> InvalidInput:
+    """Return the error of code that raised while it was imported.
+
+    Args:
+        name: Of what the code is.
+        error: What it raised.
+    """
+    if isinstance(error, SyntaxError):
+        file, line, reason = error.filename, error.lineno, error.msg
+    else:
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        file, line, reason = frame.filename, frame.lineno, str(error)
+    got = f"{type(error).__name__}: {reason}"
+    return InvalidInput.of(f"the code of {name}", "be importable", got, where=f"{file}, line {line}", do="fix it")
 
 
 def check_class_is_named(name: str) -> None:

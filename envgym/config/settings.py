@@ -239,7 +239,7 @@ def _fault(kind: type[BaseModel], fault: Any, where: str) -> str:  # pydantic's 
         do = suggestion(str(fault["loc"][-1]), fields, otherwise=f"known keys: {', '.join(sorted(fields)) or 'no key'}")
         return sentence("settings key", "be known", path, where=where, do=do)
     if fault["type"] == "missing":
-        return sentence(path, "be set", "nothing", where=where, do="add it to the file or pass --set")
+        return sentence(path, "be set", "nothing", where=where, do="add it to the file, or set it on the command line")
     rule = fault["msg"].removeprefix("Value error, ")
     if " must " in rule:  # a sentence of ours already
         return str(rule)

@@ -200,7 +200,8 @@ class McpConnection:
             last = " ".join(self._errors.read().split())[-_SHOWN_CHARS:]
         got = f"{reason}; it wrote: {last}" if last else reason
         where = " ".join(self.settings.command) or str(self.settings.url)
-        do = "try it" if self.settings.command else "see that it runs, and that token_env names its token if it has one"
+        do = "start it, check the address, and that token_env names its token if it has one"
+        do = "try this command in a shell" if self.settings.command else do
         return ToolInfraFailure.of(f"MCP server {self.settings.name}", f"be able to {what}", got, where=where, do=do)
 
     def _answers(self) -> bool:

@@ -166,8 +166,12 @@ def describe(address: Address, *, splits: Mapping[str, str] | None, timeout_s: f
     with httpx.Client(headers=_headers(), timeout=timeout, trust_env=not address.is_local) as http:
         schema = _request(http, address, "GET", "/schema")
         if not isinstance(schema, dict) or "action" not in schema:
-            must, do = "describe its actions at GET /schema", "check that a server of OpenEnv 0.3 or later answers"
-            raise InvalidInput.of("OpenEnv server", must, schema, where=address.url, do=do)
+            must, do = (
+                "describe its actions at GET /schema",
+                "check the path, and the version of OpenEnv (0.3 or later)",
+            )
+            got = "no such page" if schema is None else schema
+            raise InvalidInput.of("OpenEnv server", must, got, where=address.url, do=do)
         form = action_form(schema["action"], where=address.url)
         env_name = _env_name(http, address)
         names = _choose_splits(_list_splits(http, address, env_name), splits, where=address.url)

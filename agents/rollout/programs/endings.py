@@ -1,5 +1,6 @@
 """How a program's episode ends, what it is paid, and what its tree keeps of the run. Pure."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
@@ -8,12 +9,21 @@ from envgym.agents.loop.state import FailureEvent
 from envgym.agents.rollout.programs.runner import ProgramEnd, ProgramRun
 from envgym.core.tree import Annotation, Tree
 from envgym.core.turns import Ending, Invalid, Reward, Scored
+from envgym.errors import sentence
 
-NO_REWARD: Final = "the program gave no reward"
 CRASHES: Final = "program/crashes"
 """Annotation of an episode: 1 where its program crashed, else 0. Every episode of a program has it."""
 IGNORED_OPTIONS: Final = "program/ignored_options"
 """Annotation of an episode: the number of options without effect in the calls of its program."""
+_NO_REWARD: Final[Mapping[RewardSource, tuple[str, str]]] = {
+    RewardSource.ENV: (
+        "end the episode of the environment by task.call or by the text that it returns",
+        "return the final answer as text, or choose another agent.program.reward",
+    ),
+    RewardSource.RESULT: ("return its reward", "return a number, or a mapping with the key reward"),
+    RewardSource.POSTED: ("post its reward", "call task.post_reward, or send it by POST to the address with /reward"),
+}
+"""Source of the reward -> what the program must do, and how."""
 
 
 class EpisodeEnd(NamedTuple):
@@ -63,7 +73,7 @@ def conclude(facts: ProgramFacts, settings: ProgramSettings) -> EpisodeEnd:
         if settings.on_crash == "invalid":
             return EpisodeEnd(Ending.ERROR_ENV, run.error or "the program crashed", is_crash=True)
         return EpisodeEnd(Ending.TERMINATED, reward=Scored(value=settings.on_crash), replaces=True, is_crash=True)
-    reason = run.error or _no_reward(run, settings.reward)
+    reason = run.error or no_reward_error(facts.run, settings)
     if limit is not None:
         return EpisodeEnd(limit, reward=facts.reward or Invalid(cause=Ending.ERROR_ENV, reason=reason))
     if facts.reward is None:
@@ -79,6 +89,15 @@ def annotate_run(tree: Tree, *, is_crash: bool, num_ignored_options: int) -> Tre
     return replace(tree, annotations=(*tree.annotations, *added))
 
 
+def no_reward_error(run: ProgramRun, settings: ProgramSettings) -> str:
+    """Return the sentence about a program without a reward of the source that the settings name."""
+    got = "no reward"
+    if settings.reward is RewardSource.ENV:
+        got = "no answer" if run.result.reward is None else f"the reward {run.result.reward.value:g} and no answer"
+    must, do = _NO_REWARD[settings.reward]
+    return sentence("program", must, got, where=f"agent.program.reward: {settings.reward}", do=do)
+
+
 def _limit(facts: ProgramFacts) -> Ending | None:
     """Return the limit that ended the program."""
     if facts.run.end is ProgramEnd.TIME_LIMIT:
@@ -86,18 +105,6 @@ def _limit(facts: ProgramFacts) -> Ending | None:
     if facts.is_at_limit or facts.run.end is ProgramEnd.TURN_LIMIT:
         return Ending.TRUNCATED_TURNS
     return Ending.TRUNCATED_TOKENS if facts.is_full else None
-
-
-def _no_reward(run: ProgramRun, source: RewardSource) -> str:
-    """Say what the source of rewards lacks, and what the program gave in its place."""
-    do = {
-        RewardSource.ENV: "return the answer as text",
-        RewardSource.RESULT: "return a number, or a mapping with reward",
-        RewardSource.POSTED: "post one before the program ends",
-    }[source]
-    if source is not RewardSource.RESULT and run.result.reward is not None:
-        do = "it returned one: set agent.program.reward=result"
-    return f"{NO_REWARD} (agent.program.reward is {source}); {do}"
 
 
 def _no_turn(facts: ProgramFacts, limit: Ending | None) -> str:

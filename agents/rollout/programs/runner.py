@@ -22,7 +22,7 @@ from typing import Any, Final, Protocol
 from envgym.agents.rollout.programs.results import ProgramResult, read_result
 from envgym.agents.rollout.programs.sessions import ProgramSession
 from envgym.agents.rollout.programs.task import ProgramTask
-from envgym.config.file_imports import NoSuchClass
+from envgym.config.file_imports import NoSuchClass, broken_code
 from envgym.config.plugins import import_path
 from envgym.core.json_types import visible
 from envgym.errors import EnvFailure, InvalidInput, sentence
@@ -129,7 +129,7 @@ def no_call_error(task: ProgramTask) -> str:
 def load_program(run: str | Sequence[str]) -> AgentProgram:
     """Load a program: `file.py:function`, `module:function`, or a command as a list of words.
 
-    Raises: InvalidInput: there is no such function or command. Whatever the imported code raises.
+    Raises: InvalidInput: there is no such function or command, or the imported code raises.
     """
     if not isinstance(run, str):
         return _load_command(run)
@@ -140,6 +140,8 @@ def load_program(run: str | Sequence[str]) -> AgentProgram:
         raise InvalidInput.of(
             "program", "be a function that exists", f"{run} ({error})", where=_WHERE, do=do
         ) from error
+    except Exception as error:  # what runs is the user's
+        raise broken_code(run, error) from error
     InvalidInput.unless(callable(function), "program", "be a function", run, where=_WHERE, do=do)
     _check_takes_task(function, run)
     return FunctionProgram(function, name=run)
@@ -226,7 +228,9 @@ class RunningFunction:
     def _describe(self, error: BaseException) -> str:
         if isinstance(error, Exception) and not self._is_stopped:
             log_error(error, f"the program {self._program.name} raised {type(error).__name__}")
-        frames = traceback.extract_tb(error.__traceback__)
+        frames = [*traceback.extract_tb(error.__traceback__)]
+        file = getattr(getattr(inspect.unwrap(self._program.function), "__code__", None), "co_filename", None)
+        frames = [frame for frame in frames if frame.filename == file] or frames  # of the program, not of its libraries
         place = f"{Path(frames[-1].filename).name} line {frames[-1].lineno}" if frames else self._program.name
         got, do = f"{type(error).__name__}: {error}", f"look into the log, or at {place}"
         return sentence("program", "return", got, where=self._program.name, do=do)

@@ -78,7 +78,7 @@ def test_a_server_that_hangs_is_a_failure() -> None:
 @pytest.mark.parametrize(
     "mode, changes, reason",
     [
-        ("refuse-start", {}, "MCP server program must be able to start.*no licence"),
+        ("refuse-start", {}, "MCP server program must be able to start.*no licence.*try this command in a shell"),
         ("silent", {"start_s": 0.5}, "MCP server program must be able to start, got no answer within 0.5 s"),
     ],
 )

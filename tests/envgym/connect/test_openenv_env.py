@@ -304,6 +304,14 @@ def test_a_reset_that_is_over_or_refused_is_a_failure_of_the_env() -> None:
             env.reset(seed=0)
 
 
+def test_a_path_that_the_server_does_not_have_is_one_sentence() -> None:
+    with (
+        scripted_server(answering()) as env_id,
+        pytest.raises(InvalidInput, match=r"got no such page .*check the path"),
+    ):
+        envgym.make(f"{env_id}/nothing")
+
+
 @pytest.mark.parametrize(
     "routes, words",
     [

@@ -4,7 +4,6 @@ import csv
 import json
 from collections.abc import Mapping
 from dataclasses import replace
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,7 @@ from envgym.trainer.train import train
 from envgym.trainer.workflows.chat_demonstrations import ChatDemonstrations
 from envgym.trainer.workflows.demonstrations import DEMONSTRATIONS, DemonstrationRequest, Demonstrations
 from envgym.trainer.workflows.sft import likelihood_rows
+from tests.support.marked_template import marked_template
 from tests.support.parrots import CharRenderer, char_agent
 from tests.support.tiny_runs import tiny_settings
 
@@ -98,17 +98,6 @@ def trained_text(episode: Trajectory) -> list[str]:
 
 
 # ---- tokens and masks ------------------------------------------------------------------------------------------------
-
-
-def marked_template() -> str:
-    """Return the template of `tiny` with marks around what the assistant writes."""
-    source = files("envgym.agents.models").joinpath("tiny_chat.jinja").read_text(encoding="utf-8")
-    begin, end = "    {%- if message.role == 'assistant' and", "    {{- '<|im_end|>\\n' -}}\n{%- endfor -%}"
-    head, _, rest = source.partition(begin)
-    body, _, tail = rest.partition(end)
-    mine = f"{{%- if message.role == 'assistant' -%}}{{%- generation -%}}{begin}{body}{{{{- '<|im_end|>' -}}}}"
-    others = "{{- message.content or '' -}}{{- '<|im_end|>\\n' -}}{%- endif -%}{%- endfor -%}"
-    return f"{head}{mine}{{%- endgeneration -%}}{{{{- '\\n' -}}}}{{%- else -%}}{others}{tail}"
 
 
 def test_assistant_tokens_are_those_that_transformers_marks(tmp_path: Path) -> None:

@@ -105,14 +105,14 @@ def score(task: ProgramTask) -> object:
     return {"answer": text, "reward": len(text), "components": {"length": len(text)}}
 
 
-def score_only(task: ProgramTask) -> float:
-    ask_once(task)
-    return 1.0
-
-
 def score_without_number(task: ProgramTask) -> object:
     ask_once(task)
     return float("nan")
+
+
+def score_without_answer(task: ProgramTask) -> float:
+    ask_once(task)
+    return 0.75
 
 
 def post(task: ProgramTask) -> None:

@@ -224,6 +224,16 @@ def test_a_program_that_cannot_be_loaded_is_one_sentence(program: str | Sequence
     assert str(error.value).startswith(sentence)
 
 
+def test_a_program_whose_code_raises_is_one_sentence(tmp_path: Path) -> None:
+    for code, got in (("import json\n1 / 0", "ZeroDivisionError: division by zero"), ("x = (", "SyntaxError: ")):
+        file = tmp_path / f"broken_{len(code)}.py"
+        file.write_text(code, "utf-8")
+        with pytest.raises(InvalidInput) as error:
+            load_program(f"{file}:run")
+        assert str(error.value).startswith(f"the code of {file}:run must be importable, got {got}")
+        assert f"({file}, line {code.count(chr(10)) + 1}); fix it." in str(error.value)
+
+
 def test_a_command_that_cannot_be_executed_is_one_sentence(server: RunningHost, tmp_path: Path) -> None:
     file = tmp_path / "agent"
     file.write_text("no program")

@@ -13,7 +13,6 @@ from envgym.agents.policies.scripted import ScriptedPolicy
 from envgym.agents.protocols import Sampling
 from envgym.agents.rollout.driver import run_episode
 from envgym.agents.rollout.pool import AbortHandle
-from envgym.agents.rollout.programs.endings import NO_REWARD
 from envgym.agents.rollout.programs.episode import run_program_episode
 from envgym.core.trajectory import Trajectory, trajectories
 from envgym.core.tree import Rewrite
@@ -110,14 +109,14 @@ def test_a_program_that_returned_is_paid_by_the_source_of_the_reward() -> None:
 @pytest.mark.parametrize(
     "function,reward,reason",
     [
-        ("ask_once", "env", f"{NO_REWARD} (agent.program.reward is env); return the answer as text"),
+        ("ask_once", "env", "program must end the episode of the environment by task.call or by the text that it"),
         (
-            "score_only",
+            "score_without_answer",
             "env",
-            "env); it returned one: set agent.program.reward=result",
+            "got the reward 0.75 and no answer (agent.program.reward: env); return the final answer",
         ),
-        ("ask_once", "posted", f"{NO_REWARD} (agent.program.reward is posted); post one before the program ends"),
-        ("play", "result", f"{NO_REWARD} (agent.program.reward is result); return a number, or a mapping with reward"),
+        ("ask_once", "posted", "program must post its reward, got no reward (agent.program.reward: posted)"),
+        ("play", "result", "program must return its reward, got no reward (agent.program.reward: result)"),
         ("score_without_number", "result", "reward must be a finite number, got nan"),
     ],
 )
@@ -171,7 +170,8 @@ def test_the_turn_limit_truncates_and_the_value_counts_where_the_program_still_g
     without = play("never_stop_without_answer", turns=2)
     assert without.ending is Ending.TRUNCATED_TURNS
     assert isinstance(without.reward, Invalid)
-    assert without.reward.reason.startswith(NO_REWARD)
+    assert without.reward.cause is Ending.ERROR_ENV
+    assert "got no answer" in without.reward.reason
 
 
 def test_the_time_limit_truncates_and_the_value_counts_where_there_is_one() -> None:

@@ -1,6 +1,7 @@
 """Programs that are functions or coroutines: what they get, what they return, and how they are ended."""
 
 import asyncio
+import json
 import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -135,6 +136,13 @@ def test_a_function_that_raises_is_a_crash(
     assert outcome.error is not None
     assert f"program must return, got {type(error).__name__}: " in outcome.error
     assert "(test.py:run); look into the log, or at test_runner.py line " in outcome.error
+
+
+def test_a_crash_in_a_library_names_the_line_of_the_program(server: RunningHost) -> None:
+    outcome = run(server, lambda task: json.loads("{"))
+    assert outcome.error is not None
+    assert "JSONDecodeError: " in outcome.error
+    assert "or at test_runner.py line " in outcome.error
 
 
 def test_refused_calls_raise_in_the_program(server: RunningHost) -> None:
