@@ -6,7 +6,7 @@ from envgym.agents.loop.agent import AgentSettings
 from envgym.agents.rollout.driver import run_episode
 from envgym.agents.rollout.episode import EpisodeJob
 from envgym.agents.rollout.pool import AbortHandle
-from envgym.agents.rollout.programs.episode import program_of, run_program_episode
+from envgym.agents.rollout.programs.episode import reload_program, run_program_episode
 from envgym.agents.search.engine import RolloutContext
 from envgym.config.settings import Settings
 from envgym.core.tree import Tree
@@ -24,9 +24,12 @@ class Chain(Settings):
         """There is nothing to choose."""
 
     def check(self, env: Env[Any], agent: AgentSettings, *, group_size: int | None) -> None:
-        """Accept every env, and every program that can be loaded. Raises: InvalidInput: this one cannot."""
+        """Accept every env, and every program that can be loaded, which this run then uses as it is now.
+
+        Raises: InvalidInput: the program cannot be loaded.
+        """
         if agent.program is not None:
-            program_of(agent.program.run)
+            reload_program(agent.program.run)
 
     def num_trees(self, group_size: int) -> int:
         return group_size

@@ -5,7 +5,6 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Final
 
 from envgym.agents.loop.agent import Agent
@@ -54,10 +53,14 @@ DIALECTS: Final[Mapping[str, Callable[[], CallDialect]]] = {
 """Name in `agent.program.dialects` -> makes the wire format."""
 
 
-@cache
-def program_of(run: str | tuple[str, ...]) -> AgentProgram:
-    """Load a program as `agent.program.run` names it, once. Raises: as `load_program`."""
-    return load_program(run)
+_programs: dict[str | tuple[str, ...], AgentProgram] = {}
+"""Programs of the runs of this process, by `agent.program.run`."""
+
+
+def reload_program(run: str | tuple[str, ...]) -> AgentProgram:
+    """Load a program as it is now, for the episodes that follow. Raises: as `load_program`."""
+    program = _programs[run] = load_program(run)
+    return program
 
 
 async def run_program_episode(
@@ -86,7 +89,8 @@ async def run_program_episode(
     _check(job)
     episode = _ProgramEpisode(job, agent, settings, sampling, abort or AbortHandle())
     with about(Ids(job.tree_id, 0)):
-        return await episode.run(program_of(settings.run), generate, clock)
+        program = _programs.get(settings.run) or reload_program(settings.run)
+        return await episode.run(program, generate, clock)
 
 
 def _check(job: EpisodeJob) -> None:

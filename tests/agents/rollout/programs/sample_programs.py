@@ -140,6 +140,13 @@ def hold(task: ProgramTask) -> None:
     HELD.wait(60)
 
 
+def post_and_hold(task: ProgramTask) -> None:
+    ask_once(task)
+    task.post_reward(0.5)
+    ASKED.set()
+    HELD.wait(60)
+
+
 def outlive_the_env(task: ProgramTask) -> str:
     ask_once(task)
     task.call("leave")
