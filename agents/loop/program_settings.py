@@ -1,11 +1,15 @@
 """The section `agent.program`: an agent program that calls the policy, in place of the agent loop."""
 
 from enum import StrEnum
-from typing import Literal
+from typing import Final, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from envgym.config.settings import Settings
+from envgym.errors import sentence
+
+POLICY_MODEL: Final = "policy"
+"""Name of the policy as a model."""
 
 
 class RewardSource(StrEnum):
@@ -17,6 +21,19 @@ class RewardSource(StrEnum):
     """The result of the program."""
     POSTED = "posted"
     """A reward that the program posts while it runs."""
+
+
+class AuxiliarySettings(Settings):
+    """An endpoint whose model answers calls of a program, and is not trained: a judge, a simulated user."""
+
+    base_url: str = Field(pattern="^https?://.")
+    """Up to and with the version, such as `http://localhost:8000/v1`."""
+    model: str | None = None
+    """What the endpoint calls its model; null: as the program does."""
+    api_key_env: str | None = None
+    """Environment variable that holds the key; null: no key is sent."""
+    timeout_s: float = Field(default=120.0, gt=0)
+    """Longest wait for one answer."""
 
 
 class ProgramSettings(Settings):
@@ -36,6 +53,9 @@ class ProgramSettings(Settings):
     reward: RewardSource = RewardSource.ENV
     """Source of the reward: `env`, `result` (what the program returns) or `posted`. Without a reward the episode is
     invalid."""
+    env_tools: tuple[Literal["mcp", "call"], ...] = ("mcp", "call")
+    """Ways in which the program may call the tools of the environment: `mcp` (an MCP server at `task.mcp_url`) and
+    `call` (the function `task.call`). None: it is not offered these tools."""
     on_crash: Literal["invalid"] | float = Field(default="invalid", allow_inf_nan=False)
     """Reward of an episode whose program crashed; `invalid`: the episode does not train. A policy can learn to crash
     its program where that pays more than going on."""
@@ -44,3 +64,14 @@ class ProgramSettings(Settings):
     or refused."""
     thinking_match: Literal["ignore", "compare"] = "ignore"
     """Whether thinking that the program sends back must equal the sampled thinking for a conversation to go on."""
+    auxiliary: dict[str, AuxiliarySettings] = Field(default_factory=dict)
+    """Other models of the program, by the name in its requests. Their calls are passed on to an endpoint, counted as
+    cost, and never trained. Calls of every other name are answered by the policy."""
+
+    @model_validator(mode="after")
+    def _keep_the_policy(self) -> Self:
+        for name in {"", POLICY_MODEL} & self.auxiliary.keys():
+            do = f"rename it: {POLICY_MODEL} is the model that is trained"
+            must = f"not be empty or {POLICY_MODEL}"
+            raise ValueError(sentence("name of an auxiliary model", must, name, where="agent.program.auxiliary", do=do))
+        return self

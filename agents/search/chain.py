@@ -6,6 +6,7 @@ from envgym.agents.loop.agent import AgentSettings
 from envgym.agents.rollout.driver import run_episode
 from envgym.agents.rollout.episode import EpisodeJob
 from envgym.agents.rollout.pool import AbortHandle
+from envgym.agents.rollout.programs.auxiliary import read_keys
 from envgym.agents.rollout.programs.episode import reload_program, run_program_episode
 from envgym.agents.search.engine import RolloutContext
 from envgym.config.settings import Settings
@@ -24,12 +25,13 @@ class Chain(Settings):
         """There is nothing to choose."""
 
     def check(self, env: Env[Any], agent: AgentSettings, *, group_size: int | None) -> None:
-        """Accept every env, and every program that can be loaded, which this run then uses as it is now.
+        """Accept every env, and every program that can be loaded and has its keys; this run uses it as it is now.
 
-        Raises: InvalidInput: the program cannot be loaded.
+        Raises: InvalidInput: the program cannot be loaded, or a key is missing.
         """
         if agent.program is not None:
             reload_program(agent.program.run)
+            read_keys(agent.program.auxiliary)
 
     def num_trees(self, group_size: int) -> int:
         return group_size

@@ -163,7 +163,10 @@ class TreeStrategy(Settings, ABC):
     def check(self, env: Env[Any], agent: AgentSettings, *, group_size: int | None) -> None:
         """Refuse a search without an end, an env or a group that does not fit, and a budget that is too small."""
         if agent.program is not None:
-            must, do = "be chain with agent.program: the state of a program cannot be forked", "set search.name=chain"
+            reason = "the episodes of a tree begin with one prompt, and a program writes its own in each"
+            if self.is_forking:
+                reason = "the state of a program cannot be forked"
+            must, do = f"be chain with agent.program: {reason}", "set search.name=chain"
             raise SettingsError.of("search", must, self.name, where="settings", do=do)
         if getattr(self, self.bound) is None and not self.budget.is_limited:
             do = "set its budget, such as budget.tokens_generated=4096"

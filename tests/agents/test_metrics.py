@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from envgym.agents.evaluation.metrics.base import METRIC, build_metrics, compute_metrics, read_metrics
+from envgym.agents.rollout.programs.endings import annotate_run
 from envgym.config.plugins import Choice
 from envgym.core.messages import Action, Observation, ToolCall
 from envgym.core.trajectory import Trajectory, trajectories
@@ -130,6 +131,34 @@ def test_cost_of_a_tree_is_shared_by_its_episodes_and_invalid_ones_cost_too() ->
     found = measure(trajectories(invalid_branch()), "cost")  # 1 + 1 + 2 tokens, two turns
     assert found["tokens_generated_per_episode"] == pytest.approx(4 / 3)
     assert found["env_steps_per_episode"] == pytest.approx(2 / 3)
+
+
+def program_episode(*, is_crash: bool = False, num_ignored_options: int = 0) -> Trajectory:
+    tree = episode("a", 1.0, calls=1).tree
+    return trajectories(annotate_run(tree, is_crash=is_crash, num_ignored_options=num_ignored_options))[0]
+
+
+def test_programs_are_measured_over_the_episodes_that_a_program_played() -> None:
+    unread = replace(CALL, action=Action("<call", malformed=("not JSON", "no name")))
+    tree, silent = start("unread"), start("silent")
+    tree.add(tree.root, turn(policy(10)), outcome=unread, ending=Ending.TERMINATED)
+    silent.end(silent.root, Ending.ERROR_ENV, error="no call")
+    malformed, crashed = (
+        trajectories(annotate_run(item.freeze(), is_crash=item is silent, num_ignored_options=0))[0]
+        for item in (tree, silent)
+    )
+    played = [program_episode(num_ignored_options=3), malformed, crashed]
+    assert measure([*EPISODES, *played], "programs") == {
+        "program/crashes": 1 / 3,
+        "program/ignored_options": 1.0,
+        "program/malformed_calls": 2 / 3,
+        "program/rows_per_turn": 2 / 3,  # a row of two turns, and one of one
+    }
+    assert measure([crashed], "programs") == {
+        "program/crashes": 1.0,
+        "program/ignored_options": 0.0,
+        "program/malformed_calls": 0.0,
+    }
 
 
 @pytest.mark.parametrize("name", METRIC.table)

@@ -27,6 +27,13 @@ def test_a_program_with_helpers_is_trained_and_its_log_probs_are_those_of_the_le
     for row in (first, second):
         assert (row["conversations/mean"], row["conversations/max"]) == (2.0, 2.0)
         assert row["context_rewrites/turns"] == 0.0
+        assert (row["program/crashes"], row["program/ignored_options"], row["program/rows_per_turn"]) == (
+            0.0,
+            0.0,
+            2 / 3,
+        )
+        assert row["program/malformed_calls"] >= 0.0  # an untrained model writes anything
+        assert not any(name.startswith("annotate/") for name in row)
         assert row["rows/collected"] == 2 * 8  # two groups of four episodes of two rows
     # on the weights that sampled, the learner computes for every row what the sampler recorded
     assert first["logprob_gap/max_abs"] < 1e-4

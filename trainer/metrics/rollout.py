@@ -10,6 +10,8 @@ from itertools import chain
 
 from envgym.agents.evaluation.metrics.base import Metric, compute_metrics
 from envgym.agents.evaluation.metrics.effort import endings, lengths
+from envgym.agents.evaluation.metrics.programs import programs
+from envgym.agents.rollout.programs.endings import CRASHES, IGNORED_OPTIONS
 from envgym.core.trajectory import Group, Trajectory, Turn
 from envgym.core.tree import Rewrite, Source
 from envgym.core.turns import Cost, Invalid, Scored, reaches
@@ -32,10 +34,11 @@ def sampled_metrics(
         metrics: what else the run measures.
     """
     values = rollout_metrics(groups, success_at=success_at) | context_rewrite_metrics(groups)
-    values |= annotation_metrics(groups)
+    episodes = [episode for group in groups for episode in group.trajectories]
+    values |= annotation_metrics(groups) | programs(episodes)
     if labels is not None:
         values |= env_metrics(labels, groups, success_at=success_at)
-    return values | compute_metrics(metrics, [episode for group in groups for episode in group.trajectories])
+    return values | compute_metrics(metrics, episodes)
 
 
 def rollout_metrics(groups: Sequence[Group], *, success_at: float) -> Metrics:
@@ -65,10 +68,13 @@ def rollout_metrics(groups: Sequence[Group], *, success_at: float) -> Metrics:
 
 
 def annotation_metrics(groups: Sequence[Group]) -> Metrics:
-    """Return for each name how many annotations there are, how many of them failed, and the mean of the others."""
+    """Return for each name how many annotations there are, how many of them failed, and the mean of the others.
+
+    Those that rollouts make of agent programs have metrics of their own.
+    """
     annotations = [item for group in groups for tree in group.trees for item in tree.annotations]
     metrics: Metrics = {}
-    for name in sorted({item.name for item in annotations}):
+    for name in sorted({item.name for item in annotations} - {CRASHES, IGNORED_OPTIONS}):
         values = [item.value for item in annotations if item.name == name]
         numbers = [value for value in values if value is not None]
         metrics[f"annotate/{name}_count"] = float(len(values))

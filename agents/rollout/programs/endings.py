@@ -1,14 +1,19 @@
-"""How a program's episode ends, and what it is paid. Pure."""
+"""How a program's episode ends, what it is paid, and what its tree keeps of the run. Pure."""
 
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, replace
+from typing import Final, NamedTuple
 
 from envgym.agents.loop.program_settings import ProgramSettings
 from envgym.agents.loop.state import FailureEvent
 from envgym.agents.rollout.programs.runner import ProgramEnd, ProgramRun
+from envgym.core.tree import Annotation, Tree
 from envgym.core.turns import Ending, Invalid, Reward, Scored
 
 NO_REWARD = "the program gave no reward"
+CRASHES: Final = "program/crashes"
+"""Annotation of an episode: 1 where its program crashed, else 0. Every episode of a program has it."""
+IGNORED_OPTIONS: Final = "program/ignored_options"
+"""Annotation of an episode: the number of options without effect in the calls of its program."""
 
 
 class EpisodeEnd(NamedTuple):
@@ -21,6 +26,8 @@ class EpisodeEnd(NamedTuple):
     """Paid at the end; None: nothing more."""
     replaces: bool = False
     """Whether the reward takes the place of all that was paid before."""
+    is_crash: bool = False
+    """Whether the episode ended because the program crashed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,18 +56,27 @@ def conclude(facts: ProgramFacts, settings: ProgramSettings) -> EpisodeEnd:
     if failure is not None:
         return EpisodeEnd(failure.ending, failure.reason)
     limit = _limit(facts)
+    is_crash = limit is None and run.end is ProgramEnd.CRASHED
     if not facts.num_turns:  # no turn can hold a reward, and none trains
-        return EpisodeEnd(Ending.ERROR_ENV, run.error or _no_turn(facts, limit))
-    if limit is None and run.end is ProgramEnd.CRASHED:
+        return EpisodeEnd(Ending.ERROR_ENV, run.error or _no_turn(facts, limit), is_crash=is_crash)
+    if is_crash:
         if settings.on_crash == "invalid":
-            return EpisodeEnd(Ending.ERROR_ENV, run.error or "the program crashed")
-        return EpisodeEnd(Ending.TERMINATED, reward=Scored(value=settings.on_crash), replaces=True)
+            return EpisodeEnd(Ending.ERROR_ENV, run.error or "the program crashed", is_crash=True)
+        return EpisodeEnd(Ending.TERMINATED, reward=Scored(value=settings.on_crash), replaces=True, is_crash=True)
     reason = run.error or NO_REWARD
     if limit is not None:
         return EpisodeEnd(limit, reward=facts.reward or Invalid(cause=Ending.ERROR_ENV, reason=reason))
     if facts.reward is None:
         return EpisodeEnd(Ending.ERROR_ENV, reason)
     return EpisodeEnd(facts.env_ending or Ending.TERMINATED, reward=facts.reward)
+
+
+def annotate_run(tree: Tree, *, is_crash: bool, num_ignored_options: int) -> Tree:
+    """Return a tree of one episode with the numbers of its run that the turns do not show."""
+    (leaf,) = tree.leaves
+    numbers = {CRASHES: float(is_crash), IGNORED_OPTIONS: float(num_ignored_options)}
+    added = [Annotation(name=name, level="episode", node=leaf, value=number) for name, number in numbers.items()]
+    return replace(tree, annotations=(*tree.annotations, *added))
 
 
 def _limit(facts: ProgramFacts) -> Ending | None:

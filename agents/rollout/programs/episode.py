@@ -9,7 +9,7 @@ from typing import Final
 
 from envgym.agents.loop.agent import Agent
 from envgym.agents.loop.hints import token_ids
-from envgym.agents.loop.program_settings import ProgramSettings, RewardSource
+from envgym.agents.loop.program_settings import POLICY_MODEL, ProgramSettings, RewardSource
 from envgym.agents.loop.state import FailureEvent
 from envgym.agents.protocols import Sampling
 from envgym.agents.rollout.driver import GenerateFn, aborted_event, close_env, failure_event
@@ -21,8 +21,9 @@ from envgym.agents.rollout.programs.dialects.base import CallDialect
 from envgym.agents.rollout.programs.dialects.chat import ChatDialect
 from envgym.agents.rollout.programs.dialects.messages import MessagesDialect
 from envgym.agents.rollout.programs.dialects.responses import ResponsesDialect
-from envgym.agents.rollout.programs.endings import ProgramFacts, conclude
-from envgym.agents.rollout.programs.host import MODEL, shared_host
+from envgym.agents.rollout.programs.endings import ProgramFacts, annotate_run, conclude
+from envgym.agents.rollout.programs.env_tools import MCP_PATH, EnvTools, ToolReply
+from envgym.agents.rollout.programs.host import shared_host
 from envgym.agents.rollout.programs.layout import build_path
 from envgym.agents.rollout.programs.runner import (
     AgentProgram,
@@ -35,10 +36,10 @@ from envgym.agents.rollout.programs.runner import (
 from envgym.agents.rollout.programs.sessions import CLOSED, CallFailed, ProgramSession
 from envgym.agents.rollout.programs.task import ProgramTask, TaskLinks
 from envgym.agents.rollout.recorder import record_tree
-from envgym.core.json_types import visible
+from envgym.core.json_types import JsonObject, visible
 from envgym.core.messages import Action, Observation, Role, ToolCall
 from envgym.core.tree import Tree
-from envgym.core.turns import ZERO, Ending, Reward
+from envgym.core.turns import ZERO, Ending, Invalid, Reward
 from envgym.errors import InvalidInput, PolicyFailure, sentence
 from envgym.played import EpisodeOver, Opening, PlayedEpisode, PlayedTurn, call_action
 from envgym.runtime.processes.log import Ids, about
@@ -166,7 +167,8 @@ class _ProgramEpisode:
     async def _run_program(self, program: AgentProgram, opening: Opening, session: ProgramSession) -> ProgramRun:
         settings = self.settings
         dialects = [DIALECTS[name]() for name in settings.dialects]
-        async with shared_host(dialects, refuses=settings.unsupported == "refuse") as host:
+        refuses = settings.unsupported == "refuse"
+        async with shared_host(dialects, refuses=refuses, auxiliary=settings.auxiliary) as host:
             host.begin(session)
             try:
                 task = self._task(opening, session, host.url_of(session))
@@ -177,17 +179,24 @@ class _ProgramEpisode:
 
     def _task(self, opening: Opening, session: ProgramSession, url: str) -> ProgramTask:
         users = (message.content for message in opening.messages if message.role is Role.USER)
-        call_tools = self._call_tools if opening.tools else None
+        ways = self.settings.env_tools if opening.tools else ()
+        session.env_tools = EnvTools(opening.tools, self._call_tool) if "mcp" in ways else None
+        links = TaskLinks(
+            session=session,
+            loop=asyncio.get_running_loop(),
+            call_tools=self._call_tools if "call" in ways else None,
+            mcp_url=url + MCP_PATH if "mcp" in ways else None,
+        )
         return ProgramTask(
             id=self.job.task.id,
             prompt="\n".join(users),
             messages=opening.messages,
-            tools=opening.tools,
+            tools=opening.tools if ways else (),
             root_url=url,
             api_key=session.secret,
-            model=MODEL,
+            model=POLICY_MODEL,
             seed=derive_seed(self.job.sampling_seed, "program"),
-            links=TaskLinks(session=session, loop=asyncio.get_running_loop(), call_tools=call_tools),
+            links=links,
         )
 
     def _count_tokens(self, call: Call) -> int | None:
@@ -208,11 +217,21 @@ class _ProgramEpisode:
 
         Raises: CallFailed: the episode is over. InvalidInput: the arguments of a call have no form in JSON.
         """
+        turn = await self._play_calls(calls)
+        return turn.observation if isinstance(turn, PlayedTurn) else Observation(str(turn))
+
+    async def _call_tool(self, name: str, arguments: JsonObject) -> ToolReply:
+        """Call a tool of the env for a client of MCP. Raises: as `_call_tools`."""
+        turn = await self._play_calls([ToolCall(name=name, arguments=arguments)])
+        if isinstance(turn, EpisodeOver):
+            return ToolReply(str(turn), is_error=True)
+        return ToolReply(str(turn.observation), turn.tool_errors > 0 or isinstance(turn.reward, Invalid))
+
+    async def _play_calls(self, calls: Sequence[ToolCall]) -> PlayedTurn | EpisodeOver:
         if self.conversations.is_closed:
             raise CallFailed(CLOSED.reason, kind=CLOSED.kind)
         turn = asyncio.ensure_future(self._act(call_action(calls)))
-        played = await asyncio.shield(turn)  # a program that leaves does not undo the turn
-        return played.observation if isinstance(played, PlayedTurn) else Observation(str(played))
+        return await asyncio.shield(turn)  # a program that leaves does not undo the turn
 
     async def _act(self, action: Action) -> PlayedTurn | EpisodeOver:
         """Play a turn of the env and pay what it gives, unless it ends after the episode."""
@@ -238,8 +257,12 @@ class _ProgramEpisode:
             conversations.rewards.clear()
         if end.reward is not None:
             conversations.pay(end.reward)
-        path = build_path(conversations.turns, conversations.rewards, end.ending, end.error, conversations.spent.cost)
-        return record_tree((path.leaf,), self.job, setup=path.setup)
+        cost, ignored = conversations.spent.cost, 0
+        if self.session is not None:
+            cost, ignored = cost + self.session.auxiliary_cost, self.session.counts.ignored_options.total()
+        path = build_path(conversations.turns, conversations.rewards, end.ending, end.error, cost)
+        tree = record_tree((path.leaf,), self.job, setup=path.setup)
+        return annotate_run(tree, is_crash=end.is_crash, num_ignored_options=ignored)
 
     def _facts(self, run: ProgramRun) -> ProgramFacts:
         conversations, session, source = self.conversations, self.session, self.settings.reward

@@ -10,17 +10,21 @@ import logging
 import re
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
+from types import MappingProxyType
 from typing import Final
 from weakref import WeakKeyDictionary
 
+from envgym.agents.loop.program_settings import POLICY_MODEL, AuxiliarySettings
+from envgym.agents.rollout.programs.auxiliary import AuxiliaryModels
 from envgym.agents.rollout.programs.calls import CallRefused, CallReply, RefusalKind
 from envgym.agents.rollout.programs.dialects.base import REQUEST, CallDialect, CallRequest, ReplyIds
 from envgym.agents.rollout.programs.dialects.chat import openai_error
+from envgym.agents.rollout.programs.env_tools import MCP_PATH, answer_mcp
 from envgym.agents.rollout.programs.results import read_reward
 from envgym.agents.rollout.programs.sessions import (
     CLOSED,
@@ -31,15 +35,13 @@ from envgym.agents.rollout.programs.sessions import (
     RetryMark,
 )
 from envgym.chats.fields import Json
-from envgym.core.json_types import JsonObject
+from envgym.core.json_types import JsonObject, JsonValue
 from envgym.errors import InvalidInput, sentence
 from envgym.parsing.strict_json import read_json
 from envgym.runtime.http.server import AnyReply, HttpLimits, HttpReply, HttpRequest, HttpServer
 from envgym.runtime.http.streams import EVENT_STREAM, HttpStream
 
 _log = logging.getLogger(__name__)
-MODEL: Final = "policy"
-"""Name of the model."""
 KEEP_ALIVE_S: Final = 10.0
 """Between two signs of life of a streamed reply; a reply that is there within the first interval needs none."""
 _KEEP_ALIVE: Final = b": keep-alive\n\n"
@@ -50,6 +52,7 @@ _MAX_CLOSED: Final = 4096
 """Closed sessions whose secrets are remembered, so that late calls get the right error."""
 _NO_RETRY: Final[Mapping[str, str]] = {"x-should-retry": "false"}
 """Keeps libraries from repeating what cannot succeed."""
+_NO_MODELS: Final[Mapping[str, AuxiliarySettings]] = MappingProxyType({})
 _STATUS: Final = {
     RefusalKind.CONTEXT_FULL: HTTPStatus.BAD_REQUEST,
     RefusalKind.UNSUPPORTED: HTTPStatus.BAD_REQUEST,
@@ -110,15 +113,24 @@ class ProgramHost:
     """Serves the sessions of programs on a loopback address; `listen`, then `close`, in one event loop."""
 
     def __init__(
-        self, dialects: Sequence[CallDialect], *, refuses: bool = False, now: Callable[[], float] = time.time
+        self,
+        dialects: Sequence[CallDialect],
+        *,
+        refuses: bool = False,
+        auxiliary: Mapping[str, AuxiliarySettings] = _NO_MODELS,
+        now: Callable[[], float] = time.time,
     ) -> None:
         """Serve no session yet.
 
         Args:
             dialects: The wire formats that are answered.
             refuses: Whether options that would be ignored are refused.
+            auxiliary: Endpoints of other models, by the names in requests.
             now: Seconds since 1970.
+
+        Raises: InvalidInput: the key of an endpoint is missing.
         """
+        self._auxiliary = AuxiliaryModels(auxiliary)
         self.http = HttpServer(
             self._handle,
             limits=HttpLimits(body_bytes=_MAX_BODY_BYTES),
@@ -141,6 +153,7 @@ class ProgramHost:
         for session in list(self._sessions.values()):
             await self.end(session)
         await self.http.close()
+        await self._auxiliary.close()
 
     def begin(self, session: ProgramSession) -> None:
         """Answer the calls of a session."""
@@ -158,20 +171,27 @@ class ProgramHost:
 
     # ---- requests ----------------------------------------------------------------------------------------------------
 
-    def _handle(self, request: HttpRequest) -> "AnyReply | asyncio.Future[AnyReply]":
+    def _handle(self, request: HttpRequest) -> AnyReply | Awaitable[AnyReply]:
         secret, path = _split(request)
         dialect = next((item for item in self._dialects if path.startswith(item.path)), self._dialects[0])
         session = self._sessions.get(secret)
         if session is None:
             return self._no_session(dialect, is_closed=secret in self._closed)
+        if path == MCP_PATH and session.env_tools is not None:
+            return answer_mcp(session.env_tools, request)
         if request.method == "GET":
-            return _models(path, self._paths)
+            return self._models(path)
         if path == "/reward":
             return _post_reward(session, request.body)
         if path not in (dialect.path, dialect.count_path):
             return _not_found(path, self._paths)
         try:
-            call_request = self._read(dialect, session, request.body)
+            body = _decode(request.body)
+            if body.get("model") in self._auxiliary.names:
+                name = body["model"]
+                work = self._auxiliary.forward(name, body, request, dialect=dialect, path=path, session=session)
+                return asyncio.ensure_future(work)
+            call_request = self._read(dialect, session, body)
         except InvalidInput as error:
             status = HTTPStatus.BAD_REQUEST
             return _error(status, dialect.write_error(status, str(error), is_context_full=False))
@@ -183,6 +203,16 @@ class ProgramHost:
     def _paths(self) -> list[str]:
         return ["/models", "/reward", *(dialect.path for dialect in self._dialects)]
 
+    def _models(self, path: str) -> HttpReply:
+        names = (POLICY_MODEL, *self._auxiliary.names)
+        models: dict[str, Json] = {
+            f"/models/{name}": {"id": name, "object": "model", "created": 0, "owned_by": "envgym"} for name in names
+        }
+        if path == "/models":
+            data: list[JsonValue] = [*models.values()]
+            return HttpReply.of_json({"object": "list", "data": data})
+        return HttpReply.of_json(models[path]) if path in models else _not_found(path, self._paths)
+
     def _no_session(self, dialect: CallDialect, *, is_closed: bool) -> HttpReply:
         if is_closed:
             return _refusal(dialect, CLOSED)
@@ -190,8 +220,8 @@ class ProgramHost:
         detail = sentence("API key or path", "name a session", "another", where=self.http.url, do=do)
         return _error(status, dialect.write_error(status, detail, is_context_full=False))
 
-    def _read(self, dialect: CallDialect, session: ProgramSession, body: bytes) -> CallRequest:
-        request = dialect.read(_decode(body), refuses=self._refuses, transcripts=session.transcripts)
+    def _read(self, dialect: CallDialect, session: ProgramSession, body: Json) -> CallRequest:
+        request = dialect.read(body, refuses=self._refuses, transcripts=session.transcripts)
         session.counts.ignored_options.update(request.ignored)
         for name in set(request.ignored) - self._warned:
             self._warned.add(name)
@@ -219,15 +249,17 @@ _shared_hosts: "WeakKeyDictionary[asyncio.AbstractEventLoop, dict[object, _Share
 
 
 @asynccontextmanager
-async def shared_host(dialects: Sequence[CallDialect], *, refuses: bool) -> AsyncIterator[ProgramHost]:
+async def shared_host(
+    dialects: Sequence[CallDialect], *, refuses: bool, auxiliary: Mapping[str, AuxiliarySettings] = _NO_MODELS
+) -> AsyncIterator[ProgramHost]:
     """Yield the host of this event loop for these formats, which listens until its last user has left it.
 
-    Args: as of `ProgramHost`. Users end the sessions that they begin.
+    Args and Raises: as of `ProgramHost`. Users end the sessions that they begin.
     """
     hosts = _shared_hosts.setdefault(asyncio.get_running_loop(), {})
-    key = (*(dialect.name for dialect in dialects), refuses)
+    key = (*(dialect.name for dialect in dialects), refuses, frozenset(auxiliary.items()))
     if key not in hosts:
-        host = ProgramHost(dialects, refuses=refuses)
+        host = ProgramHost(dialects, refuses=refuses, auxiliary=auxiliary)
         hosts[key] = _SharedHost(host, asyncio.ensure_future(host.listen()))
     shared = hosts[key]
     shared.num_users += 1
@@ -278,13 +310,6 @@ def _decode(body: bytes) -> Json:
     if not isinstance(data, dict):
         raise InvalidInput.of("body", "be a JSON object", data, where=REQUEST, do=do)
     return data
-
-
-def _models(path: str, paths: Sequence[str]) -> HttpReply:
-    model: Json = {"id": MODEL, "object": "model", "created": 0, "owned_by": "envgym"}
-    if path == "/models":
-        return HttpReply.of_json({"object": "list", "data": [model]})
-    return HttpReply.of_json(model) if path == f"/models/{MODEL}" else _not_found(path, paths)
 
 
 def _post_reward(session: ProgramSession, body: bytes) -> HttpReply:

@@ -25,7 +25,7 @@ from envgym.core.json_types import visible
 from envgym.errors import InvalidInput, sentence
 from envgym.runtime.error_log import log_error
 from envgym.runtime.event_loop import in_daemon_thread
-from envgym.runtime.processes.handles import LocalProcess, LocalStarter
+from envgym.runtime.processes.handles import LocalProcess, LocalStarter, kill_marked
 
 _WHERE: Final = "agent.program.run"
 GRACE_S: Final = 10.0
@@ -258,10 +258,11 @@ class CommandProgram:
 
 
 class RunningCommand:
-    """A command in a process group of its own, which ends with it."""
+    """A command in a process group of its own, which ends with it, as does all else that inherited its variables."""
 
     def __init__(self, words: Sequence[str], process: LocalProcess, folder: "tempfile.TemporaryDirectory[str]") -> None:
         self._words, self._process, self._folder = words, process, folder
+        self._result_path = _result_path(Path(folder.name))
         self._lines: deque[str] = deque(maxlen=_NUM_LINES)
         self._reader = threading.Thread(target=self._read, name="program-output", daemon=True)
         self._reader.start()
@@ -269,8 +270,8 @@ class RunningCommand:
 
     async def wait(self) -> ProgramRun:
         await asyncio.wait([self._exit])
-        self._process.send_signal(signal.SIGKILL)  # what it left in its group holds its output open
-        await in_daemon_thread(self._join)
+        self._process.send_signal(signal.SIGKILL)  # what it left holds its output open
+        await in_daemon_thread(self._end_rest)
         name = " ".join(self._words)
         if self._process.returncode != 0:
             lines = " | ".join(self._lines) or "no output"
@@ -280,7 +281,7 @@ class RunningCommand:
                 error=sentence("program", "end with exit code 0", got, where=name, do="correct the program"),
             )
         try:
-            value = _read_result_file(Path(self._folder.name) / _RESULT_FILE)
+            value = _read_result_file(Path(self._result_path))
         except InvalidInput as error:
             return ProgramRun(end=ProgramEnd.RETURNED, error=str(error))
         return _returned(value, name)
@@ -293,11 +294,15 @@ class RunningCommand:
                 await asyncio.wait([self._exit], timeout=_TERM_S)
         finally:
             self._process.send_signal(signal.SIGKILL)
-            self._folder.cleanup()
+            try:
+                await in_daemon_thread(self._end_rest)  # which goes on where this is cancelled
+            finally:
+                self._folder.cleanup()
         await asyncio.wait([self._exit])
-        await in_daemon_thread(self._join)
 
-    def _join(self) -> None:
+    def _end_rest(self) -> None:
+        """End what has left the group of the command."""
+        kill_marked(_RESULT_VARIABLE, self._result_path)
         self._reader.join(_LAST_LINES_S)
 
     def _read(self) -> None:
@@ -307,8 +312,13 @@ class RunningCommand:
                 self._lines.append(text if len(text) <= _LINE_CHARS else f"{text[:_LINE_CHARS]}...")
 
 
-_RESULT_FILE: Final = "result.json"
+_RESULT_VARIABLE: Final = "ENVGYM_RESULT"
+"""Its value is another one for every command, so that its processes are known by it."""
 _TASK_FILE: Final = "task.json"
+
+
+def _result_path(folder: Path) -> str:
+    return str(folder / "result.json")
 
 
 def _variables(task: ProgramTask, folder: Path, inherited: Mapping[str, str]) -> dict[str, str]:
@@ -325,13 +335,13 @@ def _variables(task: ProgramTask, folder: Path, inherited: Mapping[str, str]) ->
         "NO_PROXY": local,
         "no_proxy": local,
         "ENVGYM_TASK_FILE": str(folder / _TASK_FILE),
-        "ENVGYM_RESULT": str(folder / _RESULT_FILE),
+        _RESULT_VARIABLE: _result_path(folder),
         "ENVGYM_SEED": str(task.seed),
     }
     if len(text) <= _VARIABLE_BYTES:
         variables["ENVGYM_TASK"] = text
-    if task.links.mcp_url is not None:
-        variables["ENVGYM_MCP_URL"] = task.links.mcp_url
+    if task.mcp_url is not None:
+        variables["ENVGYM_MCP_URL"] = task.mcp_url
     return variables
 
 
@@ -344,4 +354,4 @@ def _read_result_file(path: Path) -> object:
         return None
     except (OSError, ValueError, RecursionError) as error:
         do = "write a text, a number, or an object of answer, reward and components"
-        raise InvalidInput.of("result file", "hold JSON", str(error), where="ENVGYM_RESULT", do=do) from None
+        raise InvalidInput.of("result file", "hold JSON", str(error), where=_RESULT_VARIABLE, do=do) from None

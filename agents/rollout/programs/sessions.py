@@ -20,8 +20,9 @@ from envgym.agents.rollout.episode import Clock
 from envgym.agents.rollout.pool import AbortHandle
 from envgym.agents.rollout.programs.calls import Call, CallRefused, CallReply, RefusalKind, ReplyFinish
 from envgym.agents.rollout.programs.dialects.base import ReplyIds
+from envgym.agents.rollout.programs.env_tools import EnvTools
 from envgym.core.messages import Message, Role
-from envgym.core.turns import Scored
+from envgym.core.turns import Cost, Scored
 from envgym.errors import EnvgymError, InvalidInput
 from envgym.runtime.processes.log import log_event
 
@@ -115,6 +116,8 @@ class SessionCounts:
     malformed_calls: int = 0
     """Calls of tools that could not be read."""
     ignored_options: Counter[str] = field(default_factory=Counter)
+    auxiliary_calls: int = 0
+    """Calls of other models that were passed on."""
 
 
 class ProgramSession:
@@ -146,9 +149,13 @@ class ProgramSession:
         """Set when the policy has failed."""
         self.reward: Scored | None = None
         """What the program posted."""
+        self.auxiliary_cost = Cost()
+        """Of the calls that were passed on."""
         self.transcripts: dict[str, tuple[Message, ...]] = {}
         """Id of a response -> the conversation up to and with it."""
         self.count_tokens = count_tokens
+        self.env_tools: EnvTools | None = None
+        """What is offered by MCP; None: nothing."""
         self.is_open = True
         self._matcher, self._generate, self._clock, self._now = matcher, generate, clock, now
         self._name, self._number = secrets.token_hex(4), 0
@@ -265,6 +272,12 @@ class ProgramSession:
         self.delivered(exchange)
         return reply
 
+    def count_auxiliary(self, cost: Cost) -> None:
+        """Count a call that another model has answered; nothing after the end of the episode."""
+        if self.is_open:
+            self.counts.auxiliary_calls += 1
+            self.auxiliary_cost += cost
+
     def next_ids(self) -> ReplyIds:
         """Return the number and the time of the next response."""
         self._number += 1
@@ -297,6 +310,7 @@ class ProgramSession:
             beyond_limit=counts.beyond_limit,
             malformed_calls=counts.malformed_calls,
             ignored_options=dict(counts.ignored_options),
+            auxiliary_calls=counts.auxiliary_calls,
         )
 
 

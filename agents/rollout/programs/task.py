@@ -45,7 +45,7 @@ class ProgramTask:
     messages: tuple[Message, ...]
     """The first messages: standing instructions, if there are any, and the task."""
     tools: tuple[ToolSpec, ...]
-    """Those of the env."""
+    """Those of the env that are offered."""
     root_url: str
     """Address of the model without version, as Anthropic's libraries expect it."""
     api_key: str
@@ -60,6 +60,11 @@ class ProgramTask:
     def base_url(self) -> str:
         """Address of the model with version, as OpenAI's libraries expect it."""
         return self.root_url + VERSION_PATH
+
+    @property
+    def mcp_url(self) -> str | None:
+        """Address of the env's tools as an MCP server (streamable HTTP); None: they are not offered there."""
+        return self.links.mcp_url
 
     # ---- the model, without HTTP -------------------------------------------------------------------------------------
 
@@ -132,7 +137,11 @@ class ProgramTask:
         InvalidInput.unless(calls, "calls", "be at least one", "none", where="task.call_all", do=do)
         call_tools = self.links.call_tools
         if call_tools is None:
-            must, names, do = "be offered to the program", [call.name for call in calls], "use an env with tools"
+            must, names, do = (
+                "be offered to the program",
+                [call.name for call in calls],
+                "use an env with tools, and keep call in agent.program.env_tools",
+            )
             raise InvalidInput.of("tool of the env", must, ", ".join(names), where="task.call", do=do)
         return _submit(call_tools(calls), self.links.loop)
 

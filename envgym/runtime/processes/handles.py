@@ -120,6 +120,35 @@ def read_memory(pid: int) -> ProcessMemory:
         return ProcessMemory()
 
 
+def kill_marked(name: str, value: str) -> None:
+    """Kill the processes of this user that were started with an environment variable of this value.
+
+    Whatever group or session they are in; not this process, and on Linux only.
+    """
+    mark, own = os.fsencode(f"{name}={value}"), os.getpid()
+    killed = {own}
+    while marked := {pid for pid in _process_ids() - killed if mark in _read_environment(pid)}:
+        for pid in marked:
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        killed |= marked  # the next look finds what they started meanwhile
+
+
+def _process_ids() -> set[int]:
+    try:
+        return {int(name) for name in os.listdir("/proc") if name.isdecimal()}
+    except OSError:
+        return set()
+
+
+def _read_environment(pid: int) -> list[bytes]:
+    """Return the variables with which a process was started; none where it is over, or of another user."""
+    try:
+        return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return []
+
+
 def describe_code(code: int) -> str:
     """Return in words how a process ended: its exit code or, below 0, the signal."""
     return f"exit code {code}" if code >= 0 else f"the signal {signal.Signals(-code).name}"

@@ -61,6 +61,34 @@ def ask_in_every_format(task: ProgramTask) -> str:
     return "done"
 
 
+def ask_for_json(task: ProgramTask) -> str:
+    """Call the model twice with an option that has no effect."""
+    body = {"messages": [{"role": "user", "content": "Q"}], "response_format": {"type": "json_object"}}
+    with httpx.Client(base_url=task.base_url, trust_env=False) as client:
+        for _ in range(2):
+            client.post("/chat/completions", json=body).raise_for_status()
+    return "done"
+
+
+def ask_a_judge(task: ProgramTask) -> str:
+    """Let the model answer, and another model judge the answer in each wire format."""
+    answer = task.chat(task.messages).message.content
+    said = [{"role": "user", "content": answer}]
+    bodies: dict[str, dict[str, object]] = {
+        "/chat/completions": {"messages": said, "n": 2, "logit_bias": {"1": 1}},  # the policy would refuse it
+        "/responses": {"input": said, "stream": True},
+        "/messages": {"messages": said, "max_tokens": 5},
+        "/models/judge": {},
+    }
+    with httpx.Client(base_url=task.base_url, trust_env=False, headers={"anthropic-version": "1"}) as client:
+        replies = [
+            client.post(path, json={"model": "judge"} | body) if body else client.get(path)
+            for path, body in bodies.items()
+        ]
+    LAST_TEXTS[:] = [f"{reply.status_code} {reply.text}" for reply in replies]
+    return answer
+
+
 def rewrite(task: ProgramTask) -> str:
     """Send the first reply back in other words."""
     task.chat(task.messages)
@@ -161,8 +189,8 @@ def ignore_the_env(task: ProgramTask) -> str:
     return "fine"
 
 
-def look(task: ProgramTask) -> str:
-    """Call the model, then a tool."""
+def call_once(task: ProgramTask) -> str:
+    """Call a tool of the env after the model."""
     ask_once(task)
     return task.call("look", at="cat")
 
@@ -175,6 +203,25 @@ async def leave_a_call(task: ProgramTask) -> str:
     call.cancel()
     HELD.set()
     return "bye"
+
+
+def note_the_tools(task: ProgramTask) -> None:
+    LAST_TEXTS[:] = [spec.name for spec in task.tools] + [str(task.mcp_url)]
+    task.call("look", at="cat")
+
+
+async def play_by_mcp(task: ProgramTask) -> str:
+    """Ask the env's MCP server for its tools, call one well and one badly, and note what they show."""
+    from mcp import Client
+
+    assert task.mcp_url is not None
+    await task.achat(task.messages)
+    async with Client(task.mcp_url) as client:
+        tools = (await client.list_tools()).tools
+        replies = [await client.call_tool("look", arguments) for arguments in ({"at": "cat"}, {"near": "cat"})]
+    LAST_TEXTS[:] = [f"{tool.name}: {tool.description} {tool.input_schema['required']}" for tool in tools]
+    LAST_TEXTS.extend(f"{reply.is_error} {reply.content[0].model_dump()['text']}" for reply in replies)
+    return "done"
 
 
 async def help_out(task: ProgramTask) -> str:

@@ -134,17 +134,19 @@ def is_running(pid: int) -> bool:
     [("exit 0", ProgramEnd.RETURNED), ("exit 1", ProgramEnd.CRASHED), ("wait", ProgramEnd.POLICY_FAILED)],
 )
 def test_what_a_command_started_ends_with_it(server: RunningHost, tmp_path: Path, ending: str, end: ProgramEnd) -> None:
-    file = tmp_path / "pids"
+    file, fifo = tmp_path / "pids", tmp_path / "fifo"
     file.touch()
+    os.mkfifo(fifo)
     script = f"sleep 300 & echo $! >> {file}; (sleep 300 & echo $! >> {file}; wait) & echo $$ >> {file}"
-    ready = f"while [ $(wc -l < {file}) -lt 3 ]; do sleep 0.01; done"
-    program = shell(f"{script}; {ready}; {ending}")
+    script += f"; setsid sh -c 'echo $$ >> {file}; read line < {fifo}' &"  # in a session of its own
+    ready = f"while [ $(wc -l < {file}) -lt 4 ]; do sleep 0.01; done"
+    program = shell(f"{script} {ready}; {ending}")
     if ending == "wait":
-        assert run_until(server, program, lambda: file.read_text().count("\n") == 3) is end
+        assert run_until(server, program, lambda: file.read_text().count("\n") == 4) is end
     else:
         assert run(server, program).end is end
     pids = [int(line) for line in file.read_text().split()]
-    assert len(pids) == 3
+    assert len(pids) == 4
     wait_until(lambda: not any(map(is_running, pids)))
 
 

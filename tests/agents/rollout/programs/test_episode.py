@@ -133,6 +133,20 @@ def test_a_crash_is_invalid_or_paid_as_the_settings_say() -> None:
     assert (paid.ending, paid.reward) == (Ending.TERMINATED, Scored(value=-1.0))
 
 
+def numbers_of(trajectory: Trajectory) -> dict[str, float | None]:
+    return {item.name: item.value for item in trajectory.tree.annotations}
+
+
+def test_a_tree_keeps_whether_its_program_crashed_and_which_options_had_no_effect() -> None:
+    crashes = [play("crash"), play("crash", on_crash=0.5), play("crash_at_once")]
+    others = [play("play"), play("ask_once"), play("fill", max_context_tokens=400)]  # the last one gave up
+    failed = play("play", lambda request: PolicyFailure("the engine broke"))
+    assert [numbers_of(item)["program/crashes"] for item in crashes] == [1.0, 1.0, 1.0]
+    assert [numbers_of(item)["program/crashes"] for item in [*others, failed]] == [0.0, 0.0, 0.0, 0.0]
+    assert numbers_of(play("play"))["program/ignored_options"] == 0.0
+    assert numbers_of(play("ask_for_json"))["program/ignored_options"] == 2.0
+
+
 def test_a_program_that_made_no_call_is_invalid_and_the_base_url_is_named() -> None:
     silent = play("say_nothing")
     assert silent.ending is Ending.ERROR_ENV

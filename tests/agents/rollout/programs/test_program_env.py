@@ -75,7 +75,7 @@ class Waiting(Blocking):
 @pytest.mark.parametrize("make_env", [Watched, Blocking])
 def test_all_calls_of_an_env_run_in_one_thread_which_is_its_own_only_where_it_may_wait(make_env: type[Watched]) -> None:
     env = make_env()
-    trajectory = play("look", job=parrot_job(lambda: env))
+    trajectory = play("call_once", job=parrot_job(lambda: env))
     assert (trajectory.ending, trajectory.reward) == (Ending.TERMINATED, Scored(value=0.25))
     assert len(env.threads) == 4  # begin, the tool, the answer, close
     (thread,) = set(env.threads)
@@ -88,7 +88,7 @@ def test_an_env_whose_tool_outlives_the_episode_is_closed_when_the_tool_has_ende
     async def run() -> Ending | None:
         generate = ScriptedPolicy(partial(sample, words=["one"])).generate
         job = parrot_job(lambda: env)
-        work = run_program_episode(job, program_agent("look"), generate, sampling=Sampling(), abort=abort)
+        work = run_program_episode(job, program_agent("call_once"), generate, sampling=Sampling(), abort=abort)
         task = asyncio.ensure_future(work)
         await asyncio.to_thread(sample_programs.ASKED.wait, 60)
         abort.abort("a straggler")
@@ -111,7 +111,7 @@ class Late(Waiting):
 
 def test_a_turn_that_ends_after_the_time_limit_neither_pays_nor_ends_the_episode() -> None:
     env = Late()
-    trajectory = play("look", job=parrot_job(lambda: env), is_late=sample_programs.ASKED)
+    trajectory = play("call_once", job=parrot_job(lambda: env), is_late=sample_programs.ASKED)
     assert trajectory.ending is Ending.TRUNCATED_TIME
     assert isinstance(trajectory.reward, Invalid)
     sample_programs.HELD.set()

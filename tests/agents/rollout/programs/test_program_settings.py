@@ -15,7 +15,7 @@ from envgym.agents.loop.program_settings import ProgramSettings, RewardSource
 from envgym.agents.policies.scripted import FunctionPolicy, ScriptedPolicy
 from envgym.agents.protocols import Sampling
 from envgym.agents.rollout.programs.episode import run_program_episode
-from envgym.agents.search import BestOf, Chain
+from envgym.agents.search import BestOf, Chain, Mcts
 from envgym.agents.settings import EvaluationSettings
 from envgym.core.trajectory import trajectories
 from envgym.core.tree import Tree
@@ -72,9 +72,12 @@ def test_a_program_that_cannot_be_loaded_is_refused_before_anything_is_sampled()
     Chain().check(Parrot(), settings(), group_size=8)
 
 
-def test_a_search_that_forks_or_chooses_is_refused() -> None:
-    with pytest.raises(SettingsError, match=r"search must be chain with agent\.program"):
+def test_a_search_that_forks_or_whose_episodes_share_a_prompt_is_refused() -> None:
+    rule = r"search must be chain with agent\.program"
+    with pytest.raises(SettingsError, match=rf"{rule}: the episodes of a tree begin with one prompt"):
         BestOf().check(Parrot(), settings(), group_size=8)
+    with pytest.raises(SettingsError, match=rf"{rule}: the state of a program cannot be forked"):
+        Mcts().check(Parrot(), settings(), group_size=8)
 
 
 @pytest.mark.parametrize(
