@@ -228,13 +228,16 @@ class _ProgramEpisode:
         return ToolReply(str(turn.observation), turn.tool_errors > 0 or isinstance(turn.reward, Invalid))
 
     async def _play_calls(self, calls: Sequence[ToolCall]) -> PlayedTurn | EpisodeOver:
-        if self.conversations.is_closed:
-            raise CallFailed(CLOSED.reason, kind=CLOSED.kind)
         turn = asyncio.ensure_future(self._act(call_action(calls)))
         return await asyncio.shield(turn)  # a program that leaves does not undo the turn
 
     async def _act(self, action: Action) -> PlayedTurn | EpisodeOver:
-        """Play a turn of the env and pay what it gives, unless it ends after the episode."""
+        """Play a turn of the env and pay what it gives, unless it ends after the episode.
+
+        Raises: CallFailed: the episode is over.
+        """
+        if self.conversations.is_closed:
+            raise CallFailed(CLOSED.reason, kind=CLOSED.kind)
         reply = len(self.conversations.turns)
         turn = await self.env.call("step", _turn_or_end, self.played, action)
         if isinstance(turn, PlayedTurn) and not self.conversations.is_closed:

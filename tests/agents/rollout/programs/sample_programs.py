@@ -195,6 +195,22 @@ def call_once(task: ProgramTask) -> str:
     return task.call("look", at="cat")
 
 
+def call_late(task: ProgramTask) -> str:
+    """Leave a thread that calls a tool after the end."""
+
+    def call() -> None:
+        HELD.wait(60)
+        try:
+            task.call("look", at="cat")
+        except CallFailed as error:
+            LAST_TEXTS.append(str(error))
+        ASKED.set()
+
+    ask_once(task)
+    threading.Thread(target=call, daemon=True).start()
+    return "bye"
+
+
 async def leave_a_call(task: ProgramTask) -> str:
     """Go on while a tool still runs, and answer when it has ended."""
     await task.achat(task.messages)

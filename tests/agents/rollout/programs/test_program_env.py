@@ -118,6 +118,24 @@ def test_a_turn_that_ends_after_the_time_limit_neither_pays_nor_ends_the_episode
     assert env.closed.wait(60)
 
 
+def test_a_tool_that_is_called_after_the_episode_raises_and_does_not_reach_the_env() -> None:
+    env = Blocking()
+
+    async def run() -> str:
+        await run_program_episode(
+            parrot_job(lambda: env),
+            program_agent("call_late"),
+            ScriptedPolicy(partial(sample, words=["one"])).generate,
+            sampling=Sampling(),
+        )
+        sample_programs.HELD.set()
+        await asyncio.to_thread(sample_programs.ASKED.wait, 60)
+        return sample_programs.LAST_TEXTS[-1]
+
+    assert asyncio.run(run()) == "The episode is over; the model answers no more calls."
+    assert len(env.threads) == 3  # begin, the answer, close
+
+
 def test_a_tool_that_its_program_does_not_wait_for_is_a_turn_before_the_answer() -> None:
     env = Waiting()
     trajectory = play("leave_a_call", job=parrot_job(lambda: env))
