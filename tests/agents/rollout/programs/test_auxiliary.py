@@ -1,6 +1,7 @@
 """Calls of models that are not trained: passed on, counted, and in no row."""
 
 import json
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http import HTTPStatus
@@ -76,7 +77,10 @@ def test_errors_of_the_endpoint_are_passed_back_and_an_endpoint_that_is_gone_is_
     with judge([], status=HTTPStatus.TOO_MANY_REQUESTS) as url:
         play("ask_a_judge", auxiliary={"judge": {"base_url": url}})
         assert sample_programs.LAST_TEXTS[:3] == ['429 {"error":"busy"}'] * 3
-    trajectory = play("ask_a_judge", auxiliary={"judge": {"base_url": url}})
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))  # it does not listen, and nobody else can
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}/v1"
+        trajectory = play("ask_a_judge", auxiliary={"judge": {"base_url": url}})
     assert all(text.startswith("502 ") for text in sample_programs.LAST_TEXTS[:3])
     assert "auxiliary model must answer, got ConnectError" in sample_programs.LAST_TEXTS[0]
     assert f"(judge at {url}/chat/completions)" in sample_programs.LAST_TEXTS[0]
