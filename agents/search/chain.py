@@ -7,7 +7,7 @@ from envgym.agents.rollout.driver import run_episode
 from envgym.agents.rollout.episode import EpisodeJob
 from envgym.agents.rollout.pool import AbortHandle
 from envgym.agents.rollout.programs.auxiliary import read_keys
-from envgym.agents.rollout.programs.episode import program_of, run_program_episode
+from envgym.agents.rollout.programs.episode import reload_program, run_program_episode
 from envgym.agents.search.engine import RolloutContext
 from envgym.config.settings import Settings
 from envgym.core.tree import Tree
@@ -25,9 +25,12 @@ class Chain(Settings):
         """There is nothing to choose."""
 
     def check(self, env: Env[Any], agent: AgentSettings, *, group_size: int | None) -> None:
-        """Accept every env, and every program that can be loaded and has its keys. Raises: InvalidInput: this one."""
+        """Accept every env, and every program that can be loaded and has its keys; this run uses it as it is now.
+
+        Raises: InvalidInput: the program cannot be loaded, or a key is missing.
+        """
         if agent.program is not None:
-            program_of(agent.program.run)
+            reload_program(agent.program.run)
             read_keys(agent.program.auxiliary)
 
     def num_trees(self, group_size: int) -> int:

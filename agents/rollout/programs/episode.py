@@ -5,7 +5,6 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Final
 
 from envgym.agents.loop.agent import Agent
@@ -55,10 +54,14 @@ DIALECTS: Final[Mapping[str, Callable[[], CallDialect]]] = {
 """Name in `agent.program.dialects` -> makes the wire format."""
 
 
-@cache
-def program_of(run: str | tuple[str, ...]) -> AgentProgram:
-    """Load a program as `agent.program.run` names it, once. Raises: as `load_program`."""
-    return load_program(run)
+_programs: dict[str | tuple[str, ...], AgentProgram] = {}
+"""Programs of the runs of this process, by `agent.program.run`."""
+
+
+def reload_program(run: str | tuple[str, ...]) -> AgentProgram:
+    """Load a program as it is now, for the episodes that follow. Raises: as `load_program`."""
+    program = _programs[run] = load_program(run)
+    return program
 
 
 async def run_program_episode(
@@ -87,7 +90,8 @@ async def run_program_episode(
     _check(job)
     episode = _ProgramEpisode(job, agent, settings, sampling, abort or AbortHandle())
     with about(Ids(job.tree_id, 0)):
-        return await episode.run(program_of(settings.run), generate, clock)
+        program = _programs.get(settings.run) or reload_program(settings.run)
+        return await episode.run(program, generate, clock)
 
 
 def _check(job: EpisodeJob) -> None:
@@ -212,12 +216,10 @@ class _ProgramEpisode:
         return await self.env.call("reset", self.played.open, seed=self.job.seed, task=self.job.task)
 
     async def _call_tools(self, calls: Sequence[ToolCall]) -> ToolReply:
-        """Play calls of the program as one turn of the env, and return what it shows.
+        """Play calls of the program as one turn of the env.
 
         Raises: CallFailed: the episode is over. InvalidInput: the arguments of a call have no form in JSON.
         """
-        if self.conversations.is_closed:
-            raise CallFailed(CLOSED.reason, kind=CLOSED.kind)
         turn = asyncio.ensure_future(self._act(call_action(calls)))
         played = await asyncio.shield(turn)  # a program that leaves does not undo the turn
         if isinstance(played, EpisodeOver):
@@ -225,7 +227,12 @@ class _ProgramEpisode:
         return ToolReply(played.observation, played.tool_errors > 0 or isinstance(played.reward, Invalid))
 
     async def _act(self, action: Action) -> PlayedTurn | EpisodeOver:
-        """Play a turn of the env and pay what it gives, unless it ends after the episode."""
+        """Play a turn of the env and pay what it gives, unless it ends after the episode.
+
+        Raises: CallFailed: the episode is over.
+        """
+        if self.conversations.is_closed:
+            raise CallFailed(CLOSED.reason, kind=CLOSED.kind)
         reply = len(self.conversations.turns)
         turn = await self.env.call("step", _turn_or_end, self.played, action)
         if isinstance(turn, PlayedTurn) and not self.conversations.is_closed:

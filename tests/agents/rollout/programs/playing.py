@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
+from threading import Event
 
 from envgym import Action, Message, Role, ToolCall
 from envgym.agents.loop.agent import Agent
@@ -16,6 +17,7 @@ from envgym.agents.rollout.programs.episode import run_program_episode
 from envgym.agents.rollout.programs.layout import build_path
 from envgym.agents.rollout.recorder import record_tree
 from envgym.core.trajectory import Trajectory, trajectories
+from envgym.core.tree import Tree
 from envgym.core.turns import Ending, Reward, Scored
 from envgym.records import first_messages
 from envgym.seeds import derive_seed
@@ -136,11 +138,34 @@ def play(
     *,
     job: EpisodeJob | None = None,
     abort: AbortHandle | None = None,
+    is_late: Event | None = None,
     max_context_tokens: int = 2000,
     **program: object,
 ) -> Trajectory:
+    """Run an episode of a sample program; its time limit passes when `is_late` is set."""
     agent = program_agent(function, max_context_tokens=max_context_tokens, **program)
     generate = ScriptedPolicy(policy or partial(sample, words=["one"])).generate
-    tree = asyncio.run(run_program_episode(job or parrot_job(), agent, generate, sampling=Sampling(), abort=abort))
-    (trajectory,) = trajectories(tree)
+    loop = JumpingLoop()
+    if is_late is not None:
+        is_late.clear()
+
+    async def run() -> Tree:
+        work = run_program_episode(job or parrot_job(), agent, generate, sampling=Sampling(), abort=abort)
+        episode = asyncio.ensure_future(work)
+        if is_late is not None:
+            assert await asyncio.to_thread(is_late.wait, 60)
+            loop.ahead_s = 1e6
+        return await episode
+
+    with asyncio.Runner(loop_factory=lambda: loop) as runner:
+        (trajectory,) = trajectories(runner.run(run()))
     return trajectory
+
+
+class JumpingLoop(asyncio.SelectorEventLoop):
+    """An event loop whose clock a test sets forward."""
+
+    ahead_s = 0.0
+
+    def time(self) -> float:
+        return super().time() + self.ahead_s

@@ -173,6 +173,13 @@ def hold(task: ProgramTask) -> None:
     HELD.wait(60)
 
 
+def post_and_hold(task: ProgramTask) -> None:
+    ask_once(task)
+    task.post_reward(0.5)
+    ASKED.set()
+    HELD.wait(60)
+
+
 def outlive_the_env(task: ProgramTask) -> str:
     ask_once(task)
     task.call("leave")
@@ -191,6 +198,22 @@ def call_once(task: ProgramTask) -> str:
     """Call a tool of the env after the model."""
     ask_once(task)
     return task.call("look", at="cat")
+
+
+def call_late(task: ProgramTask) -> str:
+    """Leave a thread that calls a tool after the end."""
+
+    def call() -> None:
+        HELD.wait(60)
+        try:
+            task.call("look", at="cat")
+        except CallFailed as error:
+            LAST_TEXTS.append(str(error))
+        ASKED.set()
+
+    ask_once(task)
+    threading.Thread(target=call, daemon=True).start()
+    return "bye"
 
 
 def note_the_tools(task: ProgramTask) -> None:

@@ -26,6 +26,7 @@ from tests.support.parrots import CALL, Parrot, char_agent, parrot_job
 @pytest.fixture(autouse=True)
 def _release() -> Iterator[None]:
     sample_programs.HELD.clear()
+    sample_programs.ASKED.clear()
     yield
     sample_programs.HELD.set()
 
@@ -175,9 +176,11 @@ def test_the_turn_limit_truncates_and_the_value_counts_where_the_program_still_g
 
 
 def test_the_time_limit_truncates_and_the_value_counts_where_there_is_one() -> None:
-    trajectory = play("hold", seconds=0.3)
-    assert trajectory.ending is Ending.TRUNCATED_TIME
+    trajectory = play("hold", is_late=sample_programs.ASKED)
+    assert (trajectory.ending, len(trajectory.turns)) == (Ending.TRUNCATED_TIME, 1)
     assert isinstance(trajectory.reward, Invalid)
+    trajectory = play("post_and_hold", reward="posted", is_late=sample_programs.ASKED)
+    assert (trajectory.ending, trajectory.reward) == (Ending.TRUNCATED_TIME, Scored(value=0.5))
 
 
 def test_a_full_context_truncates_where_the_program_gave_up() -> None:

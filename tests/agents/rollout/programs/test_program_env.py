@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from envgym import Action, Invalid, Reply, Scored, Task, tool
+from envgym import Action, Invalid, Observation, Reply, Scored, Task, tool
 from envgym.agents.policies.scripted import ScriptedPolicy
 from envgym.agents.protocols import GenerateRequest, Generation, Sampling
 from envgym.agents.rollout.driver import run_episode
@@ -100,6 +100,40 @@ def test_an_env_whose_tool_outlives_the_episode_is_closed_when_the_tool_has_ende
     sample_programs.HELD.set()
     assert env.closed.wait(60)
     assert len(set(env.threads)) == 1  # a thread of a pool, which the end of the process waits for
+
+
+class Late(Waiting):
+    """Ends with its first tool, which pays 1."""
+
+    def after_tools(self, observation: Observation) -> Reply:
+        return Reply(observation=observation, reward=1.0, terminated=True)
+
+
+def test_a_turn_that_ends_after_the_time_limit_neither_pays_nor_ends_the_episode() -> None:
+    env = Late()
+    trajectory = play("call_once", job=parrot_job(lambda: env), is_late=sample_programs.ASKED)
+    assert trajectory.ending is Ending.TRUNCATED_TIME
+    assert isinstance(trajectory.reward, Invalid)
+    sample_programs.HELD.set()
+    assert env.closed.wait(60)
+
+
+def test_a_tool_that_is_called_after_the_episode_raises_and_does_not_reach_the_env() -> None:
+    env = Blocking()
+
+    async def run() -> str:
+        await run_program_episode(
+            parrot_job(lambda: env),
+            program_agent("call_late"),
+            ScriptedPolicy(partial(sample, words=["one"])).generate,
+            sampling=Sampling(),
+        )
+        sample_programs.HELD.set()
+        await asyncio.to_thread(sample_programs.ASKED.wait, 60)
+        return sample_programs.LAST_TEXTS[-1]
+
+    assert asyncio.run(run()) == "The episode is over; the model answers no more calls."
+    assert len(env.threads) == 3  # begin, the answer, close
 
 
 def test_a_tool_that_its_program_does_not_wait_for_is_a_turn_before_the_answer() -> None:

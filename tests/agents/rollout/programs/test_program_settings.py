@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Mapping
 from functools import partial
+from pathlib import Path
 
 import pytest
 from pydantic import ValidationError
@@ -12,6 +13,8 @@ from envgym.agents.evaluation.play import message_player, token_player
 from envgym.agents.loop.agent import AgentSettings
 from envgym.agents.loop.program_settings import ProgramSettings, RewardSource
 from envgym.agents.policies.scripted import FunctionPolicy, ScriptedPolicy
+from envgym.agents.protocols import Sampling
+from envgym.agents.rollout.programs.episode import run_program_episode
 from envgym.agents.search import BestOf, Chain, Mcts
 from envgym.agents.settings import EvaluationSettings
 from envgym.core.trajectory import trajectories
@@ -27,6 +30,11 @@ from tests.agents.rollout.programs import sample_programs
 from tests.agents.rollout.programs.playing import sample
 from tests.support.parrots import Parrot, char_agent, parrot_job
 
+PROGRAM = """
+def run(task):
+    task.chat(task.messages)
+    return {}
+"""
 PLAY = {"run": f"{sample_programs.__name__}:play"}
 
 
@@ -113,3 +121,27 @@ def test_an_evaluation_plays_the_same_program_with_a_model_that_is_reached_by_me
     policy = FunctionPolicy(lambda messages: "one")
     play = message_player(settings(), policy, Chain(), EvaluationSettings(), concurrency=2)
     check_played(asyncio.run(play([parrot_job(tree_id=name) for name in "ab"], lambda tree: None)), has_tokens=False)
+
+
+def test_each_run_plays_the_program_as_it_is_then(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    agent = AgentSettings.model_validate({"program": {"run": "agent.py:run", "reward": "result"}})
+
+    def run(folder: str, rewards: tuple[float, float]) -> list[object]:
+        """Begin a run, and edit the program between its episodes."""
+        (tmp_path / folder).mkdir(exist_ok=True)
+        monkeypatch.chdir(tmp_path / folder)
+        Path("agent.py").write_text(PROGRAM.format(rewards[0]))
+        Chain().check(Parrot(), agent, group_size=None)
+        first = play_once()
+        Path("agent.py").write_text(PROGRAM.format(rewards[1]))
+        return [first, play_once()]
+
+    def play_once() -> object:
+        policy = ScriptedPolicy(partial(sample, words=["one"])).generate
+        work = run_program_episode(parrot_job(), char_agent(program=agent.program), policy, sampling=Sampling())
+        (trajectory,) = trajectories(asyncio.run(work))
+        return trajectory.reward
+
+    assert run("a", (0.25, 0.5)) == [Scored(value=0.25)] * 2
+    assert run("a", (0.75, 1.0)) == [Scored(value=0.75)] * 2
+    assert run("b", (0.125, 1.0)) == [Scored(value=0.125)] * 2
