@@ -11,7 +11,6 @@ import pytest
 
 import envgym
 from envgym import Action, Reply, Task
-from envgym.authoring import FileTasks, from_rubric
 from envgym.cli.main import main
 from envgym.connect.mcp_server import McpEnvServer
 from envgym.connect.mcp_session import McpSession
@@ -20,7 +19,6 @@ from envgym.errors import EnvFailure, InvalidInput, ToolInfraFailure, UnknownNam
 from envgym.parsing import parse_action
 from envgym.serving.sessions import SessionLimits
 from envgym.tools import tool
-from envgym.verifiers import Exact
 from tests.support.mcp_clients import started
 from tests.support.toys import Counter
 
@@ -355,12 +353,3 @@ def test_a_session_that_was_closed_makes_no_env() -> None:
     session.close()
     session.close()
     assert session.call("episode_start", {}).text == "No episode is running. Call episode_start first."
-
-
-def test_earlier_turns_of_a_prompt_are_shown_with_their_roles() -> None:
-    turns = [("system", "Add."), ("user", "1+1?"), ("assistant", "2"), ("user", "And 2+2?")]
-    row = {"prompt": [{"role": role, "content": text} for role, text in turns], "answer": "4"}
-    tasks = FileTasks({"train": [row], "test": []})
-    with closing(McpSession(lambda: from_rubric(tasks, Exact(), system_prompt="Answer."), ())) as session:
-        text = session.call("episode_start", {"index": 0}).text
-    assert text == "Answer.\n\nAdd.\n\nuser: 1+1?\n\nassistant: 2\n\nuser: And 2+2?"
