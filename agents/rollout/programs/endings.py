@@ -17,8 +17,8 @@ IGNORED_OPTIONS: Final = "program/ignored_options"
 """Annotation of an episode: the number of options without effect in the calls of its program."""
 _NO_REWARD: Final[Mapping[RewardSource, tuple[str, str]]] = {
     RewardSource.ENV: (
-        "end the episode of the environment by task.call or by the text that it returns",
-        "return the final answer as text, or choose another agent.program.reward",
+        "return its answer as text, or end the episode by task.call",
+        "return text, or choose another source",
     ),
     RewardSource.RESULT: ("return its reward", "return a number, or a mapping with the key reward"),
     RewardSource.POSTED: ("post its reward", "call task.post_reward, or send it by POST to the address with /reward"),

@@ -110,11 +110,11 @@ def test_a_program_that_returned_is_paid_by_the_source_of_the_reward() -> None:
 @pytest.mark.parametrize(
     "function,reward,reason",
     [
-        ("ask_once", "env", "program must end the episode of the environment by task.call or by the text that it"),
+        ("ask_once", "env", "program must return its answer as text, or end the episode by task.call, got no answer"),
         (
             "score_without_answer",
             "env",
-            "got the reward 0.75 and no answer (agent.program.reward: env); return the final answer",
+            "got the reward 0.75 and no answer (agent.program.reward: env); return text",
         ),
         ("ask_once", "posted", "program must post its reward, got no reward (agent.program.reward: posted)"),
         ("play", "result", "program must return its reward, got no reward (agent.program.reward: result)"),
