@@ -192,7 +192,7 @@ def fault(data: Mapping[str, Any]) -> str:
         ({"engin": {}}, "settings key must be known, got engin", "did you mean engine?"),
         ({"engine": {"powr": 1}}, "settings key must be known, got engine.powr", "did you mean power?"),
         ({"spares": [{}, {"zzz": 1}]}, "settings key must be known, got spares.1.zzz", "known keys: fuel, power."),
-        ({"name": ...}, "name must be set, got nothing", "add it to the file or pass --set."),
+        ({"name": ...}, "name must be set, got nothing", "add it to the file, or set it on the command line."),
         ({"engine": {"power": 0}}, "engine.power must be greater than or equal to 1, got 0", "correct the value."),
     ],
 )
