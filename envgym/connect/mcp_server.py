@@ -6,8 +6,8 @@ HTTP: the server does not offer them there, and clients fall back to the handsha
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager, closing, contextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager, closing, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from time import monotonic
@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any, Final, TextIO
 
 from envgym.chats.fields import plain_json
 from envgym.connect.mcp_session import INSTRUCTIONS, McpAnswer, McpSession
+from envgym.connect.uvicorn_server import listening_socket, uvicorn_server
 from envgym.core.json_types import JsonObject
 from envgym.errors import InvalidInput
 from envgym.registry import maker
 from envgym.runtime.event_loop import in_daemon_thread
-from envgym.runtime.http.access import address_url, check_token, is_loopback, refusal, unusable_address
+from envgym.runtime.http.access import address_url, check_token, is_loopback, refusal
 from envgym.serving.sessions import SessionLimits
 
 if TYPE_CHECKING:  # the SDK takes a second to import
@@ -86,11 +87,7 @@ class McpEnvServer:
         Raises: InvalidInput: the address cannot be used, or needs a token. ValueError: the SDK refuses a limit.
         """
         check_token(host, self._token)
-        try:
-            family = socket.AF_INET6 if ":" in host else socket.AF_INET
-            listener = socket.create_server((host, port), family=family)
-        except (OSError, OverflowError) as error:
-            raise unusable_address(host, port, error) from error
+        listener = listening_socket(host, port)
         self.url, self._is_local = address_url(host, listener.getsockname()[1]), is_loopback(host)
         self._stop, started = asyncio.Event(), asyncio.Event()
         self._serving = asyncio.ensure_future(self._serve_http(listener, self._stop, started))
@@ -232,7 +229,7 @@ class McpEnvServer:
             max_sessions=2 * self.limits.sessions,  # those that have ended here are forgotten there later
             transport_security=TransportSecuritySettings(enable_dns_rebinding_protection=False),  # `refusal` does it
         )
-        web = _uvicorn_server(partial(self._guarded, app), started)
+        web = uvicorn_server(partial(self._guarded, app), started, ws="none")
         async with server.session_manager.run(), self._sweeping():
             serving = asyncio.ensure_future(web.serve(sockets=[listener]))
             stopping = asyncio.ensure_future(stop.wait())
@@ -299,31 +296,3 @@ def _session_of(context: Any) -> str | None:  # the SDK's context of a request
         return None
     session_id = headers.get(_HEADER)
     return session_id if isinstance(session_id, str) and session_id else None
-
-
-def _uvicorn_server(app: Callable[..., Any], started: asyncio.Event) -> Any:  # uvicorn.Server
-    import uvicorn
-
-    class Server(uvicorn.Server):
-        """A server that reports its start, and leaves the signals of the process to the command."""
-
-        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-            await super().startup(sockets)
-            started.set()
-
-        @contextmanager
-        def capture_signals(self) -> Iterator[None]:
-            yield
-
-    return Server(
-        uvicorn.Config(
-            app,
-            interface="asgi3",
-            ws="none",
-            lifespan="off",
-            proxy_headers=False,
-            log_config=None,
-            access_log=False,
-            server_header=False,
-        )
-    )

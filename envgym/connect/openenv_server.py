@@ -5,10 +5,9 @@ package is not needed.
 """
 
 import asyncio
-import socket
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import partial
 from http import HTTPStatus
 from importlib.util import find_spec
@@ -29,10 +28,11 @@ from envgym.connect.openenv_frames import (
 )
 from envgym.connect.openenv_routes import Answer, NotSupported, env_routes, path_of, task_routes
 from envgym.connect.openenv_session import OpenEnvSession, check_tool_names
+from envgym.connect.uvicorn_server import listening_socket, uvicorn_server
 from envgym.errors import EnvFailure, InvalidInput
 from envgym.runtime.error_log import log_error
 from envgym.runtime.event_loop import in_daemon_thread
-from envgym.runtime.http.access import address_url, check_token, is_loopback, refusal, unusable_address
+from envgym.runtime.http.access import address_url, check_token, is_loopback, refusal
 from envgym.serving.sessions import SessionLimits
 from envgym.serving.templates import EnvTemplate, Templates
 
@@ -83,9 +83,20 @@ class OpenEnvServer:
     async def listen(self, host: str, port: int) -> str:
         """Start to answer; return the address. Raises: InvalidInput: it cannot be used, or needs a token."""
         check_token(host, self._token)
-        listener = _listener(host, port)
+        listener = listening_socket(host, port)
         self.url, self._is_local = address_url(host, listener.getsockname()[1]), is_loopback(host)
-        self._server = _uvicorn_server(self._serve, self.limits)
+        self._server = uvicorn_server(
+            self._serve,
+            asyncio.Event(),
+            http="h11",
+            ws="websockets-sansio",
+            ws_max_size=MAX_FRAME_BYTES,
+            ws_ping_interval=_PING_S,
+            ws_ping_timeout=self.limits.lease_s,
+            ws_per_message_deflate=False,
+            limit_concurrency=max(_MAX_CONNECTIONS, 2 * self.limits.sessions),
+            timeout_graceful_shutdown=int(_CLOSE_S),
+        )
         self._serving = asyncio.ensure_future(self._server.serve(sockets=[listener]))
         return self.url
 
@@ -201,7 +212,7 @@ class OpenEnvServer:
             finally:
                 calls.close(self._note_closed)
         except WebSocketDisconnect:
-            pass
+            pass  # the client left, and nobody waits for an answer
 
     def _note_closed(self) -> None:
         self.num_sessions -= 1
@@ -326,43 +337,3 @@ async def _body(request: "Request") -> Any:  # JSON
 
 def _described(error: Exception) -> str:
     return str(error) if isinstance(error, EnvFailure | InvalidInput) else f"{type(error).__name__}: {error}"
-
-
-def _listener(host: str, port: int) -> socket.socket:
-    """Return a socket that listens. Raises: InvalidInput: the address cannot be used."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        return socket.create_server((host, port), family=family)
-    except (OSError, OverflowError) as error:
-        raise unusable_address(host, port, error) from error
-
-
-def _uvicorn_server(app: Callable[..., Any], limits: SessionLimits) -> Any:  # uvicorn.Server
-    import uvicorn
-
-    class Server(uvicorn.Server):
-        """A server that leaves the signals of the process to the command."""
-
-        @contextmanager
-        def capture_signals(self) -> Iterator[None]:
-            yield
-
-    return Server(
-        uvicorn.Config(
-            app,
-            interface="asgi3",
-            http="h11",
-            proxy_headers=False,
-            ws="websockets-sansio",
-            ws_max_size=MAX_FRAME_BYTES,
-            ws_ping_interval=_PING_S,
-            ws_ping_timeout=limits.lease_s,
-            ws_per_message_deflate=False,
-            lifespan="off",
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            limit_concurrency=max(_MAX_CONNECTIONS, 2 * limits.sessions),
-            timeout_graceful_shutdown=int(_CLOSE_S),
-        )
-    )
