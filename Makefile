@@ -54,7 +54,7 @@ demo: $(STAMP)  ## train the tiny model on arithmetic with a calculator, and pri
 	@if [ -e $(DEMO_RUN) ]; then echo "$(DEMO_RUN) exists: this goes on with it (rm -r $(DEMO_RUN) trains anew)"; fi
 	$(BIN)/envgym train $(DEMO_CONFIG) $(if $(wildcard $(DEMO_RUN)),--resume)
 
-test: $(STAMP)  ## run every test lane whose parts install (core: at most 10 minutes)
+test: $(STAMP)  ## run every test lane whose parts install (core: at most 15 minutes)
 	$(BIN)/python scripts/test_lanes.py
 
 check: $(STAMP)  ## format, lint, types, import contracts, documentation, fast tests, wheel smoke test (under 6 minutes)

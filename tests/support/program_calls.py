@@ -26,6 +26,14 @@ PATIENCE_S = 30.0
 TLS = ssl.create_default_context()
 """Made once: it takes longer than a request."""
 
+HI: list[Any] = [{"role": "user", "content": "hi"}]
+TOOLS: list[Any] = [
+    {
+        "type": "function",
+        "function": {"name": "add", "description": "Add.", "parameters": {"type": "object", "properties": {}}},
+    }
+]
+
 
 @dataclass(slots=True, eq=False)
 class FakeTurn:

@@ -21,8 +21,10 @@ from envgym.core.messages import Message, Role
 from envgym.core.turns import Ending
 from tests.support.env_server import wait_until
 from tests.support.program_calls import (
+    HI,
     PATIENCE_S,
     TLS,
+    TOOLS,
     BrokenOnce,
     FakeMatcher,
     Gate,
@@ -34,14 +36,6 @@ from tests.support.program_calls import (
     say,
     sdk,
 )
-
-HI: list[Any] = [{"role": "user", "content": "hi"}]
-TOOLS: list[Any] = [
-    {
-        "type": "function",
-        "function": {"name": "add", "description": "Add.", "parameters": {"type": "object", "properties": {}}},
-    }
-]
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ import json
 from collections.abc import Iterator
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
@@ -22,6 +21,7 @@ from tests.support.env_server import wait_until
 from tests.support.program_calls import (
     PATIENCE_S,
     TLS,
+    TOOLS,
     FakeMatcher,
     Gate,
     RunningHost,
@@ -30,14 +30,6 @@ from tests.support.program_calls import (
     running_host,
     say,
 )
-
-HI: list[Any] = [{"role": "user", "content": "hi"}]
-TOOLS: list[Any] = [
-    {
-        "type": "function",
-        "function": {"name": "add", "description": "Add.", "parameters": {"type": "object", "properties": {}}},
-    }
-]
 
 
 @pytest.fixture
