@@ -52,17 +52,18 @@ class Transcripts(Generic[TurnT]):
         transcript = self._root(tools)
         path: list[Transcript[TurnT]] = []
         for message in messages:
-            transcript = transcript.followed_by(self.identity(message))
+            identity = self.identity(message)
+            transcript = transcript.children.get(identity) or transcript.followed_by(identity)
             path.append(transcript)
         return path
 
     def identity(self, message: Message) -> Identity:
         """Return the identity of a message; equal ones are the same message."""
         if message.role is not Role.ASSISTANT:
-            return message.role.value, message.content
+            return message.role, message.content
         calls = _canonical(message.tool_calls) if message.tool_calls else ""
         thinking = (message.thinking or "").strip() if self._compares_thinking else ""
-        return message.role.value, message.content.strip(), calls, thinking
+        return message.role, message.content.strip(), calls, thinking
 
     def _root(self, tools: tuple[ToolSpec, ...]) -> Transcript[TurnT]:
         for root_tools, root in self._roots:
