@@ -1,6 +1,6 @@
-"""The agent loop as a program: the model is called by OpenAI's library over HTTP, and the calls of a reply are one turn.
+"""The agent loop as a program: OpenAI's library calls the model over HTTP, and the calls of a reply are one turn.
 
-    envgym eval --model tiny --env math/arithmetic-v0 --tasks 20 --agent-set program.run=studies/programs/agent.py:play
+envgym eval --model tiny --env math/arithmetic-v0 --agent-set program.run=studies/programs/agent.py:play
 """
 
 from typing import Any
