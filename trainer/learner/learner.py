@@ -7,6 +7,7 @@ denominator of the whole update. The learner knows no environments, no episodes 
 import math
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -17,6 +18,7 @@ from envgym.errors import InvalidInput, sentence
 from envgym.trainer.batch.rows import MicroBatch, TrainRow
 from envgym.trainer.learner.checkpoint import OpenReference, load_critic, load_optimizer, save_critic, save_optimizer
 from envgym.trainer.learner.critic import Critic
+from envgym.trainer.learner.exact_bfloat16 import ExactAdamW
 from envgym.trainer.learner.forward import ForwardPass
 from envgym.trainer.learner.logprobs import TokenLogprobs
 from envgym.trainer.learner.memory import explain_out_of_memory
@@ -249,15 +251,18 @@ def not_finite(what: str, value: float, rates: Sequence[str]) -> NotFinite:
 
 
 def adamw(model: nn.Module, optim: OptimSettings) -> torch.optim.AdamW:
-    """Build AdamW over the trainable parameters; vectors (norms, biases) do not decay."""
+    """Build AdamW over the trainable parameters; vectors (norms, biases) do not decay.
+
+    With parameters in bfloat16 it is the one that loses no update to rounding.
+    """
     trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
     groups = [
         {"params": [p for p in trainable if p.ndim >= 2], "weight_decay": optim.weight_decay},
         {"params": [p for p in trainable if p.ndim < 2], "weight_decay": 0.0},
     ]
-    return torch.optim.AdamW(
-        [group for group in groups if group["params"]], lr=optim.lr, betas=optim.betas, eps=optim.eps, fused=True
-    )
+    is_short = any(parameter.dtype is torch.bfloat16 for parameter in trainable)
+    kind = ExactAdamW if is_short else partial(torch.optim.AdamW, fused=True)
+    return kind([group for group in groups if group["params"]], lr=optim.lr, betas=optim.betas, eps=optim.eps)
 
 
 def schedule(optim: OptimSettings, step: int, num_steps: int) -> float:

@@ -21,7 +21,7 @@ from envgym.trainer.learner.logprobs import default_chunk_size
 from envgym.trainer.learner.settings import OptimSettings
 
 _MOMENTS: Final = 2
-"""Numbers that AdamW keeps per parameter."""
+"""Numbers that AdamW keeps per parameter. Of one in bfloat16 it keeps a third one, the bits that are left out."""
 _PROBE_TOKENS: Final = 128
 """Of the forward pass that is measured."""
 _LOGIT_BUFFERS: Final = 3
@@ -112,7 +112,7 @@ class StateMemory:
 
 
 def state_memory(model: nn.Module, *, reference: bool) -> StateMemory:
-    """Count weights, gradients and AdamW's moments of a model; of a sharded one, those of this rank.
+    """Count weights, gradients and AdamW's numbers of a model; of a sharded one, those of this rank.
 
     Args:
         model: plain, or with adapters.
@@ -120,10 +120,12 @@ def state_memory(model: nn.Module, *, reference: bool) -> StateMemory:
             learner ranks, which keep a shard of the whole.
     """
     weights = sum(map(_bytes_here, model.parameters()))
-    trained = sum(_bytes_here(parameter) for parameter in model.parameters() if parameter.requires_grad)
+    trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    trained = sum(map(_bytes_here, trainable))
+    left_out = sum(_bytes_here(parameter) for parameter in trainable if parameter.dtype is torch.bfloat16)
     is_sharded = any(isinstance(parameter, DTensor) for parameter in model.parameters())
     copied = (trained if hasattr(model, "peft_config") and not is_sharded else weights) if reference else 0
-    return StateMemory(weights=weights + copied, gradients=trained, optimizer=_MOMENTS * trained)
+    return StateMemory(weights=weights + copied, gradients=trained, optimizer=_MOMENTS * trained + left_out)
 
 
 def _bytes_here(parameter: nn.Parameter) -> int:

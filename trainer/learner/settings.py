@@ -1,6 +1,6 @@
 """How a learner updates the weights: the optimizer, the objective and the critic."""
 
-from typing import Literal
+from typing import Final, Literal
 
 from pydantic import Field, model_validator
 
@@ -9,6 +9,10 @@ from envgym.config.settings import Settings
 from envgym.core.segments import Origin
 from envgym.core.tree import Source
 from envgym.errors import sentence
+
+LARGEST_BETA: Final = 0.97
+"""Decay rate up to which a moment in bfloat16 follows the gradients. An average moves by (1 - beta) of the distance to
+a new value. A smaller move than half a step of bfloat16, 2**-9 of the value, is lost."""
 
 
 class OptimSettings(Settings):
@@ -21,7 +25,7 @@ class OptimSettings(Settings):
     decay: Literal["constant", "linear", "cosine"] = "constant"
     """After warmup, down to 0 at the last step."""
     betas: tuple[float, float] = (0.9, 0.95)
-    """Decay rates of AdamW's first and second moment."""
+    """Decay rates of AdamW's first and second moment; at most 0.97 for weights in bfloat16."""
     eps: float = Field(default=1e-8, gt=0)
     """Constant that AdamW adds to its divisor."""
     weight_decay: float = Field(default=0.0, ge=0)
