@@ -100,7 +100,7 @@ class SkyrlEnv(Env[TextEnv]):
         super().__init__(max_turns=MAX_TURNS if max_turns is None else max_turns, render_mode=render_mode)
         self.reward_range = read_bounds("reward_range", reward_range, where=env_id)
         self._env_id, self._limit = env_id, max_turns
-        self._config = json.dumps(plain_json(dict(env_config or {})))
+        self._config = _json("env_config", dict(env_config or {}), env_id)
         self._instructions = self.system_prompt = instructions
         rows = {
             "source": data,
@@ -110,7 +110,7 @@ class SkyrlEnv(Env[TextEnv]):
             "on_bad_row": on_bad_row,
         }
         files = [data] if isinstance(data, str) else list((data or {}).values())
-        self.tasks = _load(env_id, canonical(rows), self._config, tuple(map(source_key, files)))
+        self.tasks = _load(env_id, _json("settings", rows, env_id), self._config, tuple(map(source_key, files)))
         self.state = None
 
     def begin(self, task: Task) -> Observation:
@@ -145,6 +145,14 @@ class SkyrlEnv(Env[TextEnv]):
         if self.state is not None:
             self.state.close()
             self.state = None
+
+
+def _json(name: str, value: Mapping[str, Any], where: str) -> str:
+    try:
+        return canonical(dict(value))
+    except (TypeError, ValueError) as error:
+        do = "pass texts, numbers and mappings"
+        raise InvalidInput.of(name, "be JSON", str(error), where=where, do=do) from None
 
 
 @lru_cache(maxsize=8)

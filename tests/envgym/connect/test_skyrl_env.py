@@ -194,6 +194,8 @@ def test_rows_of_other_environments_are_left_out(make: Make, caplog: pytest.LogC
         ([{**row(0), "prompt": [{"role": "assistant", "content": "a"}]}], {}, "must end with a message of the user"),
         ([{"question": "a"}], {}, "column must be one of question, got 'prompt'"),
         ([{"prompt": "Say a."}], {}, "must take the columns of train/0, got AssertionError: reward_spec field"),
+        ([row(0)], {"env_config": {"a": {1}}}, "env_config must be JSON"),
+        ([row(0)], {"env_config": "fast"}, "env_config must be"),
         ([row(0)], {"max_turns": 0}, "max_turns must be at least 1"),
         ([row(0)], {"reward_range": [1]}, "reward_range must be two numbers"),
         ([row(0)], {"on_bad_row": "drop"}, "on_bad_row"),
