@@ -1,11 +1,14 @@
 """What a person types to act in an environment: `/TOOL ARGUMENTS` calls a tool, other text stays as it is."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from envgym.core.json_types import JsonObject
+from envgym.core.json_types import JsonObject, JsonValue
 from envgym.errors import InvalidInput, near_names
 from envgym.tools import ToolSpec
+
+_VALUES: Mapping[str, JsonValue] = {"integer": 1, "number": 1.5, "boolean": True, "array": [], "object": {}}
+"""Type of an argument -> a value that shows its form; a text is "..."."""
 
 
 def how_to_act(tools: Sequence[ToolSpec], leaving: str) -> str:
@@ -53,8 +56,15 @@ def as_action(line: str, tools: Sequence[ToolSpec]) -> str:
 def _form(tool: ToolSpec) -> str:
     """Write a tool's call as a line of `play`, with the arguments that it needs."""
     names = _needed(tool)
-    values = names[0].upper() if len(names) == 1 else json.dumps(dict.fromkeys(names, "...")) if names else ""
+    values = names[0].upper() if len(names) == 1 else _example(tool, names) if names else ""
     return f"/{tool.name} {values}".rstrip()
+
+
+def _example(tool: ToolSpec, names: Sequence[str]) -> str:
+    """Write arguments of the types that a tool takes."""
+    schemas = [_properties(tool)[name] for name in names]
+    types = [str(schema.get("type")) if isinstance(schema, dict) else "" for schema in schemas]
+    return json.dumps({name: _VALUES.get(kind, "...") for name, kind in zip(names, types, strict=True)})
 
 
 def _needed(tool: ToolSpec) -> list[str]:

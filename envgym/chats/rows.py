@@ -41,6 +41,10 @@ class ChatForm(StrEnum):
     ALPACA = "alpaca"
 
 
+_ENTRIES: Mapping[ChatForm, str] = {ChatForm.OPENAI: "role and content", ChatForm.SHAREGPT: "from and value"}
+"""Fields of the messages of a form."""
+
+
 class ChatColumns(Settings):
     """Names of the columns of a chat data set."""
 
@@ -229,9 +233,9 @@ class _RowReader:
     def _list(self, value: object, tools: Mapping[str, ToolSpec], form: ChatForm = ChatForm.AUTO) -> list[_Entry]:
         """Read a list of messages, or a single one."""
         listed = [value] if isinstance(value, Mapping) else read_list(value, "messages", self.where)
-        if form is ChatForm.SHAREGPT and _form_of(listed) is not form:
-            do = "set form: openai, or correct the row"
-            raise InvalidInput.of("messages", "have entries of from and value", listed, where=self.where, do=do)
+        if form in _ENTRIES and (other := _form_of(listed)) is not form and not _has_role(listed, form):
+            do = f"set form: {other}, or correct the row"
+            raise InvalidInput.of("messages", f"have entries of {_ENTRIES[form]}", listed, where=self.where, do=do)
         is_sharegpt = (_form_of(listed) if form is ChatForm.AUTO else form) is ChatForm.SHAREGPT
         entries: list[_Entry] = []
         for index, data in enumerate(listed):
@@ -287,6 +291,11 @@ def _columns_of_chosen(preferred: object, prompt: object) -> str:
     if isinstance(first, Mapping) and first.get("role") != Role.ASSISTANT:
         return "{messages: chosen}"
     return "{completion: chosen}" if prompt is not None else "{prompt: QUESTION, completion: chosen}"
+
+
+def _has_role(listed: Sequence[Any], form: ChatForm) -> bool:  # of whatever the row holds
+    """Return whether the first entry of a row that is read as OpenAI's has a role, besides fields of ShareGPT."""
+    return form is ChatForm.OPENAI and isinstance(listed[0], Mapping) and not is_absent(listed[0].get("role"))
 
 
 def _form_of(listed: Sequence[Any]) -> ChatForm:  # of whatever the row holds

@@ -5,11 +5,14 @@ import json
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
+from importlib.resources import files
+from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
-from envgym.cli.common import add_env_arguments, echo, env_kwargs, make_env
+from envgym.cli.common import add_env_arguments, at_least_0, echo, env_kwargs, make_env
 from envgym.core.tasks import Split
+from envgym.errors import InvalidInput
 
 _ROWS: Final = 1000
 """Rows of the data set in the program for TRL, unless the environment has fewer tasks."""
@@ -20,10 +23,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
     parser.add_argument("name", metavar="NAME", choices=tuple(_PROGRAMS), help=f"one of {', '.join(_PROGRAMS)}")
     add_env_arguments(parser)
+    help_rows = "skyrl and verl: write the first N tasks of the split to --out, as rows without answers"
+    parser.add_argument("--rows", type=at_least_0, metavar="N", help=help_rows)
+    parser.add_argument("--out", type=Path, metavar="FILE", help="file of the rows, .parquet or .jsonl")
+    parser.add_argument("--split", choices=tuple(map(str, Split)), help="split of the rows (default: train)")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Check that the environment can be used there, and print the lines."""
+    """Check that the environment can be used there, and print the lines, or write rows."""
+    if options := [name for name in ("rows", "out", "split") if getattr(args, name) is not None]:
+        return _write_rows(args, options)
     echo(_PROGRAMS[args.name](args).rstrip("\n"))
     return 0
 
@@ -87,6 +96,47 @@ def _mcp(args: argparse.Namespace) -> str:
 """
 
 
+def _skyrl(args: argparse.Namespace) -> str:
+    """Return the class for SkyRL, after the commands that write its rows."""
+    return _rows_program(args, "skyrl")
+
+
+def _verl(args: argparse.Namespace) -> str:
+    """Return the agent loop for verl, after the commands that write its rows."""
+    return _rows_program(args, "verl")
+
+
+def _rows_program(args: argparse.Namespace, project: str) -> str:
+    make_env(args).close()
+    words = ("connect", project, args.env, *_set_words(args.settings))
+    program = (files("envgym.cli") / "templates" / "connect" / f"{project}.py.tmpl").read_text(encoding="utf-8")
+    return f"""# connect_{project}.py, beside an installed envgym and {project}. The rows for it are written by:
+#   {_command(*words, "--rows", str(_ROWS), "--out", "train.parquet")}
+#   {_command(*words, "--split", "test", "--rows", "100", "--out", "validation.parquet")}
+{program}"""
+
+
+def _write_rows(args: argparse.Namespace, options: Sequence[str]) -> int:
+    """Write rows of tasks. Raises: InvalidInput: no file or number, or the project takes no rows."""
+    from envgym.connect.task_rows import PROJECTS, check_path, task_rows, write_rows
+
+    where = f"envgym connect {args.name}"
+    if args.name not in PROJECTS:
+        do = "leave it out"
+        raise InvalidInput.of(f"--{options[0]}", f"be used with {' or '.join(PROJECTS)}", args.name, where=where, do=do)
+    for name in ("rows", "out"):
+        do = "pass both, as in --rows 1000 --out train.parquet"
+        InvalidInput.unless(
+            name in options, "--rows and --out", "be given together", f"no --{name}", where=where, do=do
+        )
+    check_path(args.out)
+    split = Split.TRAIN if args.split is None else Split(args.split)
+    rows = task_rows(args.name, args.env, env_kwargs(args.settings), args.rows, split=split)
+    write_rows(args.out, rows)
+    echo(f"{args.out} holds {len(rows)} rows of {args.env}, split {split}.")
+    return 0
+
+
 def _command(*words: str) -> str:
     return shlex.join(["envgym", *words])
 
@@ -96,6 +146,6 @@ def _set_words(settings: Sequence[str]) -> list[str]:
 
 
 _PROGRAMS: Final[Mapping[str, Callable[[argparse.Namespace], str]]] = MappingProxyType(
-    {"trl": _trl, "openenv": _openenv, "mcp": _mcp}
+    {"trl": _trl, "openenv": _openenv, "mcp": _mcp, "skyrl": _skyrl, "verl": _verl}
 )
 """Project -> what its user needs."""

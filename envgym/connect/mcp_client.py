@@ -15,7 +15,7 @@ from shutil import which
 from threading import Lock
 from typing import IO, Any, Final, TypeVar
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from envgym.config.settings import Settings, build_settings
 from envgym.connect.mcp_server import check_installed
@@ -59,6 +59,14 @@ class McpServerSettings(Settings):
     """Seconds until the server must have answered for the first time."""
     answer_s: float = Field(default=60.0, gt=0)
     """Seconds that a call may take."""
+
+    @field_validator("command", mode="before")
+    @classmethod
+    def _check_words(cls, value: object) -> object:
+        words = value if isinstance(value, list | tuple) else []
+        if other := [word for word in words if not isinstance(word, str)]:
+            raise ValueError(f"a list of texts: put {other[0]!r} in quotes")
+        return value
 
     @model_validator(mode="after")
     def _check_one(self) -> "McpServerSettings":

@@ -50,6 +50,8 @@ class ProgramFacts:
     num_turns: int
     no_call: str
     """What is wrong with a program that made no call."""
+    has_called: bool
+    """Whether the model was to answer a call of the program."""
     is_at_limit: bool
     """Whether a call was refused because the program had all its turns."""
     is_full: bool
@@ -110,4 +112,8 @@ def _limit(facts: ProgramFacts) -> Ending | None:
 def _no_turn(facts: ProgramFacts, limit: Ending | None) -> str:
     if facts.is_full:
         return "no call of the program fitted into the context window: raise agent.max_context_tokens"
-    return "the program got no reply within its time limit" if limit is not None else facts.no_call
+    if limit is None:
+        return facts.no_call
+    if facts.has_called:
+        return "the program got no reply within its time limit"
+    return "no call of the program reached the model within its time limit, agent.program.seconds"

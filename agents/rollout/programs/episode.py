@@ -283,6 +283,7 @@ class _ProgramEpisode:
             failure=failure,
             num_turns=len(conversations.turns),
             no_call=self.no_call,
+            has_called=session is not None and session.counts.delivered + session.counts.dropped > 0,
             is_at_limit=session is not None and session.at_limit.is_set(),
             is_full=conversations.is_full,
             env_ending=env_ending if source is RewardSource.ENV else None,

@@ -148,3 +148,7 @@ def test_sharegpt_form_reads_its_own_entries_and_column() -> None:
     assert renamed.messages == both.messages
     with pytest.raises(InvalidInput, match=r"messages must have entries of from and value, got .*; set form: openai"):
         read_row({"messages": other}, where=WHERE, form=ChatForm.SHAREGPT)
+    with pytest.raises(InvalidInput, match=r"have entries of role and content, got .*; set form: sharegpt"):
+        read_row({"messages": sharegpt}, where=WHERE, form=ChatForm.OPENAI)
+    with_both = [{**entry, "from": "user"} for entry in other]
+    assert read_row({"messages": with_both}, where=WHERE, form=ChatForm.OPENAI).messages[0].content == "?"

@@ -8,12 +8,14 @@ import asyncio
 import json
 import shlex
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from envgym.cli.main import build_parser
 from tests.support.mcp_clients import started
+from tests.support.pages import ROOT
 
 CONFLICTING = "tests.envgym.connect.test_trl:ReservedName"
 COUNTER = "tests.support.toys:Counter"
@@ -63,6 +65,21 @@ def test_the_program_for_trl_is_of_the_env(words: tuple[str, ...], number: int |
     assert rows == number if number is not None else 0 < rows < 1000
 
 
+@pytest.mark.parametrize("name", ["skyrl", "verl"])
+def test_the_class_for_a_project_is_that_of_the_example_and_its_rows_are_written(
+    name: str, out: Any, folder: Path
+) -> None:
+    text = out("connect", name, COUNTER, "--set", "max_turns=3")
+    ast.parse(text)
+    program = (ROOT / f"examples/connect_{name}.py").read_text(encoding="utf-8")
+    assert text.endswith(program.rstrip("\n") + "\n")
+    commands = [shlex.split(line.removeprefix("#   ")) for line in text.splitlines() if line.startswith("#   envgym")]
+    for words, split, number in zip(commands, ("train", "test"), ("1000", "100"), strict=True):
+        shown = out(*(word if word != number else "3" for word in words[1:]))
+        assert f"3 rows of {COUNTER}, split {split}" in shown
+        assert (folder / words[-1]).stat().st_size
+
+
 @pytest.mark.parametrize(
     "words, sentence",
     [
@@ -72,6 +89,12 @@ def test_the_program_for_trl_is_of_the_env(words: tuple[str, ...], number: int |
         (("mcp", COUNTER, "--set", "turns=3"), "'turns'"),
         (("openenv", COUNTER, "--set", "max_turns=0"), "max_turns must be at least 1"),
         (("trl", "tests.envgym.connect.test_trl:Changing"), "every task must have the tools of the first task"),
+        (("skyrl", "puzzles/guess_numbr-v0"), "did you mean puzzles/guess_number-v0"),
+        (("trl", COUNTER, "--rows", "2"), "--rows must be used with skyrl or verl, got trl"),
+        (("verl", COUNTER, "--rows", "2"), "--rows and --out must be given together, got no --out"),
+        (("verl", COUNTER, "--split", "test"), "--rows and --out must be given together, got no --rows"),
+        (("verl", COUNTER, "--rows", "2", "--out", "rows.csv"), "must end in .parquet or .jsonl, got rows.csv"),
+        (("verl", COUNTER, "--rows", "0", "--out", "rows.jsonl"), "rows must lie in 1 to"),
         (
             ("trl", CONFLICTING, "--set", "tool_name=reset"),
             "name of a tool must not be",

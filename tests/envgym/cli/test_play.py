@@ -194,7 +194,7 @@ def test_episode_at_its_limit_says_so(out: Any, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_bare_value_fills_the_one_argument_that_is_needed() -> None:
-    properties = {"a": {"type": "integer"}, "b": {"type": "integer"}}
+    properties = {"a": {"type": "string"}, "b": {"type": "integer"}}
     pair = ToolSpec(name="pair", description="", parameters={"type": "object", "properties": properties})
     with pytest.raises(InvalidInput, match=r"/pair must be given a JSON object, got 5 \(play\); write /pair {\"a\": "):
         as_action("/pair 5", [pair])
@@ -203,7 +203,7 @@ def test_bare_value_fills_the_one_argument_that_is_needed() -> None:
     plain = ToolSpec(name="plain", description="", parameters={"properties": {}})
     with pytest.raises(InvalidInput, match=r"/plain must be given no arguments, got now \(play\); write /plain\."):
         as_action("/plain now", [plain])
-    told = '/half B or /pair {"a": "...", "b": "..."} calls a tool'
+    told = '/half B or /pair {"a": "...", "b": 1} calls a tool'
     assert how_to_act([plain, pair, needs_b], "Ctrl-D leaves").startswith(told), "each form once, a value before none"
     assert how_to_act([plain], "Ctrl-D leaves").startswith("/plain calls a tool")
     text = ToolSpec(name="text", description="", parameters={"properties": {"words": {"type": "string"}}})

@@ -248,6 +248,7 @@ def test_an_environment_of_ours_over_http_is_a_server_too() -> None:
         ([{"name": "a", "url": "http://x", "cwd": "/"}], "env and cwd with a command only"),
         ([{"name": "a b", "command": ["true"]}], "name"),
         ([{"name": "a", "command": ["true"], "comand": 1}], "comand"),
+        ([{"name": "a", "command": ["true", 9000]}], "command must be a list of texts: put 9000 in quotes"),
         ([{"name": "a", "command": ["no-such-program-here"]}], "command must name a program, got no-such-program-here"),
         ([{"name": "a", "command": ["true"]}, {"name": "a", "command": ["true"]}], "servers must have different names"),
     ],

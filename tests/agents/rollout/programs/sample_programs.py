@@ -173,6 +173,11 @@ def hold(task: ProgramTask) -> None:
     HELD.wait(60)
 
 
+def hold_at_once(task: ProgramTask) -> None:
+    ASKED.set()
+    HELD.wait(60)
+
+
 def post_and_hold(task: ProgramTask) -> None:
     ask_once(task)
     task.post_reward(0.5)

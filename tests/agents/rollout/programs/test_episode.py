@@ -9,11 +9,14 @@ from functools import partial
 import pytest
 
 from envgym import Ending, Invalid, Observation, Reply, Scored, tool
+from envgym.agents.loop.program_settings import ProgramSettings
 from envgym.agents.policies.scripted import ScriptedPolicy
 from envgym.agents.protocols import Sampling
 from envgym.agents.rollout.driver import run_episode
 from envgym.agents.rollout.pool import AbortHandle
+from envgym.agents.rollout.programs.endings import ProgramFacts, conclude
 from envgym.agents.rollout.programs.episode import run_program_episode
+from envgym.agents.rollout.programs.runner import ProgramEnd, ProgramRun
 from envgym.core.trajectory import Trajectory, trajectories
 from envgym.core.tree import Rewrite
 from envgym.errors import InvalidInput, PolicyFailure
@@ -179,8 +182,32 @@ def test_the_time_limit_truncates_and_the_value_counts_where_there_is_one() -> N
     trajectory = play("hold", is_late=sample_programs.ASKED)
     assert (trajectory.ending, len(trajectory.turns)) == (Ending.TRUNCATED_TIME, 1)
     assert isinstance(trajectory.reward, Invalid)
+    silent = play("hold_at_once", is_late=sample_programs.ASKED)
+    assert silent.ending is Ending.ERROR_ENV
+    assert isinstance(silent.reward, Invalid)
+    assert "no call of the program reached the model within its time limit" in silent.reward.reason
     trajectory = play("post_and_hold", reward="posted", is_late=sample_programs.ASKED)
     assert (trajectory.ending, trajectory.reward) == (Ending.TRUNCATED_TIME, Scored(value=0.5))
+
+
+@pytest.mark.parametrize("has_called, reason", [(True, "got no reply"), (False, "no call of the program reached")])
+def test_a_time_limit_before_a_turn_is_invalid_and_says_whether_the_model_was_called(
+    has_called: bool, reason: str
+) -> None:
+    facts = ProgramFacts(
+        run=ProgramRun(end=ProgramEnd.TIME_LIMIT),
+        failure=None,
+        num_turns=0,
+        no_call="",
+        has_called=has_called,
+        is_at_limit=False,
+        is_full=False,
+        env_ending=None,
+        reward=None,
+    )
+    end = conclude(facts, ProgramSettings(run="agent.py:play"))
+    assert (end.ending, end.reward) == (Ending.ERROR_ENV, None)
+    assert reason in str(end.error)
 
 
 def test_a_full_context_truncates_where_the_program_gave_up() -> None:

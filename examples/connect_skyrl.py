@@ -1,0 +1,1 @@
+../envgym/cli/templates/connect/skyrl.py.tmpl
