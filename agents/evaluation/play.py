@@ -264,7 +264,10 @@ def token_player(
         async def answer(job: EpisodeJob) -> Tree:
             return await grow_or_reissue(job, lambda job: search.answer(job, context))
 
-        return await run_pool(jobs, answer, concurrency=concurrency, on_finished=on_finished)
+        leaves_cycles = agent.settings.program is not None
+        return await run_pool(
+            jobs, answer, concurrency=concurrency, on_finished=on_finished, leaves_cycles=leaves_cycles
+        )
 
     return play
 
@@ -289,7 +292,11 @@ def message_player(
 
     async def play(jobs: Sequence[EpisodeJob], on_finished: OnFinished) -> list[Tree]:
         return await run_pool(
-            jobs, lambda job: grow_or_reissue(job, converse), concurrency=concurrency, on_finished=on_finished
+            jobs,
+            lambda job: grow_or_reissue(job, converse),
+            concurrency=concurrency,
+            on_finished=on_finished,
+            leaves_cycles=agent.program is not None,
         )
 
     return play

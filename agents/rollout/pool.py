@@ -132,6 +132,7 @@ async def run_pool(
     *,
     concurrency: int,
     on_finished: Callable[[Tree], None] | None = None,
+    leaves_cycles: bool = False,
 ) -> list[Tree]:
     """Run all jobs, at most `concurrency` at a time, and return their trees in the order of the jobs.
 
@@ -140,6 +141,7 @@ async def run_pool(
         run: runs one episode.
         concurrency: episodes under way at a time, at least 1.
         on_finished: called with every tree as its episode ends; an error that it raises ends the run.
+        leaves_cycles: whether episodes leave cycles of objects, as of `rare_collections`.
     """
 
     async def run_job(job: EpisodeJob, abort: AbortHandle) -> Tree:
@@ -150,7 +152,7 @@ async def run_pool(
         return tree
 
     pool = RolloutPool(concurrency=concurrency)
-    with rare_collections():
+    with rare_collections(leaves_cycles=leaves_cycles):
         pending = [pool.submit(partial(run_job, job)) for job in jobs]
         try:
             return await asyncio.gather(*[item.tree for item in pending])
@@ -199,8 +201,11 @@ _postponed = _Postponed()
 
 
 @contextmanager
-def rare_collections() -> Iterator[None]:
+def rare_collections(*, leaves_cycles: bool = False) -> Iterator[None]:
     """Let the garbage collector run less often: what episodes keep is reachable, so it would find little.
+
+    Nothing changes for episodes that leave cycles of objects. Agent programs do: a client of an HTTP library is one,
+    and holds a megabyte of certificates outside Python.
 
     At most `_NEW_OBJECTS` are left out within the block, and `_MAX_POSTPONED` of those that outlive blocks, and then
     those of one more: otherwise the collection that follows a block would look at all records of its episodes.
@@ -209,7 +214,7 @@ def rare_collections() -> Iterator[None]:
     raised the threshold sets it back.
     """
     young, *older = gc.get_threshold()
-    if not 0 < young < _NEW_OBJECTS:
+    if leaves_cycles or not 0 < young < _NEW_OBJECTS:
         yield
         return
     _postponed.collect_if_many()

@@ -96,7 +96,7 @@ class Collector:
         if not settings.overlaps:
             # A resumed run has not sampled what came before.
             self._plan.policy.clear_prefix_cache()
-        with rare_collections():
+        with rare_collections(leaves_cycles=self._plan.agent.settings.program is not None):
             if settings.stragglers == "window":
                 return await self._taken_from_window(step, stats, on_finished, on_groups)
             end = step + settings.steps_ahead + 1
