@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -21,6 +22,7 @@ import envgym
 import envgym_verifiers
 from envgym.errors import InvalidInput
 from tests.agents.policies.fake_server import Server, running
+from tests.support.pages import blocks_of
 
 pytestmark = [pytest.mark.connect, pytest.mark.filterwarnings("ignore")]  # of the libraries
 ROOT = Path(__file__).parents[2]
@@ -96,12 +98,14 @@ def test_the_package_exports_one_taskset_and_one_harness() -> None:
 
 
 def test_vf_eval_is_paid_as_local_play_and_an_invalid_reward_is_an_error(server: Server, tmp_path: Path) -> None:
-    words = ["--env.taskset.env", BROKEN, "--env.taskset.seed", "3"]
-    words += ["--env.taskset.settings", '{"max_turns": 7}', "--env.agent.runtime.type", "subprocess"]
-    words += ["-m", "policy", "--client.base-url", server.url, "--client.api-key-var", "NO_SUCH_KEY"]
-    program = str(Path(sys.executable).with_name("vf-eval"))
+    (line,) = [
+        line for block in blocks_of("docs/connect.md", "bash") for line in block.commands if line.startswith("vf-eval")
+    ]
+    tested = {"puzzles/guess_number-v0": BROKEN, "8": "4", "MODEL": "policy", "http://127.0.0.1:8000/v1": server.url}
+    name, *words = [tested.get(word, word) for word in shlex.split(line)]
+    words += ["--env.taskset.seed", "3", "--env.taskset.settings", '{"max_turns": 7}', "--no-rich", "-o", "out"]
     result = subprocess.run(
-        [program, "envgym_verifiers", *words, "-n", "4", "-r", "2", "--no-push", "--no-rich", "-o", "out"],
+        [Path(sys.executable).with_name(name), *words],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         timeout=LIMIT_S,
