@@ -21,7 +21,7 @@ from verifiers.v1.utils.loaders import load_environment, resolve_env_config
 import envgym
 import envgym_verifiers
 from envgym.errors import InvalidInput
-from tests.agents.policies.fake_server import Server, running
+from tests.agents.policies.fake_server import HANG, Server, running
 from tests.support.pages import blocks_of
 
 pytestmark = [pytest.mark.connect, pytest.mark.filterwarnings("ignore")]  # of the libraries
@@ -155,6 +155,20 @@ def test_an_episode_that_verifiers_stops_has_the_reward_so_far(server: Server) -
     record = trace.info["envgym"]
     assert (trace.ok, trace.stop_condition, trace.rewards["episode_reward"].value) == (True, "max_turns", 0.0)
     assert (record["ending"], record["turns"]) == (None, 1)
+
+
+def test_an_episode_that_runs_out_of_time_has_the_reward_so_far(server: Server) -> None:
+    server.script = [HANG]
+    (trace,) = play(server, config(COUNTER, agent={"timeout": {"rollout": 0.2}}))
+    assert (trace.ok, trace.is_timeout, trace.rewards["episode_reward"].value) == (True, True, 0.0)
+    assert trace.info["envgym"]["ending"] is None
+
+
+def test_a_split_without_end_is_a_taskset_without_end() -> None:
+    taskset = load_environment(config("puzzles/guess_number-v0")).taskset
+    assert not taskset.bounded
+    assert [task.data.seed for task in taskset.take(3)] == [0, 1, 2]
+    assert load_environment(config(COUNTER)).taskset.bounded
 
 
 def test_a_full_context_ends_the_episode_with_the_reward_so_far(server: Server) -> None:

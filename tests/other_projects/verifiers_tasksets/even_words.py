@@ -9,16 +9,16 @@ import verifiers.v1 as vf
 __all__ = ["EvenWords", "TwoTurns"]
 
 
-class EvenTask(vf.Task[vf.TaskData, vf.State, vf.TaskConfig]):
+class EvenTask(vf.Task[vf.TaskData, vf.State, vf.TaskConfig]):  # type: ignore[misc]  # verifiers has types only where it is installed
     """Pays for the share of even replies."""
 
-    @vf.reward
+    @vf.reward  # type: ignore[untyped-decorator]  # as above
     async def even(self, trace: Any) -> float:
         replies = [message.content or "" for message in trace.assistant_messages]
         return sum(len(reply) % 2 == 0 for reply in replies) / len(replies)
 
 
-class EvenWords(vf.Taskset[EvenTask, vf.TasksetConfig]):
+class EvenWords(vf.Taskset[EvenTask, vf.TasksetConfig]):  # type: ignore[misc]  # as above
     """Twelve tasks; the service of every third one is down."""
 
     def load(self) -> Iterator[EvenTask]:
@@ -26,7 +26,7 @@ class EvenWords(vf.Taskset[EvenTask, vf.TasksetConfig]):
             yield EvenTask(vf.TaskData(prompt=f"Text {number}: say an even one."))
 
 
-class TwoTurns(vf.Harness[vf.HarnessConfig]):
+class TwoTurns(vf.Harness[vf.HarnessConfig]):  # type: ignore[misc]  # as above
     """Asks twice."""
 
     APPENDS_SYSTEM_PROMPT, EXECUTES_CODE, NEEDS_CONTAINER = True, False, False
