@@ -1,9 +1,11 @@
 """What playing an environment for another program costs above `Env.step`, in microseconds of CPU a call.
 
 Run: python -m benchmarks.played_episodes [--calls 2000] [--repeat 5]. Prints one JSON line: the best of the repeats.
-Targets on two idle cores: at most 100 above `step`, for TRL's methods and for our part of an MCP call.
+Targets on two idle cores: at most 100 above `step`, for TRL's methods and for our part of an MCP call, and at most 200
+for our part of a turn in verifiers: the body of its request, its reply as an action, and the answer of the environment.
 """
 
+import json
 import time
 from collections.abc import Callable
 from contextlib import closing
@@ -13,12 +15,13 @@ import envgym
 from benchmarks._options import print_result, read_options
 from envgym import Action, Env, Reply, Split, Task, tool
 from envgym.authoring import ListTasks, TaskDraft
+from envgym.connect.chat_player import ChatConversation
 from envgym.connect.mcp_session import McpSession
 from envgym.connect.trl import environment
 from envgym.parsing import tool_call_action
 from envgym.played import PlayedEpisode
 
-TARGETS: Final = {"trl_above_step": 100, "mcp_above_step": 100}
+TARGETS: Final = {"trl_above_step": 100, "mcp_above_step": 100, "verifiers": 200}
 HERE: Final = "benchmarks.played_episodes:Trivial"
 
 
@@ -45,6 +48,21 @@ class Trivial(Env[int]):
         return Reply(terminated=True)
 
 
+def verifiers_turn(episode: PlayedEpisode, conversation: ChatConversation) -> Callable[[], object]:
+    """Return a function that plays the first turn after the task, with the messages as text on both sides."""
+    call = {"id": "call_1", "type": "function", "function": {"name": "add", "arguments": '{"number": 1}'}}
+    reply = json.dumps({"choices": [{"message": {"role": "assistant", "content": None, "tool_calls": [call]}}]})
+    num_first = len(conversation.messages)
+
+    def play() -> None:
+        json.dumps(conversation.request("policy"))
+        turn = episode.act(conversation.take(json.loads(reply)))
+        conversation.answer(turn.messages)
+        del conversation.messages[num_first:]
+
+    return play
+
+
 def microseconds(call: Callable[[], object], calls: int, repeat: int) -> float:
     """Return the least CPU time of a call in several rounds, in microseconds."""
     best = float("inf")
@@ -64,12 +82,14 @@ def measure(calls: int, repeat: int) -> dict[str, float]:
     with (
         closing(envgym.make(HERE)) as env,
         closing(PlayedEpisode(envgym.make(HERE))) as episode,
+        closing(PlayedEpisode(envgym.make(HERE))) as chat_episode,
         closing(McpSession(lambda: envgym.make(HERE), ())) as session,
         closing(trl),
     ):
         env.reset(seed=0, options={"split": Split.TRAIN, "index": 0})
         episode.open(seed=0, index=0)
         session.call("episode_start", row)
+        conversation = ChatConversation(chat_episode.open(seed=0, index=0))
         instance: Any = trl()
         instance.reset(**row)
         ways: dict[str, Callable[[], object]] = {
@@ -77,6 +97,7 @@ def measure(calls: int, repeat: int) -> dict[str, float]:
             "played": lambda: episode.call("add", {"number": 1}),
             "trl": lambda: instance.add(number=1),
             "mcp": lambda: session.call("add", {"number": 1}),
+            "verifiers": verifiers_turn(chat_episode, conversation),
         }
         for call in ways.values():
             call()

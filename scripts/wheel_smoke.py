@@ -18,7 +18,7 @@ import zipfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-_SOURCES = ("pyproject.toml", "README.md", "LICENSE", "envgym", "envs", "agents", "trainer")
+_SOURCES = ("pyproject.toml", "README.md", "LICENSE", "envgym", "envgym_verifiers", "envs", "agents", "trainer")
 _USE = """
 import pathlib, sys
 import envgym, envgym.agents, envgym.envs, envgym.trainer
@@ -57,14 +57,15 @@ def _build(source: Path, target: Path) -> Path:
 
 
 def _check_files(wheel: Path, source: Path) -> None:
-    """Refuse a wheel that lacks a file of the rooms, read through the links."""
+    """Refuse a wheel that lacks a file of the packages, with the rooms read through the links."""
     expected = {
         (Path(folder) / file).relative_to(source).as_posix()
-        for folder, _, files in os.walk(source / "envgym", followlinks=True)
+        for package in ("envgym", "envgym_verifiers")
+        for folder, _, files in os.walk(source / package, followlinks=True)
         for file in files
     }
     if missing := sorted(expected - set(zipfile.ZipFile(wheel).namelist())):
-        sys.exit(f"the wheel must hold every file of the rooms, lacks {missing}; see package-data in pyproject.toml.")
+        sys.exit(f"the wheel must hold every file of the packages, lacks {missing}; see pyproject.toml.")
 
 
 def _install(wheel: Path, environment: Path) -> Path:

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import httpx
 
 from envgym.agents.settings import EndpointSettings
+from envgym.chats.replies import BadResponse, get_nested
 from envgym.errors import InvalidInput, PolicyFailure
 from envgym.runtime.backoff import Backoff
 
@@ -27,10 +28,6 @@ Sleep = Callable[[float], Awaitable[object]]
 _PASSING = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
 """Statuses after which the same request may succeed."""
 _SHOWN = 300
-
-
-class BadResponse(ValueError):
-    """The body is not what the protocol promises."""
 
 
 class Endpoint:
@@ -165,13 +162,6 @@ def _retry_after(response: httpx.Response) -> float | None:
         return max(float(response.headers.get("Retry-After", "")), 0.0)
     except ValueError:
         return None
-
-
-def get_nested(body: object, *keys: str) -> object:
-    """Return the value in nested JSON objects under some keys; None where one is missing."""
-    for key in keys:
-        body = body.get(key) if isinstance(body, Mapping) else None
-    return body
 
 
 def read_count(body: object, *keys: str) -> int:

@@ -17,6 +17,8 @@ from envgym.errors import InvalidInput
 _ROWS: Final = 1000
 """Rows of the data set in the program for TRL, unless the environment has fewer tasks."""
 _PORT: Final = 8000
+_TASKS: Final = 8
+"""Tasks of the evaluation with verifiers, unless the environment has fewer."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -137,6 +139,20 @@ def _write_rows(args: argparse.Namespace, options: Sequence[str]) -> int:
     return 0
 
 
+def _verifiers(args: argparse.Namespace) -> str:
+    """Return a command that evaluates with verifiers."""
+    with closing(make_env(args)) as env:
+        size = env.tasks.size(Split.TRAIN)
+    kwargs = env_kwargs(args.settings)
+    settings = ("--env.taskset.settings", json.dumps(kwargs, default=str)) if kwargs else ()
+    env_words = ("--env.taskset.env", args.env, *settings, "--env.agent.runtime.type", "subprocess")
+    model = ("-m", "MODEL", "--client.base-url", f"http://127.0.0.1:{_PORT}/v1", "--client.api-key-var", "API_KEY")
+    count = ("-n", str(_TASKS if size is None else min(size, _TASKS)), "-r", "2", "--no-push")
+    return f"""# pip install envgym verifiers. MODEL is served at the address, with the key in the variable API_KEY:
+{shlex.join(("vf-eval", "envgym_verifiers", *env_words, *model, *count))}
+"""
+
+
 def _command(*words: str) -> str:
     return shlex.join(["envgym", *words])
 
@@ -146,6 +162,13 @@ def _set_words(settings: Sequence[str]) -> list[str]:
 
 
 _PROGRAMS: Final[Mapping[str, Callable[[argparse.Namespace], str]]] = MappingProxyType(
-    {"trl": _trl, "openenv": _openenv, "mcp": _mcp, "skyrl": _skyrl, "verl": _verl}
+    {
+        "trl": _trl,
+        "openenv": _openenv,
+        "mcp": _mcp,
+        "verifiers": _verifiers,
+        "skyrl": _skyrl,
+        "verl": _verl,
+    }
 )
 """Project -> what its user needs."""

@@ -72,13 +72,17 @@ RUNNERS: Final = MappingProxyType(
             "python",
             "docs/connect.md",
         ): "tests/docs/test_connect.py::test_programs_are_run_here_or_in_a_lane",
+        ("toml", "docs/connect.md"): (
+            "tests/other_projects/test_verifiers_program.py::"
+            "test_the_lines_of_the_page_evaluate_and_a_failed_rollout_is_invalid"
+        ),
         ("json", "docs/connect.md"): "tests/docs/test_connect.py::test_conversations_of_the_page_are_learned",
         ("text", "docs/objective.md"): DRAWING,
         ("text", "docs/packing.md"): DRAWING,
     }
 )
 """(language, page) -> the test that runs the blocks, loads them, or compares them with what is printed."""
-PROGRAMS_OF_THE_SYSTEM: Final = {"curl", "docker", "export", "ray", "source", "systemd-run", "python3"}
+PROGRAMS_OF_THE_SYSTEM: Final = {"curl", "docker", "export", "ray", "source", "systemd-run", "python3", "vf-eval"}
 SMALL: Final = (
     "run.steps=1",
     "model={name: tiny, tiny: {hidden_size: 64, num_layers: 1, num_heads: 2, num_kv_heads: 2, intermediate_size: 64}}",
@@ -160,7 +164,7 @@ def other_commands() -> list[object]:
 def test_command_names_a_target_a_script_or_a_program_that_exists(line: str) -> None:
     """Commands of envgym: tests/docs/test_pages.py."""
     words = [word for word in shlex.split(line) if not re.fullmatch(r"[A-Z_]+=\S*", word)]
-    program = words[0].removeprefix(".venv-vllm/bin/")
+    program = re.sub(r"^\.venv-\w+/bin/", "", words[0])
     if program == "make":
         assert re.search(rf"^{words[1]}:", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
     elif program == "pip":

@@ -16,29 +16,11 @@ from envgym.agents.models.tiny import tiny_tokenizer
 from envgym.cli.main import main
 from envgym.connect.trl import TrlEnvironment, TrlFactory, environment
 from envgym.core.turns import Scored
-from envgym.errors import EnvFailure
 from envgym.parsing import parse_action
-from envgym.tools import tool
 from tests.support.pages import program_of_the_page
-from tests.support.toys import Counter
 
 pytestmark = pytest.mark.connect
 NUM_TASKS, GENERATIONS, STEPS = 2, 2, 2
-
-
-class OftenBroken(Counter):
-    """Its service is down for the tasks of even numbers."""
-
-    @tool
-    def add(self, amount: int) -> str:
-        """Add to the counter.
-
-        Args:
-            amount: How much to add.
-        """
-        if int(self.task.id.split("/")[1]) % 2 == 0:
-            raise EnvFailure("the service is down")
-        return super().add(amount)
 
 
 class OracleTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL has no types
@@ -147,7 +129,7 @@ def test_the_oracle_is_paid_in_full_on_a_tool_env_and_on_a_plain_one(
 
 
 def test_episodes_without_a_valid_reward_are_left_out(tokenizer: PreTrainedTokenizerFast, tmp_path: Path) -> None:
-    factory = environment(f"{__name__}:OftenBroken")
+    factory = environment("tests.support.toys:OftenBroken")
     run = train(factory, tokenizer, tmp_path)
     factory.close()
     for results, rewards in run.all_seen:

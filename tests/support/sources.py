@@ -9,7 +9,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 LINKED_ROOMS = ("envs", "agents", "trainer")
 ROOMS = ("envgym", *LINKED_ROOMS)
-FOLDERS = (*ROOMS, "tests", "examples", "studies", "benchmarks", "scripts")
+FOLDERS = (*ROOMS, "envgym_verifiers", "tests", "examples", "studies", "benchmarks", "scripts")
 _DATA = "envs/code/data/"
 """Repositories that agents work on: no sources of ours."""
 

@@ -1,10 +1,10 @@
-"""Two small complete environments for tests: one with a tool, several turns and chance, one with a single turn."""
+"""Small complete environments for tests: one with a tool, several turns and chance, one that breaks, and sums."""
 
 from dataclasses import dataclass
 
 from envgym import Action, Env, Reply, Split, Task, tool
 from envgym.core.tasks import TaskSource, split_of
-from envgym.errors import InvalidInput, ToolError, sentence
+from envgym.errors import EnvFailure, InvalidInput, ToolError, sentence
 
 
 @dataclass(slots=True)
@@ -74,6 +74,21 @@ class Counter(Env[CounterState]):
             return "DONE"
         amount = min(missing, self.state.limit)
         return f'<tool_call>{{"name": "add", "arguments": {{"amount": {amount}}}}}</tool_call>'
+
+
+class OftenBroken(Counter):
+    """Its service is down for the tasks of even numbers."""
+
+    @tool
+    def add(self, amount: int) -> str:
+        """Add to the counter.
+
+        Args:
+            amount: How much to add.
+        """
+        if int(self.task.id.split("/")[1]) % 2 == 0:
+            raise EnvFailure("the service is down")
+        return super().add(amount)
 
 
 class SumTasks:

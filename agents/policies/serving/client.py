@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
-from envgym.agents.policies.endpoint import BadResponse, Json
+from envgym.agents.policies.endpoint import Json
 from envgym.agents.policies.engine.requests import max_sampled_tokens
 from envgym.agents.policies.serving import wire
 from envgym.agents.policies.serving.fleet import WAIT_S, ServerFleet
@@ -15,6 +15,7 @@ from envgym.agents.policies.serving.membership import FleetMembership, check_tra
 from envgym.agents.policies.serving.routing import block_hashes
 from envgym.agents.policies.weights.transport import WeightTransport
 from envgym.agents.protocols import FinishReason, GenerateRequest, Generation, Policy
+from envgym.chats.replies import BadResponse
 from envgym.errors import PolicyFailure
 from envgym.runtime.event_loop import LoopThread
 from envgym.runtime.http.client import ConnectionFailed

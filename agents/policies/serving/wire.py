@@ -14,10 +14,11 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
-from envgym.agents.policies.endpoint import BadResponse, Json, get_nested, read_count
+from envgym.agents.policies.endpoint import Json, read_count
 from envgym.agents.policies.vllm import wire as vllm_wire
 from envgym.agents.policies.vllm.wire import first_choice, is_list_of, read_number
 from envgym.agents.protocols import FinishReason, GenerateRequest, Generation, Sampling, VersionSpan, join_spans
+from envgym.chats.replies import BadResponse, get_nested
 from envgym.core.json_types import JsonObject
 from envgym.core.segments import TopLogprobs
 from envgym.errors import InvalidInput

@@ -5,8 +5,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from envgym.agents.policies.endpoint import BadResponse, Json, get_nested, read_count
+from envgym.agents.policies.endpoint import Json, read_count
 from envgym.agents.protocols import FinishReason, GenerateRequest, Generation, Sampling
+from envgym.chats.replies import BadResponse, get_nested
 from envgym.core.segments import TopLogprobs
 from envgym.errors import PolicyFailure
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from envgym.agents.policies.chat_replies import is_context_full, read_message, read_response
-from envgym.agents.policies.endpoint import BadResponse
+from envgym.agents.policies.chat_replies import read_response
 from envgym.agents.protocols import FinishReason, Sampling
 from envgym.agents.rollout.messages import MessageReply, MessageRequest
+from envgym.chats.replies import BadResponse, is_context_full, read_message
 from envgym.core.messages import Message, Role
 from envgym.errors import PolicyFailure
 from tests.agents.policies.fake_server import Pauses, Server

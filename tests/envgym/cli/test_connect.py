@@ -81,6 +81,19 @@ def test_the_class_for_a_project_is_that_of_the_example_and_its_rows_are_written
 
 
 @pytest.mark.parametrize(
+    "words, number",
+    [(("math/arithmetic-v0", "--set", "level=2"), 8), (("tests.support.toys:Sums",), 8)],
+)
+def test_the_command_for_verifiers_is_of_the_env(words: tuple[str, ...], number: int, out: Any) -> None:
+    (line,) = [line for line in out("connect", "verifiers", *words).splitlines() if not line.startswith("#")]
+    name, taskset, *options = shlex.split(line)
+    values = dict(zip(options, [*options[1:], ""], strict=True))
+    assert (name, taskset) == ("vf-eval", "envgym_verifiers")
+    assert (values["--env.taskset.env"], values["-n"]) == (words[0], str(number))
+    assert json.loads(values.get("--env.taskset.settings", "{}")) == ({"level": 2} if "--set" in words else {})
+
+
+@pytest.mark.parametrize(
     "words, sentence",
     [
         (("tlr", COUNTER), "NAME"),
@@ -88,6 +101,7 @@ def test_the_class_for_a_project_is_that_of_the_example_and_its_rows_are_written
         (("trl", "puzzles/guess_numbr-v0"), "did you mean puzzles/guess_number-v0"),
         (("mcp", COUNTER, "--set", "turns=3"), "'turns'"),
         (("openenv", COUNTER, "--set", "max_turns=0"), "max_turns must be at least 1"),
+        (("verifiers", COUNTER, "--set", "max_turns=0"), "max_turns must be at least 1"),
         (("trl", "tests.envgym.connect.test_trl:Changing"), "every task must have the tools of the first task"),
         (("skyrl", "puzzles/guess_numbr-v0"), "did you mean puzzles/guess_number-v0"),
         (("trl", COUNTER, "--rows", "2"), "--rows must be used with skyrl or verl, got trl"),
