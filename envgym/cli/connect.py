@@ -13,6 +13,8 @@ from envgym.core.tasks import Split
 
 _ROWS: Final = 1000
 """Rows of the data set in the program for TRL, unless the environment has fewer tasks."""
+_SAMPLES: Final = 20
+"""Samples in the command for inspect-ai, unless the split has fewer tasks."""
 _PORT: Final = 8000
 
 
@@ -87,6 +89,21 @@ def _mcp(args: argparse.Namespace) -> str:
 """
 
 
+def _inspect(args: argparse.Namespace) -> str:
+    """Return the command that evaluates a model with inspect-ai."""
+    with closing(make_env(args)) as env:
+        sizes = {split: env.tasks.size(split) for split in (Split.TEST, Split.TRAIN)}
+    split = next((split for split, size in sizes.items() if size != 0), Split.TEST)
+    size, kwargs = sizes[split], env_kwargs(args.settings)
+    limit = _SAMPLES if size is None else min(size, _SAMPLES)
+    values = [f"env={args.env}", f"split={split}", f"limit={limit}"]
+    values += [f"settings={json.dumps(kwargs)}"] if kwargs else []
+    words = [word for value in values for word in ("-T", value)]
+    return f"""# pip install 'envgym[inspect]', and the package of the model's provider, here openai
+{shlex.join(["inspect", "eval", "envgym/env", *words, "--model", "openai/gpt-4o-mini"])}
+"""
+
+
 def _command(*words: str) -> str:
     return shlex.join(["envgym", *words])
 
@@ -96,6 +113,6 @@ def _set_words(settings: Sequence[str]) -> list[str]:
 
 
 _PROGRAMS: Final[Mapping[str, Callable[[argparse.Namespace], str]]] = MappingProxyType(
-    {"trl": _trl, "openenv": _openenv, "mcp": _mcp}
+    {"trl": _trl, "openenv": _openenv, "mcp": _mcp, "inspect": _inspect}
 )
 """Project -> what its user needs."""
