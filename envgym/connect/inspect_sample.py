@@ -6,7 +6,6 @@ agent. When it has ended, the scorers run. Only the environment imports this mod
 
 import asyncio
 from collections.abc import Sequence
-from contextlib import suppress
 from contextvars import Context
 from copy import deepcopy
 from dataclasses import dataclass
@@ -28,12 +27,14 @@ from inspect_ai.model import (
     execute_tools,
     get_model,
 )
-from inspect_ai.model._model import init_active_model, init_model_roles  # what an eval sets for its tasks
+from inspect_ai.model._model import init_active_model, init_model_roles  # what an eval sets for its samples, as below
 from inspect_ai.scorer import Score, Target
 from inspect_ai.solver import TaskState, chain
+from inspect_ai.solver._task_state import set_sample_state
 from inspect_ai.tool import Tool, ToolDef
 from inspect_ai.tool import ToolCall as InspectCall
 from inspect_ai.util import registry_info
+from inspect_ai.util._store import init_subtask_store
 
 from envgym.chats.fields import plain_json
 from envgym.connect.inspect_messages import assistant_to_inspect, from_inspect, results_of
@@ -41,13 +42,19 @@ from envgym.core.json_types import JsonObject
 from envgym.core.messages import Action, Message
 from envgym.errors import EnvFailure, InfrastructureError, ToolError
 from envgym.party import Party
-from envgym.runtime.event_loop import in_daemon_thread, shared_loop
+from envgym.runtime.event_loop import LoopThread, in_daemon_thread, shared_loop
 from envgym.tools import ToolSpec
 
 OWN_TOOLS: Final = ("think", "update_plan")
 """Tools of inspect-ai itself that need neither a sandbox nor a service."""
-ONCE = "call the model once, by generate"
+CLOSE_S: Final = 5.0
+"""Longest wait for the end of a solver, in seconds."""
+ONCE: Final = "call the model once, by generate"
 """What a solver must do."""
+
+
+_lost_loops: set[LoopThread] = set()
+"""Loops that code of a task blocks; later samples run in another one."""
 
 
 class TaskRefused(EnvFailure):
@@ -105,7 +112,7 @@ class SampleRun:
         """
         self._inspect_task, self._sample, self._grader = task, deepcopy(sample), grader
         self._timeout_s, self._where = timeout_s, where
-        self._loop = shared_loop("envgym-inspect")
+        self._loop = shared_loop(f"envgym-inspect-{len(_lost_loops)}")
         self._inbox: asyncio.Queue[_Reply | _Call] = asyncio.Queue()
         self._outbox: asyncio.Queue[object] = asyncio.Queue()
         self._work: asyncio.Task[None] | None = None
@@ -134,15 +141,17 @@ class SampleRun:
         """End the solver where it stands; may be called twice."""
         work, self._work = self._work, None
         if work is not None:
-            with suppress(TimeoutError):  # of a solver that blocks the loop
-                self._loop.begin(_cancel(work)).result(self._timeout_s)
+            try:
+                self._loop.begin(_cancel(work)).result(min(self._timeout_s, CLOSE_S))
+            except TimeoutError:  # code of the task blocks the loop
+                _lost_loops.add(self._loop)
 
     def _outcome(self, result: object) -> Outcome:
         if isinstance(result, InfrastructureError):
             raise result
         if isinstance(result, Exception):
             what = "scorer" if self._is_scoring else "solver"
-            must, do = "run without an error", "correct the task, or the arguments in task_args"
+            must, do = "run without an error", "correct the task or task_args; its solver must not be an agent"
             got = f"{type(result).__name__}: {result}"
             raise EnvFailure.of(what, must, got, where=self._where, do=do) from result
         assert isinstance(result, ModelCall | Scores), "the result of a call goes to who called"
@@ -181,6 +190,8 @@ class SampleRun:
         init_active_model(model, GenerateConfig())
         init_model_roles({"grader": model})
         state = _state_of(sample)
+        set_sample_state(state)
+        init_subtask_store(state.store)
         try:
             solvers = [part for part in (task.setup, task.solver) if part is not None]
             state = await chain(*solvers)(state, self._generate)

@@ -2,9 +2,11 @@
 
 # mypy: disable-error-code="untyped-decorator"
 
+from threading import Event
 from typing import Any
 
 from inspect_ai import Task, task
+from inspect_ai.agent import react
 from inspect_ai.dataset import MemoryDataset, Sample
 from inspect_ai.model import ChatMessageAssistant, ChatMessageUser, ContentImage, get_model
 from inspect_ai.scorer import Score, Scorer, Target, choice, match, mean, model_graded_qa, pattern, scorer
@@ -15,12 +17,16 @@ from inspect_ai.solver import (
     generate,
     multiple_choice,
     prompt_template,
+    self_critique,
     solver,
     system_message,
     use_tools,
 )
 from inspect_ai.tool import Tool, bash, tool
+from inspect_ai.util import store
 
+RELEASED = Event()
+"""Set: a scorer that blocks its loop continues."""
 ROWS = 67
 """Samples of each benchmark: 201 in all."""
 
@@ -91,9 +97,18 @@ def price() -> Tool:
         """
         if item == "crash":
             raise RuntimeError("the table is lost")
+        store().set("asked", [*store().get("asked", []), item])
         return str({"pen": 3, "cup": 5}[item] * count)
 
     return execute
+
+
+@scorer(metrics=[mean()])
+def num_asked() -> Scorer:
+    async def score(state: TaskState, target: Target) -> Score:
+        return Score(value=len(state.store.get("asked", [])))
+
+    return score
 
 
 @task
@@ -101,7 +116,7 @@ def shop() -> Task:
     return Task(
         dataset=[Sample(input="What do four cups cost?", target="20")],
         solver=[use_tools(price()), generate()],
-        scorer=match(),
+        scorer=[match(), num_asked()],
     )
 
 
@@ -123,6 +138,9 @@ def any_value() -> Scorer:
         answer = state.output.completion
         if answer == "raise":
             raise RuntimeError("the scorer broke")
+        if answer == "wait":
+            RELEASED.wait()
+            answer = "0"
         if answer == "none":
             return None
         return Score.unscored(reason="no_response") if answer == "unscored" else Score(value=eval(answer))
@@ -194,6 +212,8 @@ SOLVERS = {
     "silent": silent,
     "broken": broken,
     "own_loop": lambda: [use_tools(price()), generate(tool_calls="none")],
+    "critique": lambda: [generate(), self_critique()],
+    "agent": react,
     "sandbox_tool": lambda: [use_tools(bash()), generate()],
 }
 

@@ -4,6 +4,7 @@ import gc
 import io
 import random
 import shlex
+import sys
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -17,7 +18,7 @@ from inspect_ai.model import ChatMessageAssistant, ModelOutput, ModelUsage, get_
 from inspect_ai.tool import ToolCall
 
 import envgym
-from envgym import Env, Split
+from envgym import Env, Split, Task
 from envgym.cli.main import main
 from envgym.connect.inspect_task import reward
 from envgym.core.turns import Ending, Invalid, Reward, Scored
@@ -37,6 +38,13 @@ pytestmark = [
 ]
 TASKS = f"inspect://{inspect_tasks.__file__}@"
 USAGE = ModelUsage(input_tokens=10, output_tokens=10, total_tokens=20)
+
+
+class Down(Counter):
+    """Its service is down."""
+
+    def begin(self, task: Task) -> str:
+        raise EnvFailure("the service is down")
 
 
 class OftenBroken(Counter):
@@ -154,6 +162,25 @@ def test_an_invalid_reward_is_unscored() -> None:
         score = sample.scores["reward"]
         assert score.value != score.value, "NaN is what inspect-ai leaves out"
         assert (score.reason, "the service is down" in score.explanation) == ("ERROR_ENV", True)
+
+
+def test_an_env_that_cannot_begin_is_unscored() -> None:
+    log = evaluate(f"{__name__}:Down", lambda *_: pytest.fail("the model is not called"), task_args={"limit": 1})
+    (sample,) = log.samples
+    score = sample.scores["reward"]
+    assert (log.status, score.reason, score.metadata["turns"]) == ("success", "ERROR_ENV", 0)
+
+
+def test_a_full_context_ends_the_episode_with_the_reward_so_far() -> None:
+    def talk(*_: Any) -> ModelOutput:
+        output = spoken(ChatMessageAssistant(content="I cannot go on."))
+        output.choices[0].stop_reason = "model_length"
+        return output
+
+    log = evaluate("puzzles/guess_number-v0", talk, task_args={"limit": 1})
+    (sample,) = log.samples
+    score = sample.scores["reward"]
+    assert (score.value, score.metadata["ending"], score.metadata["turns"]) == (0.0, None, 0)
 
 
 @pytest.mark.parametrize("limit", [{"message_limit": 6}, {"token_limit": 50}, {"turn_limit": 2}])
@@ -287,7 +314,7 @@ def test_the_prompt_is_what_the_solver_writes() -> None:
 
 
 def test_tools_run_until_the_answer() -> None:
-    with closing(envgym.make(f"{TASKS}shop", test_share=1.0)) as env:
+    with closing(envgym.make(f"{TASKS}shop", test_share=1.0, scorer="match")) as env:
         calls = [tool_call_action("price", item="cup", count=4), tool_call_action("price", item="cup", count="x")]
         first, turns = play(env, *calls, tool_call_action("price", item="crash"), tool_call_action("buy"), "20")
         assert [(spec.name, spec.parameters["required"]) for spec in first.tools] == [("price", ["item"])]
@@ -295,8 +322,10 @@ def test_tools_run_until_the_answer() -> None:
         assert "'x' is not of type 'integer'" in str(turns[1].observation)
         assert "the table is lost" in str(turns[2].observation)
         assert [turn.tool_errors for turn in turns] == [0, 1, 1, 1, 0]
-        assert (turns[-1].reward, turns[-1].ending) == (Scored(value=1.0, components={"match": 1.0}), Ending.TERMINATED)
-    with closing(envgym.make(f"{TASKS}shop", test_share=1.0, deterministic=True)) as env:
+        paid = Scored(value=1.0, components={"match": 1.0, "num_asked": 1.0})
+        assert (turns[-1].reward, turns[-1].ending) == (paid, Ending.TERMINATED)
+        assert play(env, "20")[1][-1].reward == Scored(value=1.0, components={"match": 1.0, "num_asked": 0.0})
+    with closing(envgym.make(f"{TASKS}shop", test_share=1.0, scorer="match", deterministic=True)) as env:
         play(env, calls[0])
         with closing(env.fork()) as fork:
             assert [it.step("20").reward for it in (fork, env)] == [1.0, 1.0]
@@ -343,6 +372,8 @@ def test_a_grader_grades() -> None:
         ("twice", "solver must call the model once, by generate, got a second call"),
         ("swallows", "got a second call"),
         ("silent", "solver must call the model once, by generate, got no call"),
+        ("critique", "got a call of a model of its own"),
+        ("agent", "its solver must not be an agent"),
         ("broken", "solver must run without an error, got KeyError: 'question'"),
         ("own_loop", "solver must let generate run the tools"),
         ("sandbox_tool", "solver must have tools that are plain functions, got inspect_ai/bash"),
@@ -362,7 +393,7 @@ def test_a_solver_that_does_more_than_write_prompts_is_refused(task: str, senten
         ("odd", {"name": "unscored"}, "task must have a scorer, got none"),
         ("odd", {"name": "empty"}, "dataset is empty"),
         ("odd", {"name": "other"}, "task must be made by its function, got ValueError: there is no such task"),
-        ("shop", {"size": 1}, "unexpected keyword argument 'size'"),
+        ("values", {"size": 1}, "unexpected keyword argument 'size'"),
         ("shopp", {}, "did you mean shop"),
         ("ROWS", {}, "task must be made by its function"),
     ],
@@ -388,8 +419,24 @@ def test_an_id_without_a_task_is_refused() -> None:
         envgym.make("inspect://nowhere/nothing")
 
 
+def test_a_scorer_that_blocks_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    with closing(envgym.make(f"{TASKS}values", test_share=1.0)) as env:
+        play(env)
+        monkeypatch.setattr(env.unwrapped._run, "_timeout_s", 0.1)  # type: ignore[attr-defined]  # of this env
+        record = env.step("wait").info["envgym"]
+        assert isinstance(record.reward, Invalid)
+        assert "task must answer within 0.1 s" in record.reward.reason
+        assert play(env, "0.5")[1][-1].reward == Scored(value=0.5, components={"any_value": 0.5})
+    task_module(env).RELEASED.set()
+
+
+def task_module(env: Env[Any]) -> Any:
+    """Return the module of the tasks as the environment has imported it."""
+    return sys.modules[env.unwrapped._loaded.task.scorer[0].__module__]  # type: ignore[attr-defined]  # of this env
+
+
 def test_an_episode_that_is_left_ends_its_solver() -> None:
-    with closing(envgym.make(f"{TASKS}shop", test_share=1.0)) as env:
+    with closing(envgym.make(f"{TASKS}yes_or_no", test_share=1.0)) as env:
         play(env)
         work = env.unwrapped._run._work  # type: ignore[attr-defined]  # of this env
         play(env)
@@ -397,4 +444,4 @@ def test_an_episode_that_is_left_ends_its_solver() -> None:
 
 
 def test_the_command_line_checks_a_task(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["check", f"{TASKS}yes_or_no", "--set", "deterministic=true"]) == 0, capsys.readouterr().out
+    assert main(["check", f"{TASKS}yes_or_no", "--set", "deterministic=true", "-n", "3"]) == 0, capsys.readouterr().out
