@@ -12,6 +12,7 @@ from typing import Any, Final, TypeVar
 import anyio
 import anyio.to_thread
 from inspect_ai import Task, task
+from inspect_ai._util.error import PrerequisiteError
 from inspect_ai.dataset import Sample
 from inspect_ai.model import get_model
 from inspect_ai.scorer import Score, Scorer, Target, mean, scorer, stderr
@@ -41,7 +42,7 @@ def env(
     env: str,
     split: str = "test",
     limit: int | None = None,
-    settings: dict[str, Any] | None = None,
+    settings: Any = None,  # as a command line has it
     seed: int = 0,
 ) -> Task:
     """Return an environment as a task; each of its tasks is a sample.
@@ -50,14 +51,20 @@ def env(
         env: id of the environment, as in `envgym.make`.
         split: the split that tasks are of.
         limit: number of samples; None: all tasks of the split, or 100 where they do not end.
-        settings: keyword arguments of the environment.
+        settings: keyword arguments of the environment, by name.
         seed: seed of the first episode; each further one has the next number.
 
-    Raises: InvalidInput, UnknownName: no such environment, split or setting, or the split has fewer tasks.
+    Raises: PrerequisiteError: no such environment, split or setting, or the split has fewer tasks.
     """
-    part = Split.parse(split, where="inspect")
-    with closing(maker(env)(**(settings or {}))) as instance:
-        samples = _samples(instance, env, part, limit, seed)
+    try:
+        part = Split.parse(split, where=env)
+        if settings is not None and not isinstance(settings, dict):
+            do = "write them as in -T 'settings={level: 2}'"
+            raise InvalidInput.of("settings", "be a mapping of names to values", settings, where=env, do=do)
+        with closing(maker(env)(**(settings or {}))) as instance:
+            samples = _samples(instance, env, part, limit, seed)
+    except InvalidInput as error:
+        raise PrerequisiteError(str(error)) from error  # which the command line shows as a sentence
     name = env.rstrip("/").rpartition("/")[2]
     return Task(
         dataset=samples, solver=play(env, settings), scorer=reward(), name=f"envgym_{name}", metadata={"env": env}
