@@ -5,7 +5,7 @@ agent. When it has ended, the scorers run. Only the environment imports this mod
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextvars import Context
 from copy import deepcopy
 from dataclasses import dataclass
@@ -42,6 +42,7 @@ from envgym.core.json_types import JsonObject
 from envgym.core.messages import Action, Message
 from envgym.errors import EnvFailure, InfrastructureError, ToolError
 from envgym.party import Party
+from envgym.runtime.error_log import log_error
 from envgym.runtime.event_loop import LoopThread, in_daemon_thread, shared_loop
 from envgym.tools import ToolSpec
 
@@ -70,7 +71,7 @@ class ModelCall:
     """The solver waits for the next message of the agent."""
 
     messages: tuple[Message, ...]
-    """The conversation so far."""
+    """The conversation when the solver called the model."""
     tools: tuple[ToolSpec, ...]
 
 
@@ -204,24 +205,30 @@ class SampleRun:
             return Scores(scores)
         finally:
             if task.cleanup is not None:
-                await task.cleanup(state)
+                await self._clean_up(task.cleanup, state)
+
+    async def _clean_up(self, cleanup: Callable[[TaskState], Awaitable[None]], state: TaskState) -> None:
+        try:
+            await cleanup(state)
+        except Exception as error:  # noqa: BLE001  # the scores stand
+            log_error(error, f"the clean-up of {self._where} failed")
 
     async def _generate(self, state: TaskState, tool_calls: str = "loop", **_: Any) -> TaskState:
         """Wait for the agent in place of a model; run the tools that it calls."""
         if self._is_answered:
             raise self._refuse(ONCE, "a second call")
         tools = tuple(self._spec(tool) for tool in state.tools)
-        if tools and tool_calls == "none":
-            raise self._refuse("let generate run the tools", 'tool_calls="none"')
+        if tools and tool_calls != "loop":
+            raise self._refuse("let generate run the tools until the answer", f"tool_calls={tool_calls!r}")
+        opening = tuple(from_inspect(message, where=self._where) for message in state.messages)
         while True:
-            conversation = tuple(from_inspect(message, where=self._where) for message in state.messages)
-            self._outbox.put_nowait(ModelCall(conversation, tools))
+            self._outbox.put_nowait(ModelCall(opening, tools))
             reply = await self._next_reply(state)
             message = assistant_to_inspect(reply.action.message)
             state.output = _output_of(message)
             state.messages.append(message)
             state.messages.extend(results_of(reply.action, reply.results))
-            if state.completed or not reply.results or tool_calls == "single":
+            if state.completed or not reply.results:
                 self._is_answered = True
                 return state
 

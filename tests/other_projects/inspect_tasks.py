@@ -28,6 +28,8 @@ from inspect_ai.util import store
 USAGE = ModelUsage(input_tokens=10, output_tokens=10, total_tokens=20)
 RELEASED = Event()
 """Set: a scorer that blocks its loop continues."""
+CLEANED: list[str] = []
+"""Samples of `shop` that have ended."""
 ROWS = 67
 """Samples of each benchmark: 201 in all."""
 
@@ -119,12 +121,19 @@ def num_asked() -> Scorer:
     return score
 
 
+async def forget(state: TaskState) -> None:
+    """Clean up, and fail when it is done."""
+    CLEANED.append(str(state.sample_id))
+    raise OSError("there is nothing to clean")
+
+
 @task
 def shop() -> Task:
     return Task(
         dataset=[Sample(input="What do four cups cost?", target="20")],
         solver=[use_tools(price()), generate()],
         scorer=[match(), num_asked()],
+        cleanup=forget,
     )
 
 
@@ -220,6 +229,7 @@ SOLVERS = {
     "silent": silent,
     "broken": broken,
     "own_loop": lambda: [use_tools(price()), generate(tool_calls="none")],
+    "own_turns": lambda: [use_tools(price()), generate(tool_calls="single")],
     "critique": lambda: [generate(), self_critique()],
     "agent": react,
     "sandbox_tool": lambda: [use_tools(bash()), generate()],

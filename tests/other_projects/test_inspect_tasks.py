@@ -111,6 +111,7 @@ def test_tools_run_until_the_answer() -> None:
         paid = Scored(value=1.0, components={"match": 1.0, "num_asked": 1.0})
         assert (turns[-1].reward, turns[-1].ending) == (paid, Ending.TERMINATED)
         assert play(env, "20")[1][-1].reward == Scored(value=1.0, components={"match": 1.0, "num_asked": 0.0})
+        assert task_module(env).CLEANED[-2:] == ["1", "1"]
     with closing(envgym.make(f"{TASKS}shop", test_share=1.0, scorer="match", deterministic=True)) as env:
         play(env, calls[0])
         with closing(env.fork()) as fork:
@@ -161,7 +162,8 @@ def test_a_grader_grades() -> None:
         ("critique", "got a call of a model of its own"),
         ("agent", "its solver must not be an agent"),
         ("broken", "solver must run without an error, got KeyError: 'question'"),
-        ("own_loop", "solver must let generate run the tools"),
+        ("own_loop", "solver must let generate run the tools until the answer, got tool_calls='none'"),
+        ("own_turns", "got tool_calls='single'"),
         ("sandbox_tool", "solver must have tools that are plain functions, got inspect_ai/bash"),
     ],
 )
@@ -218,7 +220,7 @@ def test_a_scorer_that_blocks_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> 
 
 def task_module(env: Env[Any]) -> Any:
     """Return the module of the tasks as the environment has imported it."""
-    return sys.modules[env.unwrapped._loaded.task.scorer[0].__module__]  # type: ignore[attr-defined]  # of this env
+    return sys.modules[env.unwrapped._loaded.task.scorer[-1].__module__]  # type: ignore[attr-defined]  # of this env
 
 
 def test_an_episode_that_is_left_ends_its_solver() -> None:
