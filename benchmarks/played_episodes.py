@@ -1,14 +1,16 @@
 """What playing an environment for another program costs above `Env.step`, in microseconds of CPU a call.
 
 Run: python -m benchmarks.played_episodes [--calls 2000] [--repeat 5]. Prints one JSON line: the best of the repeats.
-Targets on two idle cores: at most 100 above `step`, for TRL's methods and for our part of an MCP call, and at most 200
-for our part of a turn in verifiers: the body of its request, its reply as an action, and the answer of the environment.
+Targets on two idle cores: at most 100 above `step`, for TRL's methods and for our part of an MCP call. At most 200 for our
+part of a turn in verifiers (the body of its request, its reply as an action, the answer of the environment), and of one
+in inspect-ai, which is measured where that is installed.
 """
 
 import json
 import time
 from collections.abc import Callable
 from contextlib import closing
+from importlib.util import find_spec
 from typing import Any, Final
 
 import envgym
@@ -21,7 +23,7 @@ from envgym.connect.trl import environment
 from envgym.parsing import tool_call_action
 from envgym.played import PlayedEpisode
 
-TARGETS: Final = {"trl_above_step": 100, "mcp_above_step": 100, "verifiers": 200}
+TARGETS: Final = {"trl_above_step": 100, "mcp_above_step": 100, "verifiers": 200, "inspect_above_step": 200}
 HERE: Final = "benchmarks.played_episodes:Trivial"
 
 
@@ -74,6 +76,25 @@ def microseconds(call: Callable[[], object], calls: int, repeat: int) -> float:
     return 1e6 * best / calls
 
 
+def inspect_turn(episode: PlayedEpisode) -> Callable[[], object]:
+    """Return a call of our part of a turn in inspect-ai: the message of the model is there, its reply is written."""
+    from inspect_ai.model import ChatMessageAssistant, ModelName, ModelOutput
+    from inspect_ai.solver import TaskState
+    from inspect_ai.tool import ToolCall
+
+    from envgym.connect.inspect_task import play_turn
+
+    state = TaskState(model=ModelName("mockllm/model"), sample_id=0, epoch=1, input="", messages=[])
+    call = ToolCall(id="call", function="add", arguments={"number": 1})
+    state.output = ModelOutput.from_message(ChatMessageAssistant(content="", tool_calls=[call]))
+
+    def turn() -> None:
+        play_turn(state, episode)
+        state.messages.clear()
+
+    return turn
+
+
 def measure(calls: int, repeat: int) -> dict[str, float]:
     """Return the time of a call by each way to play."""
     action = tool_call_action("add", number=1)
@@ -99,6 +120,8 @@ def measure(calls: int, repeat: int) -> dict[str, float]:
             "mcp": lambda: session.call("add", {"number": 1}),
             "verifiers": verifiers_turn(chat_episode, conversation),
         }
+        if find_spec("inspect_ai") is not None:
+            ways["inspect"] = inspect_turn(episode)
         for call in ways.values():
             call()
         return {name: round(microseconds(call, calls, repeat), 2) for name, call in ways.items()}

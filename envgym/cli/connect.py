@@ -16,6 +16,8 @@ from envgym.errors import InvalidInput
 
 _ROWS: Final = 1000
 """Rows of the data set in the program for TRL, unless the environment has fewer tasks."""
+_SAMPLES: Final = 20
+"""Samples in the command for inspect-ai, unless the split has fewer tasks."""
 _PORT: Final = 8000
 _TASKS: Final = 8
 """Tasks of the evaluation with verifiers, unless the environment has fewer."""
@@ -153,6 +155,21 @@ def _verifiers(args: argparse.Namespace) -> str:
 """
 
 
+def _inspect(args: argparse.Namespace) -> str:
+    """Return the command that evaluates a model with inspect-ai."""
+    with closing(make_env(args)) as env:
+        sizes = {split: env.tasks.size(split) for split in (Split.TEST, Split.TRAIN)}
+    split = next((split for split, size in sizes.items() if size != 0), Split.TEST)
+    size, kwargs = sizes[split], env_kwargs(args.settings)
+    limit = _SAMPLES if size is None else min(size, _SAMPLES)
+    values = [f"env={args.env}", f"split={split}", f"limit={limit}"]
+    values += [f"settings={json.dumps(kwargs)}"] if kwargs else []
+    words = [word for value in values for word in ("-T", value)]
+    return f"""# pip install 'envgym[inspect]', and the package of the model's provider, here openai
+{shlex.join(["inspect", "eval", "envgym/env", *words, "--model", "openai/gpt-4o-mini"])}
+"""
+
+
 def _command(*words: str) -> str:
     return shlex.join(["envgym", *words])
 
@@ -169,6 +186,7 @@ _PROGRAMS: Final[Mapping[str, Callable[[argparse.Namespace], str]]] = MappingPro
         "verifiers": _verifiers,
         "skyrl": _skyrl,
         "verl": _verl,
+        "inspect": _inspect,
     }
 )
 """Project -> what its user needs."""

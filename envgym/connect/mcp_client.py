@@ -10,7 +10,6 @@ import os
 import tempfile
 from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from functools import cache
 from shutil import which
 from threading import Lock
 from typing import IO, Any, Final, TypeVar
@@ -21,7 +20,7 @@ from envgym.config.settings import Settings, build_settings
 from envgym.connect.mcp_server import check_installed
 from envgym.core.json_types import JsonObject, canonical, well_formed
 from envgym.errors import InfrastructureError, InvalidInput, ToolError, ToolInfraFailure, check_known
-from envgym.runtime.event_loop import LoopThread
+from envgym.runtime.event_loop import shared_loop
 from envgym.tools import ToolSpec
 
 ResultT = TypeVar("ResultT")
@@ -125,7 +124,7 @@ class McpConnection:
         self.is_lost = False
         self._has_new_tools = False
         self._errors: IO[str] | None = _text_file()
-        self._loop = _shared_loop()
+        self._loop = shared_loop("envgym-mcp-client")
         self._task: asyncio.Task[None] | None = None
         try:
             self._client, self._ending = self._wait(self._open(), settings.start_s, "start")
@@ -353,13 +352,3 @@ def close_shared() -> None:
 
 
 atexit.register(close_shared)
-
-
-@cache
-def _loop_of(process: int) -> LoopThread:
-    return LoopThread("envgym-mcp-client")
-
-
-def _shared_loop() -> LoopThread:
-    """Return the loop of this process, another one in a forked child."""
-    return _loop_of(os.getpid())

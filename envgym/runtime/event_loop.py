@@ -5,12 +5,14 @@ waits for it.
 """
 
 import asyncio
+import os
 import signal
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager
 from contextvars import copy_context
+from functools import cache
 from typing import Any, Protocol, Self, TypeVar
 
 from envgym.runtime.processes.interrupts import interrupt, interrupts_passed_on
@@ -101,6 +103,16 @@ class LoopThread:
         self.call(self._loop.stop)
         self._thread.join()
         self._loop.close()
+
+
+def shared_loop(name: str) -> LoopThread:
+    """Return the loop of this name, which all its users in this process share; a forked child has another one."""
+    return _loop_of(os.getpid(), name)
+
+
+@cache
+def _loop_of(process: int, name: str) -> LoopThread:
+    return LoopThread(name)
 
 
 class _ProgramRunner:

@@ -82,7 +82,17 @@ RUNNERS: Final = MappingProxyType(
     }
 )
 """(language, page) -> the test that runs the blocks, loads them, or compares them with what is printed."""
-PROGRAMS_OF_THE_SYSTEM: Final = {"curl", "docker", "export", "ray", "source", "systemd-run", "python3", "vf-eval"}
+PROGRAMS_OF_THE_SYSTEM: Final = {
+    "curl",
+    "docker",
+    "export",
+    "inspect",
+    "ray",
+    "source",
+    "systemd-run",
+    "python3",
+    "vf-eval",
+}
 SMALL: Final = (
     "run.steps=1",
     "model={name: tiny, tiny: {hidden_size: 64, num_layers: 1, num_heads: 2, num_kv_heads: 2, intermediate_size: 64}}",

@@ -130,5 +130,5 @@ def test_no_extra_but_textarena_brings_a_package_under_the_gpl() -> None:
     }
     assert found == set()
     (everything,) = GROUPS["all"]
-    assert set(Requirement(everything).extras) == GROUPS.keys() - {"core", "dev", "all", "vllm", "textarena"}
+    assert set(Requirement(everything).extras) == GROUPS.keys() - {"core", "dev", "all", "vllm", "textarena", "inspect"}
     assert "chess" not in pins((ROOT / "constraints" / "core.txt").read_text(encoding="utf-8"))

@@ -57,8 +57,9 @@ def blocks_of(page: str, *languages: str) -> list[Block]:
 
 
 def program_of_the_page(package: str, page: str = "docs/connect.md") -> str:
-    """Return the program of a page that imports a package of another project."""
-    (block,) = (block for block in blocks_of(page, "python") if f"from {package} import" in block.text)
+    """Return the program of a page that imports a package of another project, before files that do."""
+    blocks = [block for block in blocks_of(page, "python") if f"from {package} import" in block.text]
+    (block,) = [block for block in blocks if not block.title] or blocks
     return block.text
 
 

@@ -13,13 +13,28 @@ from typing import Any
 
 import pytest
 
+from envgym import Split, Task
+from envgym.authoring import ListTasks
 from envgym.cli.main import build_parser
 from tests.support.mcp_clients import started
 from tests.support.pages import ROOT
+from tests.support.toys import Counter
 
 CONFLICTING = "tests.envgym.connect.test_trl:ReservedName"
 COUNTER = "tests.support.toys:Counter"
+FEW = f"{__name__}:Few"
 Command = Callable[..., tuple[int, str, str]]
+
+
+class Few(Counter):
+    """Three tasks."""
+
+    tasks = ListTasks(
+        [
+            Task(id=str(number), prompt="Count.", payload={"target": number}, split=split)
+            for number, split in enumerate((Split.TRAIN, Split.TEST, Split.TEST))
+        ]
+    )
 
 
 def settings_of(text: str) -> dict[str, Any]:
@@ -93,6 +108,14 @@ def test_the_command_for_verifiers_is_of_the_env(words: tuple[str, ...], number:
     assert json.loads(values.get("--env.taskset.settings", "{}")) == ({"level": 2} if "--set" in words else {})
 
 
+@pytest.mark.parametrize("env_id, limit", [("math/arithmetic-v0", 20), (FEW, 2)])
+def test_the_command_for_inspect_names_the_env(env_id: str, limit: int, out: Any) -> None:
+    words = shlex.split(out("connect", "inspect", env_id, "--set", "max_turns=3"), comments=True)
+    assert words[:3] == ["inspect", "eval", "envgym/env"]
+    values = [words[i + 1] for i, word in enumerate(words) if word == "-T"]
+    assert values == [f"env={env_id}", "split=test", f"limit={limit}", 'settings={"max_turns": 3}']
+
+
 @pytest.mark.parametrize(
     "words, sentence",
     [
@@ -100,6 +123,7 @@ def test_the_command_for_verifiers_is_of_the_env(words: tuple[str, ...], number:
         (("trl",), "ENV"),
         (("trl", "puzzles/guess_numbr-v0"), "did you mean puzzles/guess_number-v0"),
         (("mcp", COUNTER, "--set", "turns=3"), "'turns'"),
+        (("inspect", COUNTER, "--set", "turns=3"), "'turns'"),
         (("openenv", COUNTER, "--set", "max_turns=0"), "max_turns must be at least 1"),
         (("verifiers", COUNTER, "--set", "max_turns=0"), "max_turns must be at least 1"),
         (("trl", "tests.envgym.connect.test_trl:Changing"), "every task must have the tools of the first task"),

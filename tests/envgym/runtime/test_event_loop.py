@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from envgym.runtime.event_loop import make_runner, run_coroutine
+from envgym.runtime.event_loop import make_runner, run_coroutine, shared_loop
 from tests.support.loops import in_a_running_loop
 
 VARIABLE = contextvars.ContextVar("VARIABLE", default="unset")
@@ -81,3 +81,15 @@ def test_interrupt_of_the_caller_cancels_the_work_and_waits_for_its_end() -> Non
     with pytest.raises(KeyboardInterrupt):
         in_a_running_loop(work)
     assert ended == ["cancelled"]
+
+
+def test_users_of_a_name_share_a_loop() -> None:
+    async def thread() -> str:
+        return threading.current_thread().name
+
+    loop = shared_loop("one-for-all")
+    assert shared_loop("one-for-all") is loop
+    assert shared_loop("another") is not loop
+    assert loop.run(thread()) == "one-for-all"
+    for name in ("one-for-all", "another"):
+        shared_loop(name).close(asyncio.sleep(0))
