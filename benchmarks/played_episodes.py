@@ -1,9 +1,9 @@
 """What playing an environment for another program costs above `Env.step`, in microseconds of CPU a call.
 
 Run: python -m benchmarks.played_episodes [--calls 2000] [--repeat 5]. Prints one JSON line: the best of the repeats.
-Targets on two idle cores: at most 100 above `step`, for TRL's methods and for our part of an MCP call. At most 200 for our
-part of a turn in verifiers (the body of its request, its reply as an action, the answer of the environment), and of one
-in inspect-ai, which is measured where that is installed.
+Targets on two idle cores: at most 100 above `step`, for TRL's methods and for our part of an MCP call. At most 200 for
+our part of a turn in verifiers (the body of its request, its reply as an action, the answer of the environment), and of
+one in inspect-ai, which is measured where that is installed.
 """
 
 import json
