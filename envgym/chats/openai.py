@@ -39,13 +39,21 @@ _NO_PARAMETERS: JsonObject = {"type": "object", "properties": {}}
 
 def write_openai(message: Message) -> Json:
     """Write a message that `read_openai` reads as an equal one. Raises: InvalidInput: the form cannot hold it."""
+    data = message_fields(message)
+    check_held(message, read_openai(data, where=f"{message.role} message"), _FORM)
+    return data
+
+
+def message_fields(message: Message) -> Json:
+    """Write a message as `write_openai`, without a check that the form holds all of it.
+
+    Raises: InvalidInput: a part is no text.
+    """
     parts = text_parts(message, _FORM)
     is_plain = not parts or (len(parts) == 1 and parts[0].text)
     data = _written(message, message.content if is_plain else [{"type": "text", "text": part.text} for part in parts])
     optional = {"reasoning_content": message.thinking, "name": message.name}
-    data |= {key: value for key, value in optional.items() if value is not None}
-    check_held(message, read_openai(data, where=f"{message.role} message"), _FORM)
-    return data
+    return data | {key: value for key, value in optional.items() if value is not None}
 
 
 def messages_to_wire(messages: Iterable[Message]) -> list[Json]:

@@ -105,6 +105,7 @@ def _node_to_json(node: Node) -> Json:
         "cost": _cost_to_json(edge.cost),
         **_without_absent(
             rewrite=edge.rewrite and edge.rewrite.value,
+            context=[message_to_json(message) for message in edge.context] or None,
             outcome=node.outcome and _outcome_to_json(node.outcome),
             ending=node.ending and node.ending.value,
             error=node.error,
@@ -119,6 +120,7 @@ def _node_from_json(data: Mapping[str, Any]) -> Node:
         ends_turn=data["ends_turn"],
         rewrite=Rewrite(data["rewrite"]) if "rewrite" in data else None,
         cost=Cost(**data["cost"]),
+        context=tuple(map(message_from_json, data.get("context", ()))),
     )
     return Node(
         parent=data["parent"],
