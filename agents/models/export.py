@@ -111,16 +111,28 @@ def _copy(source: Path, folder: Path, names: Sequence[str], *, needed: Sequence[
     for file in files:
         if file.is_symlink() or not file.is_file():
             raise RunError.of(file.name, "be a regular file", "a link or another kind of file", where=where, do=do)
+        if file.suffix == ".safetensors":
+            _check_whole(file, do)
         shutil.copyfile(file, folder / file.name)
     if weights and not any(map(_is_weights, files)):
         raise RunError.of("checkpoint", "hold weights as safetensors", "none", where=where, do=do)
+
+
+def _check_whole(file: Path, do: str) -> None:
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(file, framework="pt"):
+            pass
+    except SafetensorError as error:
+        raise RunError.of("weights", "be complete", str(error).splitlines()[0], where=str(file), do=do) from error
 
 
 def _is_weights(file: Path) -> bool:
     return file.name.endswith(_WEIGHTS)
 
 
-# ---- the base model ----------------------------------------------------------------------------------------------------
+# ---- the base model --------------------------------------------------------------------------------------------------
 
 _BUILT_IN: Final = {"smollm2": ("HuggingFaceTB/SmolLM2-135M-Instruct", "apache-2.0"), "tiny": (None, None)}
 """Name -> id on the hub and licence; `tiny` begins with random weights."""

@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from envgym.cli.common import add_json_argument, at_least_0, check_options, echo, print_json
+from envgym.cli.export_model import MODEL_OPTIONS, add_model_arguments, export_model_command
 from envgym.errors import check_known
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("out", metavar="OUT", type=Path, help="new or empty folder")
     add_json_argument(parser)
     _add_data_arguments(parser.add_argument_group("data sets"))
+    add_model_arguments(parser.add_argument_group("model"))
     kinds = "\n".join(f"  {name:<12} {kind.help}" for name, kind in KINDS.items())
     parser.epilog = f"kinds:\n{kinds}\n\n{parser.epilog or ''}"
 
@@ -153,6 +155,11 @@ KINDS: Final[Mapping[str, ExportKind]] = MappingProxyType(
             help="the same conversations in ShareGPT's form",
             options=(*_CHOICE, "redact"),
             export=_data("sharegpt"),
+        ),
+        "model": ExportKind(
+            help="a trained checkpoint as a Hugging Face directory, adapters merged, with its card",
+            options=MODEL_OPTIONS,
+            export=export_model_command,
         ),
     }
 )

@@ -3,6 +3,7 @@
 import struct
 import zlib
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -72,7 +73,7 @@ def draw_curve(points: Sequence[CurvePoint]) -> bytes:
         _fill(pixels, x - 1, y_of(point.high), x + 1, y_of(point.low), _INTERVAL)
         for end in (point.low, point.high):
             _fill(pixels, x - 4, y_of(end), x + 4, y_of(end) + 1, _INTERVAL)
-    for (before, x_before), (after, x_after) in zip(places, places[1:], strict=False):
+    for (before, x_before), (after, x_after) in pairwise(places):
         _connect(pixels, x_before, y_of(before.value), x_after, y_of(after.value))
     for point, x in places:
         _fill(pixels, x - 3, y_of(point.value) - 3, x + 3, y_of(point.value) + 3, _LINE)

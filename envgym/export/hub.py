@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from envgym.errors import InvalidInput
+from envgym.export.provenance import PROVENANCE
 from envgym.runs.directory import read_object
 
-PROVENANCE: Final = "provenance.json"
 _MODEL: Final = "model"
 _WHERE: Final = "envgym push"
 _STAYS: Final = "the folder is complete and unchanged; push it again later"
@@ -46,22 +46,24 @@ def push_folder(folder: Path, repo: str, *, private: bool = False) -> str:
         return _upload(HfApi(), folder, repo, repo_type=repo_type, private=private)
     except InvalidInput:
         raise
-    except Exception as error:  # noqa: BLE001  # the client's, of HTTP and of its uploader, differ between versions
-        raise InvalidInput.of("push", "succeed", _reason(error), where=f"{_WHERE} {folder} {repo}", do=_STAYS) from error
+    except Exception as error:  # the client's, of HTTP and of its uploader, differ between versions
+        raise InvalidInput.of(
+            "push", "succeed", _reason(error), where=f"{_WHERE} {folder} {repo}", do=_STAYS
+        ) from error
 
 
 def _upload(api: Any, folder: Path, repo: str, *, repo_type: str, private: bool) -> str:  # HfApi
-    made = api.create_repo(repo, repo_type=repo_type, private=private or None, exist_ok=True)
-    if private and not api.repo_info(made.repo_id, repo_type=repo_type).private:
-        do = f"make {made.repo_id} private on the Hub, or choose another name; {_STAYS}"
+    created = api.create_repo(repo, repo_type=repo_type, private=private or None, exist_ok=True)
+    if private and not api.repo_info(created.repo_id, repo_type=repo_type).private:
+        do = f"make {created.repo_id} private on the Hub, or choose another name; {_STAYS}"
         raise InvalidInput.of("repository", "be private", "a public one", where=f"{_WHERE} --private", do=do)
     api.upload_folder(
-        repo_id=made.repo_id,
+        repo_id=created.repo_id,
         folder_path=folder,
         repo_type=repo_type,
         commit_message="Upload with envgym",
     )
-    return str(made)
+    return str(created)
 
 
 def _type_of(folder: Path) -> str:
@@ -78,7 +80,7 @@ def _type_of(folder: Path) -> str:
 
 
 def _reason(error: BaseException) -> str:
-    """Return what the error and its first cause say, in one line."""
+    """Return the messages of the error and its first cause, in one line."""
     causes = [error]
     while causes[-1].__cause__ is not None:
         causes.append(causes[-1].__cause__)
