@@ -73,12 +73,14 @@ RUNNERS: Final = MappingProxyType(
             "docs/connect.md",
         ): "tests/docs/test_connect.py::test_programs_are_run_here_or_in_a_lane",
         ("json", "docs/connect.md"): "tests/docs/test_connect.py::test_conversations_of_the_page_are_learned",
+        ("bash", "docs/use_the_model.md"): "tests/docs/test_use_the_model.py::test_the_page_runs_from_top_to_bottom",
+        ("python", "docs/use_the_model.md"): "tests/docs/test_use_the_model.py::test_the_page_runs_from_top_to_bottom",
         ("text", "docs/objective.md"): DRAWING,
         ("text", "docs/packing.md"): DRAWING,
     }
 )
 """(language, page) -> the test that runs the blocks, loads them, or compares them with what is printed."""
-PROGRAMS_OF_THE_SYSTEM: Final = {"curl", "docker", "export", "ray", "source", "systemd-run", "python3"}
+PROGRAMS_OF_THE_SYSTEM: Final = {"curl", "docker", "export", "hf", "ray", "source", "systemd-run", "python3"}
 SMALL: Final = (
     "run.steps=1",
     "model={name: tiny, tiny: {hidden_size: 64, num_layers: 1, num_heads: 2, num_kv_heads: 2, intermediate_size: 64}}",
