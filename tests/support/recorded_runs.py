@@ -93,7 +93,8 @@ def spoken_trees(draw: Draw, tree_id: str = "step-000001/000/00", split: Split =
         said, *replies = _turn_messages(draw)
         rewrite = draw(st.none() | st.sampled_from(Rewrite)) if depth else None
         context: tuple[Message, ...] = ()
-        if rewrite not in (None, Rewrite.TEMPLATE):
+        is_rendered_again = rewrite is Rewrite.TEMPLATE or (rewrite is Rewrite.THINKING_DROPPED and draw(st.booleans()))
+        if rewrite is not None and not is_rendered_again:
             context = (user(draw(TEXTS)), assistant(draw(TEXTS)), user(draw(TEXTS)))
             earlier, history = [*earlier, _without_replies(history)], [(message, False) for message in context]
         segments = (*((prompt(1, 9),) if rewrite else ()), policy(10, 11), tool(12))
