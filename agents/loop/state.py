@@ -362,8 +362,8 @@ def _cut(
 
 
 def _new_messages(state: AgentState) -> tuple[Message, ...]:
-    """Return the messages of a context that a rewrite has changed; those of other contexts are the turns above it."""
-    return () if state.rewrite in (None, Rewrite.TEMPLATE) else state.history.flat
+    """Return the messages of a shortened context; those of other contexts are the turns above it."""
+    return state.history.flat if state.rewrite is not None and state.history.is_first else ()
 
 
 def _finish(state: AgentState, leaf: PathNode) -> tuple[AgentState, Request]:

@@ -156,6 +156,21 @@ KINDS: Final[Mapping[str, ExportKind]] = MappingProxyType(
             options=(*_CHOICE, "redact"),
             export=_data("sharegpt"),
         ),
+        "preferences": ExportKind(
+            help="pairs of a better and a worse answer to one context, for DPO",
+            options=(*_CHOICE, "redact", "min_margin", "pairs", "span"),
+            export=_data("preferences"),
+        ),
+        "steps": ExportKind(
+            help="turns with labels, rewards and advantages, for process reward models",
+            options=(*_CHOICE, "redact"),
+            export=_data("steps"),
+        ),
+        "tokens": ExportKind(
+            help="token ids with mask, log-probs and advantages, as training reads them",
+            options=_CHOICE,
+            export=_data("tokens"),
+        ),
         "model": ExportKind(
             help="a trained checkpoint as a Hugging Face directory, adapters merged, with its card",
             options=MODEL_OPTIONS,

@@ -6,7 +6,7 @@ be read as tool calls is its whole text, whose replies are messages of the user.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from envgym.core.json_types import JsonValue, well_formed
 from envgym.core.messages import Message, Role, ToolCall
@@ -16,6 +16,10 @@ from envgym.core.tree import Rewrite, Tree
 
 Redact = Callable[[str], str]
 """Returns the text to export in place of a text."""
+
+
+_OTHER_MESSAGES: Final = frozenset({Rewrite.TURNS_DROPPED, Rewrite.SUMMARY, Rewrite.CONVERSATION})
+"""Rewrites after which a context is of other messages; with the others a template may render the same ones."""
 
 
 class ContextTurn(NamedTuple):
@@ -74,7 +78,7 @@ class TreeConversations:
         for index, nodes in enumerate(episode.turn_nodes):
             for node in nodes:
                 edge = tree.nodes[node].edge
-                if edge.context or edge.rewrite not in (None, Rewrite.TEMPLATE):
+                if edge.context or edge.rewrite in _OTHER_MESSAGES:
                     opening = self.plain(edge.context) if edge.context else None
                     contexts.append(Context(number=len(contexts), rewrite=edge.rewrite, opening=opening, turns=()))
                     turns.append([])

@@ -133,6 +133,6 @@ def _pruned(column: Schema, unused: set[str]) -> Schema:
 
 
 def _offsets(chunk: Schema) -> Schema:
-    """Return the places at which the lists of a chunk begin among all its entries; a null is an empty list."""
+    """Return the places at which the lists of a chunk begin among all its entries; a null becomes an empty list."""
     lengths = pc.fill_null(pc.list_value_length(chunk), 0)
     return pa.concat_arrays([pa.array([0], pa.int32()), pc.cumulative_sum(lengths).cast(pa.int32())])

@@ -32,6 +32,8 @@ class _Contents:
     env_ids: dict[str, None] = field(default_factory=dict)
     seeds: list[int] = field(default_factory=list)
     """Lowest and highest reset seed of the episodes."""
+    num_episodes: int = 0
+    """Episodes in the files, exported or not."""
 
     def add_source(self, group: RecordedGroup) -> None:
         for recorded in group.trees:
@@ -65,7 +67,8 @@ def export_data(
     """
     with new_folder(out) as draft:
         contents = _write_rows(run, kind, draft, options, format, per_task, on_progress)
-        RunError.unless(contents.files, *_nothing_left(options), where=str(run.path), do=_remedy(options))
+        if not contents.files:
+            raise _nothing_left(run, options, contents.num_episodes)
         parts = [
             {"split": split.value, "rows": file.num_rows, "turns": file.num_turns, "file": f"data/{file.path.name}"}
             for split, file in contents.files.items()
@@ -125,7 +128,7 @@ def _write_rows(
 ) -> _Contents:
     paths = chosen_files(run, options.choice)
     total = num_episodes(paths)
-    contents, num_of_task = _Contents(), Counter[str]()
+    contents, num_of_task = _Contents(num_episodes=total), Counter[str]()
     columns = {name: column_type for name, (column_type, _) in kind.columns.items()}
     with ExitStack() as stack:
         done = 0
@@ -158,18 +161,16 @@ def _limited(
         yield row
 
 
-def _nothing_left(options: RowOptions) -> tuple[str, str, str]:
-    reasons = ", ".join(f"{number} {reason}" for reason, number in options.left_out.most_common()) or "no episodes"
-    return "export", "have at least one row", f"none: {reasons}"
-
-
-def _remedy(options: RowOptions) -> str:
-    reason = options.left_out.most_common(1)[0][0] if options.left_out else ""
+def _nothing_left(run: RunDirectory, options: RowOptions, num_episodes: int) -> RunError:
+    counts = options.left_out.most_common()
+    reasons = ", ".join(f"{number} {reason}" for reason, number in counts)
+    got = f"none of {num_episodes} episodes" + (f": {reasons}" if reasons else "")
     remedies = {
         TEST: "add --include-test to export test tasks",
         NO_MESSAGES: "export the kind tokens, which needs no messages, or record the run again",
     }
-    return remedies.get(reason, "choose other steps, another --label, --only or --min-margin")
+    do = remedies.get(counts[0][0] if counts else "", "choose other steps, another --label, --only or --min-margin")
+    return RunError.of("export", "have at least one row", got, where=str(run.path), do=do)
 
 
 # ---- card ------------------------------------------------------------------------------------------------------------

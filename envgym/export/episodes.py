@@ -133,8 +133,12 @@ def read_groups(
     """
     for file in files:
         trees = _trees(file, choice, left_out, with_tokens=with_tokens)
-        for _, group in groupby(trees, key=lambda item: item.tree.id.rpartition("/")[0] or item.tree.id):
+        for _, group in groupby(trees, key=_group_of):
             yield RecordedGroup(tuple(group))
+
+
+def _group_of(recorded: RecordedTree) -> tuple[str, str]:
+    return recorded.tree.id.rpartition("/")[0], recorded.tree.task_key
 
 
 def _trees(file: Path, choice: EpisodeChoice, left_out: Counter[str], *, with_tokens: bool) -> Iterator[RecordedTree]:

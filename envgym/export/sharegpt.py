@@ -27,7 +27,7 @@ from envgym.export.rows import (
 )
 
 _ENTRIES: Final = pa.list_(pa.struct({"from": pa.string(), "value": pa.string(), "weight": pa.int64()}))
-_NOT_HELD: Final = "text that ShareGPT's form cannot hold"
+NOT_HELD: Final = "with text that ShareGPT's form cannot hold"
 
 
 def _rows(group: RecordedGroup, options: RowOptions) -> Iterator[DataRow]:
@@ -39,7 +39,7 @@ def _rows(group: RecordedGroup, options: RowOptions) -> Iterator[DataRow]:
                 try:
                     entries = _entries(context.messages)
                 except InvalidInput:
-                    options.left_out[_NOT_HELD] += 1
+                    options.left_out[NOT_HELD] += 1
                     continue
                 cells = episode_cells(recorded, episode) | context_cells(context)
                 cells |= {"conversations": entries, "tools": tools}
@@ -50,12 +50,16 @@ def _entries(messages: Sequence[tuple[Message, bool]]) -> list[Json]:
     """Write messages, without ids of calls and names. Raises: InvalidInput: the form cannot hold one."""
     entries: list[Json] = []
     for message, is_learned in messages:
-        calls = tuple(replace(call, id=None) for call in message.tool_calls)
-        plain = Message(role=message.role, content=message.content, thinking=message.thinking, tool_calls=calls)
-        entry = write_sharegpt(plain)
+        entry = write_sharegpt(without_ids(message))
         entry["value"] = well_formed(entry["value"])
         entries.append(entry if is_learned or message.role is not Role.ASSISTANT else {**entry, "weight": 0})
     return entries
+
+
+def without_ids(message: Message) -> Message:
+    """Return a message without ids of calls and names, for forms that are text."""
+    calls = tuple(replace(call, id=None) for call in message.tool_calls)
+    return Message(role=message.role, content=message.content, thinking=message.thinking, tool_calls=calls)
 
 
 KIND: Final = DataKind(
