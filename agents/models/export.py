@@ -33,8 +33,8 @@ _TOKENIZER: Final = (
 _CONFIG: Final = ("config.json", "generation_config.json")
 _PROBE_TOKENS: Final = 32
 _TOLERANCE: Final = {"float32": 1e-4, "bfloat16": 0.05}
-"""Largest difference of two logits that rounding explains, as a share of the largest logit: the merged weights are
-rounded to the number type of the model once more than the product with the adapter."""
+"""Largest difference of the logits that rounding explains, as a share of their size: the merged weights are rounded to
+the number type of the model once more than the products with the adapter."""
 
 
 def copy_model(checkpoint: Path, folder: Path) -> None:
@@ -71,8 +71,8 @@ def write_merged(settings: "ModelSettings", folder: Path) -> float:
         settings: of the base model, with the directory of the `adapter`.
         folder: exists.
 
-    Returns: the largest difference between a logit of the merged model and of the model with its adapter, as a share
-        of the largest logit.
+    Returns: the difference between the logits of the merged model and of the model with its adapter on fixed tokens:
+        its root mean square, as a share of that of the logits.
     Raises: UnknownName, InvalidInput: as `load_frozen_model`. RunError: the logits differ by more than rounding.
     """
     import torch
@@ -83,9 +83,9 @@ def write_merged(settings: "ModelSettings", folder: Path) -> float:
     model = load_frozen_model(settings, torch.device("cpu"))
     before = _logits(model)
     merged = model.merge_and_unload(progressbar=False, safe_merge=True)
-    difference = float((_logits(merged) - before).abs().max() / before.abs().max().clamp(min=1e-12))
+    difference = float((_logits(merged) - before).norm() / before.norm().clamp(min=1e-12))
     must, do = "give the logits of the adapter", "export the adapter itself with --adapter"
-    got = f"logits that differ by {difference:.2g} of the largest"
+    got = f"logits that differ by {difference:.2g} of their size"
     RunError.unless(difference <= _TOLERANCE[settings.dtype], "merged model", must, got, where=settings.name, do=do)
     merged.save_pretrained(folder)
     _copy(Path(settings.adapter), folder, _TOKENIZER, needed=(), weights=False)

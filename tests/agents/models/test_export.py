@@ -19,18 +19,18 @@ SHAPE = TinySettings(hidden_size=64, num_layers=2, num_heads=2, num_kv_heads=2, 
 IDS = torch.tensor([[5, 60, 70, 80, 90]])
 
 
-def save_adapter(folder: Path, *, dtype: torch.dtype = torch.float32, **config: Any) -> ModelSettings:
+def save_adapter(folder: Path, *, dtype: torch.dtype = torch.float32) -> ModelSettings:
     """Save a LoRA adapter with weights that are not zero, and return the settings that load it."""
-    loaded = load("tiny", tiny=SHAPE)
-    model = get_peft_model(loaded.model.to(dtype), LoraConfig(r=4, lora_alpha=8, target_modules="all-linear", **config))
+    is_short = dtype is torch.bfloat16
+    loaded = load("tiny", tiny=SHAPE, dtype="bfloat16" if is_short else "float32")
+    model = get_peft_model(loaded.model, LoraConfig(r=4, lora_alpha=8, target_modules="all-linear"))
     generator = torch.Generator().manual_seed(1)
     for name, parameter in model.named_parameters():
         if "lora_" in name:
             parameter.data = torch.randn(parameter.shape, generator=generator).to(parameter.dtype) * 0.1
-    model.save_pretrained(folder)
+    model.save_pretrained(str(folder))
     loaded.tokenizer.save_pretrained(folder)
-    name = "bfloat16" if dtype is torch.bfloat16 else "float32"
-    return ModelSettings(name="tiny", tiny=SHAPE, adapter=str(folder), dtype=name)
+    return ModelSettings(name="tiny", tiny=SHAPE, adapter=str(folder), dtype="bfloat16" if is_short else "float32")
 
 
 @torch.inference_mode()

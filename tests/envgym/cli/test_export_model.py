@@ -72,8 +72,8 @@ def test_an_exported_model_is_evaluated_as_the_run_is(run: Path, tmp_path: Path)
 
 def test_transformers_reads_model_tokenizer_and_template(run: Path, tmp_path: Path) -> None:
     export(run, tmp_path / "out")
-    model = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
-    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "out")
+    model: Any = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
+    tokenizer: Any = AutoTokenizer.from_pretrained(tmp_path / "out")
     messages = [{"role": "user", "content": "Say an even one."}]
     inputs = tokenizer.apply_chat_template(
         messages, add_generation_prompt=True, return_dict=True, return_tensors="pt"

@@ -43,20 +43,20 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {str(file.relative_to(folder)): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
 
 
-def push(folder: Path, *words: str, home: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+def push(folder: Path, *words: str, hub: StubHub) -> subprocess.CompletedProcess[str]:
     """Run `envgym push` as its users do: what huggingface_hub reads as it is imported stands in the environment."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "HUGGING"))}
-    settings = {"HF_HOME": str(home), "HF_HUB_DISABLE_XET": "1", "PYTHONPATH": str(ROOT), **environment}
+    own = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "HUGGING"))}
+    home = str(folder.with_name("home"))
+    settings = {"HF_HOME": home, "HF_ENDPOINT": hub.url, "HF_TOKEN": TOKEN, "HF_HUB_DISABLE_XET": "1"}
+    environment = {**own, **settings, "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-m", "envgym", "push", str(folder), *words]
-    return subprocess.run(command, env={**kept, **settings}, check=False, capture_output=True, text=True)
+    return subprocess.run(command, env=environment, check=False, capture_output=True, text=True)
 
 
 @pytest.mark.slow
 def test_a_pushed_folder_is_in_the_repository_byte_by_byte(hub: StubHub, tmp_path: Path) -> None:
     files = exported(tmp_path / "out")
-    done = push(
-        tmp_path / "out", "me/first", "--private", "--json", home=tmp_path / "home", HF_TOKEN=TOKEN, HF_ENDPOINT=hub.url
-    )
+    done = push(tmp_path / "out", "me/first", "--private", "--json", hub=hub)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == {"folder": str(tmp_path / "out"), "address": f"{hub.url}/me/first"}
     assert (hub.name, hub.repo_type, hub.is_private) == ("me/first", "model", True)
@@ -68,8 +68,7 @@ def test_a_pushed_folder_is_in_the_repository_byte_by_byte(hub: StubHub, tmp_pat
 def test_a_push_that_fails_at_the_commit_is_one_sentence_and_can_be_repeated(hub: StubHub, tmp_path: Path) -> None:
     files = exported(tmp_path / "out", kind="chat")
     hub.refused = {"/commit/": HTTPStatus.FORBIDDEN}
-    words, environment = (tmp_path / "out", "me/chats"), {"HF_TOKEN": TOKEN, "HF_ENDPOINT": hub.url}
-    failed = push(*words, home=tmp_path / "home", **environment)
+    failed = push(tmp_path / "out", "me/chats", hub=hub)
     assert failed.returncode == 2
     (line,) = [line for line in failed.stderr.splitlines() if line.startswith("envgym: ")]
     assert "push must succeed, got HfHubHTTPError: " in line
@@ -78,7 +77,7 @@ def test_a_push_that_fails_at_the_commit_is_one_sentence_and_can_be_repeated(hub
     assert "Traceback" not in failed.stderr
     assert contents(tmp_path / "out") == files
     hub.refused = {}
-    assert push(*words, home=tmp_path / "home", **environment).returncode == 0
+    assert push(tmp_path / "out", "me/chats", hub=hub).returncode == 0
     assert (hub.repo_type, hub.is_private, hub.files) == ("dataset", False, files)
 
 
