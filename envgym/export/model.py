@@ -3,13 +3,14 @@
 import json
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any, Final, Literal, NamedTuple
 
-import yaml
-
+from envgym.config.settings import read_yaml_value
 from envgym.core.tasks import Split
+from envgym.errors import SettingsError
 from envgym.export.card import write_card
 from envgym.export.curve import CurvePoint, draw_curve
 from envgym.export.dataset import new_folder
@@ -268,8 +269,10 @@ def _set_words(option: str, settings: Mapping[str, Any]) -> list[str]:
 
 def _yaml(value: Any) -> str:  # a JSON value
     """Return a value as `KEY=VALUE` takes it; a text that YAML would read as something else gets quotes."""
-    if isinstance(value, str) and yaml.safe_load(value) == value:
-        return value
+    if isinstance(value, str):
+        with suppress(SettingsError):
+            if read_yaml_value(value, where="model card") == value:
+                return value
     return json.dumps(value, ensure_ascii=False)
 
 
