@@ -73,7 +73,7 @@ def test_rates_stand_in_the_card_and_in_the_index_with_their_intervals(tmp_path:
         "| `math/arithmetic-v0` | held-out | 0 | 25.0% [4.6%, 69.9%] | 4 | 4 | 0 |",
         "| `math/arithmetic-v0` | held-out | 20 | 100.0% [43.9%, 100.0%] | 4 | 4 | 1 |",
     ]
-    data = ModelCard(card).data
+    data: Any = ModelCard(card).data
     assert data.eval_results is not None
     (result,) = data.eval_results
     assert (result.metric_value, result.metric_args["interval_low"], result.metric_args["invalid"]) == (1.0, 0.4385, 1)
