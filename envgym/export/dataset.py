@@ -18,6 +18,7 @@ from envgym.export.provenance import PROVENANCE, provenance
 from envgym.export.rows import NO_MESSAGES, DataKind, DataRow, RowOptions
 from envgym.runs.directory import RunDirectory
 from envgym.runs.files import move_into_place, write_atomic, write_json
+from envgym.runtime.garbage import rare_collections
 
 Progress = Callable[[str, int, int], object]
 """Called with a phase, the number of episodes that are done, and their total."""
@@ -65,7 +66,7 @@ def export_data(
 
     Raises: RunError: the run has no such episodes, or no row is left. InvalidInput: `out` is not empty.
     """
-    with new_folder(out) as draft:
+    with new_folder(out) as draft, rare_collections():
         contents = _write_rows(run, kind, draft, options, format, per_task, on_progress)
         if not contents.files:
             raise _nothing_left(run, options, contents.num_episodes)
