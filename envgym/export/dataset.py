@@ -4,7 +4,7 @@ import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -98,13 +98,16 @@ def export_data(
 def new_folder(out: Path) -> Iterator[Path]:
     """Yield a folder that gets the name `out` if the block ends without an error; otherwise nothing is left of it.
 
-    Raises: InvalidInput: there is something at `out`, or its parent is no folder.
+    Raises: InvalidInput: there is something at `out`, or it is below a file.
     """
     is_free = not out.is_symlink() and (not out.exists() or (out.is_dir() and not any(out.iterdir())))
     do = "choose another folder, or delete it yourself"
     InvalidInput.unless(is_free, "OUT", "be new or an empty folder", str(out), where=_WHERE, do=do)
     parent = out.absolute().parent
-    InvalidInput.unless(parent.is_dir(), "folder of OUT", "exist", str(parent), where=_WHERE, do="make it first")
+    new_parents = [folder for folder in (parent, *parent.parents) if not folder.exists()]
+    above = new_parents[-1].parent if new_parents else parent
+    InvalidInput.unless(above.is_dir(), "OUT", "be in a folder", f"{above}, a file", where=_WHERE, do=do)
+    parent.mkdir(parents=True, exist_ok=True)
     draft = Path(tempfile.mkdtemp(dir=parent, prefix=f".{out.name}."))
     try:
         yield draft
@@ -112,6 +115,9 @@ def new_folder(out: Path) -> Iterator[Path]:
         move_into_place(draft, out)
     except BaseException:
         shutil.rmtree(draft, ignore_errors=True)
+        with suppress(OSError):  # something else has been put there
+            for folder in new_parents:
+                folder.rmdir()
         raise
 
 
