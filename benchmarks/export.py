@@ -75,7 +75,7 @@ def episode(number: int, num_turns: int, rng: np.random.Generator) -> Tree:
         edge = Edge(segments=segments, ends_turn=True)
         node = tree.add(node, edge, outcome=outcome, ending=Ending.TERMINATED if is_last else None)
     system = Message(role=Role.SYSTEM, content="You are a calculator. Answer in one line.")
-    return tree.freeze(messages=[system, Message(role=Role.USER, content="What is the sum?")], tools=[TOOL])
+    return tree.freeze(messages=(system, Message(role=Role.USER, content="What is the sum?")), tools=(TOOL,))
 
 
 def write_run(path: Path, num_episodes: int, num_turns: int) -> RunDirectory:

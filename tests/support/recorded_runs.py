@@ -118,7 +118,7 @@ def spoken_trees(draw: Draw, tree_id: str = "step-000001/000/00", split: Split =
 
     for _ in range(draw(st.integers(1, 2))):
         grow(tree.root, [], [(message, False) for message in opening], 0)
-    return Spoken(tree.freeze(messages=opening, tools=TOOLS), contexts)
+    return Spoken(tree.freeze(messages=tuple(opening), tools=TOOLS), contexts)
 
 
 def _without_replies(history: Sequence[tuple[Message, bool]]) -> Pairs:
@@ -142,4 +142,4 @@ def answer(text: str, reward: float, *, place: str, split: Split = Split.TRAIN, 
     outcome = TurnOutcome(action=acted(assistant(text)), observation=Observation(), reward=Scored(value=reward))
     edge = Edge(segments=(policy(10, 11),), ends_turn=True)
     tree.add(tree.root, edge, outcome=outcome, ending=Ending.TERMINATED)
-    return tree.freeze(messages=[user(f"Question {number}")])
+    return tree.freeze(messages=(user(f"Question {number}"),))
