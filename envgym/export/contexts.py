@@ -5,7 +5,7 @@ be read as tool calls is its whole text, whose replies are messages of the user.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from envgym.core.json_types import JsonValue, well_formed
@@ -71,22 +71,21 @@ class TreeConversations:
     def contexts(self, episode: Trajectory) -> tuple[Context, ...]:
         """Return the contexts of an episode of the tree in which the policy finished a turn."""
         tree = self.tree
-        history: tuple[Message, ...] | None = self.plain(tree.messages) if tree.messages else None
-        contexts = [Context(number=0, rewrite=None, opening=history, turns=())]
-        turns: list[list[ContextTurn]] = [[]]
         num_replayed = 0 if tree.prefix is None else tree.prefix.num_turns
+        opening = self.plain(tree.messages) if tree.messages else None
+        contexts: list[Context] = []
+        number, rewrite, turns = 0, None, list[ContextTurn]()
         for index, nodes in enumerate(episode.turn_nodes):
             for node in nodes:
                 edge = tree.nodes[node].edge
                 if edge.context or edge.rewrite in _OTHER_MESSAGES:
+                    contexts += _finished(number, rewrite, opening, turns)
                     opening = self.plain(edge.context) if edge.context else None
-                    contexts.append(Context(number=len(contexts), rewrite=edge.rewrite, opening=opening, turns=()))
-                    turns.append([])
+                    number, rewrite, turns = number + 1, edge.rewrite, []
             if tree.nodes[nodes[-1]].outcome is not None:
                 is_sampled = index >= num_replayed and _is_sampled(tree, nodes)
-                turns[-1].append(ContextTurn(index, nodes[-1], self._turn(nodes[-1]), is_sampled))
-        pairs = zip(contexts, turns, strict=True)
-        return tuple(replace(context, turns=tuple(of_context)) for context, of_context in pairs if of_context)
+                turns.append(ContextTurn(index, nodes[-1], self._turn(nodes[-1]), is_sampled))
+        return (*contexts, *_finished(number, rewrite, opening, turns))
 
     def plain(self, messages: Iterable[Message]) -> tuple[Message, ...]:
         """Return messages in the plain form."""
@@ -97,9 +96,8 @@ class TreeConversations:
         if messages is None:
             outcome = self.tree.nodes[node].outcome
             assert outcome is not None, "a turn ends there"
-            action, replies = outcome.action.message, outcome.observation.messages
-            if outcome.action.malformed:
-                action = Message(role=Role.ASSISTANT, content=str(outcome.action))
+            replies, is_text = outcome.observation.messages, bool(outcome.action.malformed)
+            action = Message(role=Role.ASSISTANT, content=str(outcome.action)) if is_text else outcome.action.message
             messages = self._turns[node] = self.plain((action, *replies))
         return messages
 
@@ -115,6 +113,8 @@ class TreeConversations:
 
     def _plain(self, message: Message) -> Message:
         is_tool = message.role is Role.TOOL
+        if self._redact is None and _is_plain(message, is_tool):
+            return message
         return Message(
             role=message.role,
             content=self._text(message.content),
@@ -141,7 +141,30 @@ class TreeConversations:
         return well_formed(text if self._redact is None else self._redact(text))
 
 
+def _is_plain(message: Message, is_tool: bool) -> bool:
+    """Return whether a message is in the plain form already, as most are; some that are get made again."""
+    return (
+        message.content.isascii()
+        and len(message.parts) == (message.content != "")
+        and (message.thinking is None or (message.thinking != "" and message.thinking.isascii()))
+        and (not message.tool_calls or all(call.id != "" for call in message.tool_calls))
+        and (message.role is Role.ASSISTANT or not message.tool_calls)
+        and (is_tool or (message.name is None and message.tool_call_id is None))
+        and message.name != ""
+        and message.tool_call_id != ""
+        and not message.is_error
+    )
+
+
+def _finished(
+    number: int, rewrite: Rewrite | None, opening: tuple[Message, ...] | None, turns: list[ContextTurn]
+) -> tuple[Context, ...]:
+    if not turns:
+        return ()
+    return (Context(number=number, rewrite=rewrite, opening=opening, turns=tuple(turns)),)
+
+
 def _is_sampled(tree: Tree, nodes: Iterable[int]) -> bool:
     """Return whether the policy wrote any of a turn; trees of message policies have no tokens that tell."""
-    origins = {segment.origin for node in nodes for segment in tree.nodes[node].edge.segments}
-    return Origin.POLICY in origins or not origins
+    segments = [segment for node in nodes for segment in tree.nodes[node].edge.segments]
+    return not segments or any(segment.origin is Origin.POLICY for segment in segments)

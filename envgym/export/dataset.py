@@ -4,7 +4,7 @@ import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -18,6 +18,7 @@ from envgym.export.provenance import PROVENANCE, provenance
 from envgym.export.rows import NO_MESSAGES, DataKind, DataRow, RowOptions
 from envgym.runs.directory import RunDirectory
 from envgym.runs.files import move_into_place, write_atomic, write_json
+from envgym.runtime.garbage import rare_collections
 
 Progress = Callable[[str, int, int], object]
 """Called with a phase, the number of episodes that are done, and their total."""
@@ -65,7 +66,7 @@ def export_data(
 
     Raises: RunError: the run has no such episodes, or no row is left. InvalidInput: `out` is not empty.
     """
-    with new_folder(out) as draft:
+    with new_folder(out) as draft, rare_collections():
         contents = _write_rows(run, kind, draft, options, format, per_task, on_progress)
         if not contents.files:
             raise _nothing_left(run, options, contents.num_episodes)
@@ -97,13 +98,16 @@ def export_data(
 def new_folder(out: Path) -> Iterator[Path]:
     """Yield a folder that gets the name `out` if the block ends without an error; otherwise nothing is left of it.
 
-    Raises: InvalidInput: there is something at `out`, or its parent is no folder.
+    Raises: InvalidInput: there is something at `out`, or it is below a file.
     """
     is_free = not out.is_symlink() and (not out.exists() or (out.is_dir() and not any(out.iterdir())))
     do = "choose another folder, or delete it yourself"
     InvalidInput.unless(is_free, "OUT", "be new or an empty folder", str(out), where=_WHERE, do=do)
     parent = out.absolute().parent
-    InvalidInput.unless(parent.is_dir(), "folder of OUT", "exist", str(parent), where=_WHERE, do="make it first")
+    new_parents = [folder for folder in (parent, *parent.parents) if not folder.exists()]
+    above = new_parents[-1].parent if new_parents else parent
+    InvalidInput.unless(above.is_dir(), "OUT", "be in a folder", f"{above}, a file", where=_WHERE, do=do)
+    parent.mkdir(parents=True, exist_ok=True)
     draft = Path(tempfile.mkdtemp(dir=parent, prefix=f".{out.name}."))
     try:
         yield draft
@@ -111,6 +115,9 @@ def new_folder(out: Path) -> Iterator[Path]:
         move_into_place(draft, out)
     except BaseException:
         shutil.rmtree(draft, ignore_errors=True)
+        with suppress(OSError):  # something else has been put there
+            for folder in new_parents:
+                folder.rmdir()
         raise
 
 

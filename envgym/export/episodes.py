@@ -25,13 +25,18 @@ Advantages = Sequence[float | Sequence[float]]
 TEST: Final = "of test tasks"
 _COLUMNS: Final = ("tree_id", "leaf", "split", "advantages", "tree")
 _BATCH_ROWS: Final = 256
-_SEGMENT: Final = re.compile(
-    r'\{"origin": "(\w+)", "token_ids": \[\d[^\]]*\]'
-    r'(?:, "token_strings": \[(?:"(?:[^"\\]|\\.)*"(?:, )?)*\])?'
-    r'(?P<sampled>, "behavior_logprobs": \[[^\]]*\])?(?:, "raw_logprobs": \[[^\]]*\])?(?:, "policy_version": (\d+))?'
-    r'(?:, "top_logprobs": [\[\]\d.,e+ -]*)?\}'
+_TEXT: Final = r'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
+_SEGMENT: Final = (
+    r'\{"origin": "\w+", "token_ids": \[\d[^\]]*+\]'
+    rf'(?:, "token_strings": \[{_TEXT}(?:, {_TEXT})*+\])?'
+    r'(?:, "(?:behavior|raw)_logprobs": \[[^\]]*+\])*+'
+    r'(?:, "policy_version": \d+)?(?:, "top_logprobs": [\[\]\d.,e+ -]*+)?\}'
 )
 """A segment as `segment_to_json` writes it."""
+_SEGMENTS: Final = re.compile(rf'"segments": \[{_SEGMENT}(?:, {_SEGMENT})*+\]')
+_PROMPT: Final = '{"origin": "PROMPT", "token_ids": [0]}'
+_OTHER: Final = '{"origin": "TOOL", "token_ids": [0]}'
+_SAMPLED: Final = '{"origin": "POLICY", "token_ids": [0], "behavior_logprobs": [0.0], "policy_version": 0}'
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,7 +132,7 @@ def read_groups(
         files: those of one label.
         choice: test tasks are left out unless it includes them; all episodes of a tree are read.
         left_out: counts the episodes of test tasks that are left out.
-        with_tokens: whether segments keep their tokens; otherwise each segment has one token, which is much faster.
+        with_tokens: whether segments keep their tokens; otherwise they are cut, which is much faster.
 
     Raises: RunError: a file cannot be read.
     """
@@ -174,18 +179,20 @@ def _rows(file: Path) -> Iterator[dict[str, Any]]:
 
 
 def read_shortened(text: str) -> dict[str, Any]:
-    """Decode the JSON of a tree, in which every segment keeps its origin and one token.
+    """Decode the JSON of a tree, whose edges keep one token in place of a prompt, and one of what the policy sampled.
 
-    Tokens are most of the text. They are cut before it is decoded.
+    Tokens are most of the text, and conversations do not need them. They are cut before the text is decoded.
     """
-    shortened, num_cut = _SEGMENT.subn(_shortened, text)
+    shortened, num_cut = _SEGMENTS.subn(_shortened, text)
     data: dict[str, Any] = json.loads(shortened)
-    if num_cut != sum(len(node["segments"]) for node in data["nodes"]):  # text of the episode has the form of a segment
+    if num_cut != sum(bool(node["segments"]) for node in data["nodes"]):  # another part of it has the form of segments
         data = json.loads(text)
     return data
 
 
 def _shortened(match: re.Match[str]) -> str:
-    if match["sampled"] is None:
-        return f'{{"origin": "{match[1]}", "token_ids": [0]}}'
-    return f'{{"origin": "{match[1]}", "token_ids": [0], "behavior_logprobs": [0.0], "policy_version": {match[3]}}}'
+    text = match[0]
+    is_sampled = '{"origin": "POLICY"' in text  # in a text of the episode, the quotation marks would be escaped
+    if text.startswith('"segments": [{"origin": "PROMPT"'):
+        return f'"segments": [{_PROMPT}, {_SAMPLED}]' if is_sampled else f'"segments": [{_PROMPT}]'
+    return f'"segments": [{_SAMPLED if is_sampled else _OTHER}]'

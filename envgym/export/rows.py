@@ -139,8 +139,9 @@ def context_cells(context: Context) -> Json:
 def message_cell(message: Message, *, is_learned: bool = True) -> Json:
     """Return a plain message in OpenAI's form; `weight` is 0 for an assistant message that is not to be learned."""
     cell = message_fields(message)
-    for call in cell.get("tool_calls", ()):
-        call["function"]["arguments"] = well_formed(call["function"]["arguments"])
+    if message.tool_calls:
+        for call in cell["tool_calls"]:
+            call["function"]["arguments"] = well_formed(call["function"]["arguments"])
     if message.role is Role.ASSISTANT and not is_learned:
         cell["weight"] = 0
     return cell

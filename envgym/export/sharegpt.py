@@ -31,9 +31,12 @@ NOT_HELD: Final = "with text that ShareGPT's form cannot hold"
 
 
 def _rows(group: RecordedGroup, options: RowOptions) -> Iterator[DataRow]:
+    specs, tools = group.trees[0].tree.tools, tools_cell(group.trees[0].tree.tools)
     for recorded in group.trees:
         tree = recorded.tree
-        conversations, tools = TreeConversations(tree, options.redact), tools_cell(tree.tools)
+        conversations = TreeConversations(tree, options.redact)
+        if tree.tools != specs:
+            specs, tools = tree.tools, tools_cell(tree.tools)
         for episode in chosen_episodes(recorded, options):
             for context in recorded_contexts(conversations.contexts(episode), options):
                 try:

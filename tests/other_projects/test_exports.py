@@ -57,7 +57,7 @@ def episode_with_tools() -> Tree:
     node = tree.add(tree.root, edge, outcome=asked)
     said = TurnOutcome(action=acted(assistant("It is 4.")), observation=Observation(), reward=Scored(value=1.0))
     tree.add(node, edge, outcome=said, ending=Ending.TERMINATED)
-    return tree.freeze(messages=[user("What is 2 + 2?")], tools=TOOLS)
+    return tree.freeze(messages=(user("What is 2 + 2?"),), tools=TOOLS)
 
 
 def exported(run: Path, kind: str, out: Path, *options: str) -> Dataset:

@@ -118,7 +118,7 @@ def spoken_trees(draw: Draw, tree_id: str = "step-000001/000/00", split: Split =
 
     for _ in range(draw(st.integers(1, 2))):
         grow(tree.root, [], [(message, False) for message in opening], 0)
-    return Spoken(tree.freeze(messages=opening, tools=TOOLS), contexts)
+    return Spoken(tree.freeze(messages=tuple(opening), tools=TOOLS), contexts)
 
 
 def _without_replies(history: Sequence[tuple[Message, bool]]) -> Pairs:
@@ -133,3 +133,13 @@ def recorded_run(
     run = RunDirectory.create(path, name="demo", config=CONFIG) if not path.exists() else RunDirectory.open(path)
     run.write_episodes(step, episode_rows(trees, step=step, **columns), label=label)
     return run
+
+
+def answer(text: str, reward: float, *, place: str, split: Split = Split.TRAIN, number: int = 0) -> Tree:
+    """Return an episode of one turn."""
+    task = Task(id=f"{split}/{number}", prompt="Q", payload={"number": number, "split": split.value}, split=split)
+    tree = TreeBuilder(id=place, env_id="math/arithmetic-v0", task=task, seed=11, prompt=[prompt(1, 2)])
+    outcome = TurnOutcome(action=acted(assistant(text)), observation=Observation(), reward=Scored(value=reward))
+    edge = Edge(segments=(policy(10, 11),), ends_turn=True)
+    tree.add(tree.root, edge, outcome=outcome, ending=Ending.TERMINATED)
+    return tree.freeze(messages=(user(f"Question {number}"),))

@@ -8,26 +8,13 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from envgym import Ending, Observation, Scored, Split, Task
+from envgym import Split
 from envgym.cli.main import main
-from envgym.core.builder import TreeBuilder
-from envgym.core.tree import Edge, Tree
-from envgym.core.turns import TurnOutcome
-from tests.support.example_trees import policy, prompt
-from tests.support.recorded_runs import acted, assistant, recorded_run, user
+from envgym.core.tree import Tree
+from tests.support.recorded_runs import answer, recorded_run
 
 Export = Callable[..., tuple[int, str]]
 KINDS = ("chat", "sharegpt", "preferences", "steps", "tokens")
-
-
-def answer(text: str, reward: float, *, place: str, split: Split = Split.TRAIN, number: int = 0) -> Tree:
-    """Return an episode of one turn."""
-    task = Task(id=f"{split}/{number}", prompt="Q", payload={"number": number, "split": split.value}, split=split)
-    tree = TreeBuilder(id=place, env_id="math/arithmetic-v0", task=task, seed=11, prompt=[prompt(1, 2)])
-    outcome = TurnOutcome(action=acted(assistant(text)), observation=Observation(), reward=Scored(value=reward))
-    edge = Edge(segments=(policy(10, 11),), ends_turn=True)
-    tree.add(tree.root, edge, outcome=outcome, ending=Ending.TERMINATED)
-    return tree.freeze(messages=[user(f"Question {number}")])
 
 
 def four_episodes(step: int) -> list[Tree]:
@@ -159,7 +146,8 @@ def test_what_cannot_be_exported_is_one_sentence(export: Export, run: Path, tmp_
     refusals: list[tuple[tuple[str, ...], dict[str, Path], str]] = [
         (("chats",), {}, "kind of export must be a known name, got 'chats' (envgym export); did you mean chat?"),
         (("chat",), {"out": tmp_path / "full"}, "OUT must be new or an empty folder, got "),
-        (("chat",), {"out": tmp_path / "no" / "out"}, "folder of OUT must exist, got "),
+        (("chat",), {"out": tmp_path / "full" / "a.txt" / "out"}, "OUT must be in a folder, got "),
+        (("chat", "--label", "held-out"), {"out": tmp_path / "no" / "out"}, "; add --include-test "),
         (("chat",), {"source": empty}, "run must have saved episodes, got none "),
         (("chat",), {"source": tmp_path / "full"}, "run directory must hold run.json, got none "),
         (("chat", "--label", "held-in"), {}, "label must be one of the run, got 'held-in' "),

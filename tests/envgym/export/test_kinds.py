@@ -48,7 +48,7 @@ def forked() -> Tree:
     turn(tree, first, "win", 1.0)
     turn(tree, first, "lose", 0.0)
     turn(tree, tree.root, "b", 0.25)
-    return tree.freeze(messages=[user("Q")])
+    return tree.freeze(messages=(user("Q"),))
 
 
 def rows(
@@ -90,7 +90,7 @@ def test_a_margin_must_be_exceeded(margin: float, number: int) -> None:
 def chain(number: int, text: str, reward: float | Invalid, question: str = "Q") -> Tree:
     tree = start(f"step-000001/000/{number:02d}")
     turn(tree, tree.root, text, reward)
-    return tree.freeze(messages=[user(question)])
+    return tree.freeze(messages=(user(question),))
 
 
 def test_episodes_of_a_group_are_siblings() -> None:
@@ -144,13 +144,13 @@ def test_a_rewritten_context_is_another_row_of_tokens() -> None:
     tree = start()
     first = turn(tree, tree.root, "a", None)
     turn(tree, first, "b", 1.0, segments=(prompt(1, 5), policy(20)), rewrite=Rewrite.TEMPLATE)
-    exported, _ = rows("tokens", tree.freeze(messages=[user("Q")]), advantages={2: [0.0, 0.5, 0.25]})
+    exported, _ = rows("tokens", tree.freeze(messages=(user("Q"),)), advantages={2: [0.0, 0.5, 0.25]})
     assert [(row["context"], row["rewrite"], row["input_ids"]) for row in exported] == [
         (0, None, (1, 2, 4, 10, 11, 12)),
         (1, "TEMPLATE", (1, 5, 20)),
     ]
     assert exported[1]["advantages"] == [None, None, 0.25]
-    chats, _ = rows("chat", tree.freeze(messages=[user("Q")]))
+    chats, _ = rows("chat", tree.freeze(messages=(user("Q"),)))
     assert [texts(row["messages"]) for row in chats] == [["Q", "a", "after a", "b"]]
 
 
@@ -165,7 +165,7 @@ def test_an_action_that_could_not_be_read_is_its_text_and_its_replies_are_of_the
     edge = Edge(segments=(policy(10),), ends_turn=True)
     node = tree.add(tree.root, edge, outcome=outcome)
     turn(tree, node, "42", 1.0)
-    (row,), _ = rows("chat", tree.freeze(messages=[user("Q")]))
+    (row,), _ = rows("chat", tree.freeze(messages=(user("Q"),)))
     assert row["messages"] == [
         {"role": "user", "content": "Q"},
         {"role": "assistant", "content": "<tool_call>{"},
@@ -178,7 +178,7 @@ def test_turns_that_the_policy_did_not_sample_are_not_learned() -> None:
     tree = start()
     first = turn(tree, tree.root, "shown", None, segments=(prompt(5),))
     turn(tree, first, "own", 1.0)
-    (row,), _ = rows("chat", tree.freeze(messages=[user("Q")]))
+    (row,), _ = rows("chat", tree.freeze(messages=(user("Q"),)))
     weights = [(message["content"], message.get("weight")) for message in row["messages"]]
     assert weights == [("Q", None), ("shown", 0), ("after shown", None), ("own", None)]
 
@@ -187,7 +187,7 @@ def test_a_context_whose_messages_were_not_recorded_is_left_out() -> None:
     tree = start()
     first = turn(tree, tree.root, "a", None)
     turn(tree, first, "b", 1.0, segments=(prompt(1, 5), policy(20)), rewrite=Rewrite.TURNS_DROPPED)
-    (row,), left_out = rows("chat", tree.freeze(messages=[user("Q")]))
+    (row,), left_out = rows("chat", tree.freeze(messages=(user("Q"),)))
     assert texts(row["messages"]) == ["Q", "a"]
     assert left_out == Counter({"recorded before messages were kept": 1})
 
