@@ -297,7 +297,8 @@ def trained_model(path: Path, *, trusted: bool = False) -> dict[str, Any]:
     trained = RunDirectory.open(directory, trusted=trusted)
     if inside.name != "newest":
         saved = [item.name for item in checkpoints(trained.checkpoints)]
-        if inside.name < min(saved, default="") and file_step(inside) % trained.config["run"]["checkpoint_every"] == 0:
+        is_older = inside.name not in saved and inside.name < max(saved, default="")
+        if is_older and file_step(inside) % trained.config["run"]["checkpoint_every"] == 0:
             keep = trained.config["run"]["keep_checkpoints"]
             got, do = f"{inside.name}, deleted as run.keep_checkpoints is {keep}", f"name {' or '.join(saved)}"
             raise UnknownName.of("checkpoint", "be one that the run has kept", got, where=str(path), do=do)

@@ -50,6 +50,8 @@ VAGUE_NAMES = frozenset(
 """Names of variables that say that a value was obtained, not what it is."""
 TERMS: Mapping[str, frozenset[str]] = {
     "trainer/methods/losses/dpo.py": frozenset({"chosen"}),
+    "envgym/core/pairs.py": frozenset({"chosen"}),
+    "envgym/export/preferences.py": frozenset({"chosen"}),
     "trainer/methods/pairs.py": frozenset({"chosen"}),
     "trainer/methods/protocols.py": frozenset({"kept"}),
 }

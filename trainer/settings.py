@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from pydantic import Field, model_validator
 
@@ -38,6 +38,11 @@ class TrainRunSettings(RunSettings):
     """Steps between checkpoints; the last step always makes one."""
     keep_checkpoints: int = Field(default=2, ge=1)
     """Older checkpoints are deleted, that of step 0 too: raise it to evaluate an earlier policy again."""
+    keep_best: str | None = None
+    """Metric of the evaluations, such as `success`, or `metric/iqm` of `evaluation.metrics`: the checkpoint with the
+    best value is kept, too, and `best.json` names it. Of several environments the mean counts. null: none."""
+    keep_best_mode: Literal["max", "min"] = "max"
+    """Whether the largest or the smallest value of that metric is the best."""
     save_episodes_every: int = Field(default=1, ge=0)
     """Steps between saved batches of episodes, with the numbers that the learner computed of tokens; 0 saves none."""
     trackers: tuple[Choice, ...] = (Choice(name="progress"), Choice(name="tensorboard"))
@@ -51,6 +56,10 @@ class TrainRunSettings(RunSettings):
     def saves_episodes(self, step: int) -> bool:
         """Return whether the episodes of a step (from 1) are saved."""
         return self.save_episodes_every > 0 and step % self.save_episodes_every == 0
+
+
+EVALUATION_METRICS: Final = ("success", "success_low", "success_high", "invalid")
+"""Metrics of every evaluation; those that `evaluation.metrics` adds begin with `metric/`."""
 
 
 class DecontaminationSettings(Settings):
@@ -187,6 +196,20 @@ class TrainSettings(Recipe):
             do = "add one with sources=[DEMONSTRATION], such as loss nll, or leave the section out"
             must = "be used with a term of the objective that reads them"
             raise ValueError(sentence("demonstrations", must, "none", where="objective.terms", do=do))
+        return self
+
+    @model_validator(mode="after")
+    def _check_keep_best(self) -> "TrainSettings":
+        metric, every = self.run.keep_best, self.evaluation.every
+        if metric is None:
+            return self
+        if not every:
+            must, do = "be used with evaluations between the steps", "set evaluation.every, or leave run.keep_best out"
+            raise ValueError(sentence("run.keep_best", must, "evaluation.every=0", where="run", do=do))
+        if metric not in EVALUATION_METRICS and not (metric.startswith("metric/") and self.evaluation.metrics):
+            must = f"be {', '.join(EVALUATION_METRICS)}, or metric/NAME of a metric in evaluation.metrics"
+            do = "name one of those, or add the metric to evaluation.metrics"
+            raise ValueError(sentence("run.keep_best", must, metric, where="run", do=do))
         return self
 
     @model_validator(mode="after")

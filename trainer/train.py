@@ -26,6 +26,8 @@ from envgym.trainer.checks.term_audit import TermAudit
 from envgym.trainer.checks.weight_canary import TEXT, WeightCanary
 from envgym.trainer.learner.checkpoint import (
     TrainState,
+    checkpoint_of_step,
+    drop_old_checkpoints,
     drop_old_references,
     has_part,
     load_parts,
@@ -44,6 +46,7 @@ from envgym.trainer.rollout.collector import Collected, Collector
 from envgym.trainer.rollout.groups import CollectPlan, Stats, updated_stats
 from envgym.trainer.run import credit_groups, prepare_models, train_models, train_step, update_policy
 from envgym.trainer.settings import TrainSettings
+from envgym.trainer.workflows.best_checkpoint import BestCheckpointKeeper
 from envgym.trainer.workflows.control import RunControl
 from envgym.trainer.workflows.evaluations import Evaluations
 from envgym.trainer.workflows.sft import warm_start
@@ -116,6 +119,7 @@ class TrainLoop:
         self._evaluations = Evaluations(
             settings.evaluation, run.directory, context, callbacks, concurrency=concurrency, seed=seed
         )
+        self._best: BestCheckpointKeeper | None = None
         self._in_force = SettingsInForce(settings)
         self._control = RunControl(self._in_force, context.method, run.directory.path)
         self._sampler = context.policy if self._journal is None else self._journal.around(context.policy)
@@ -129,6 +133,8 @@ class TrainLoop:
         report: Path | None = None
         if self._checkpoint is not None:
             self._restore(self._checkpoint)
+        if self.settings.run.keep_best is not None:
+            self._best = BestCheckpointKeeper(self.settings.run, self.run_directory.path)
         self.callbacks.on_start(self.run_directory.path, self.settings.model_dump(mode="json"), self.step, steps)
         try:
             if self._checkpoint is None:
@@ -137,13 +143,17 @@ class TrainLoop:
                 runner.run(self._demonstrations.fill(self.context, on_progress=self.callbacks.on_progress))
             self._check_weights(runner)
             self._evaluations.run_full(runner, step=0)
+            if self.step == 0:
+                self._keep_best(runner)
             while self.step < steps and self._control.stopped is None:
                 if self._evaluations.is_due(self.step):
                     self._check_weights(runner)
                     self._evaluations.run_in_between(runner, step=self.step)
+                    self._keep_best(runner)
                 self._train_step(runner)
             self._check_weights(runner)
             self._evaluations.run_full(runner, step=self.step)
+            self._keep_best(runner)
             report = write_run_report(self.run_directory)
         finally:
             try:
@@ -289,11 +299,26 @@ class TrainLoop:
             tokenizer=self.context.tokenizer,
             learner=self.context.learner,
             keep=self.settings.run.keep_checkpoints,
+            best=None if self._best is None else self._best.step,
             parts=self._parts() | self._control.parts(),
         )
         drop_old_references(self.run_directory.path)
         if self._journal is not None:
             self._journal.forget(self.step)
+
+    def _keep_best(self, runner: Runner) -> None:
+        """Keep the checkpoint of this step where its evaluation is the best so far."""
+        if self._best is None:
+            return
+        self._evaluations.run_comparable(runner, step=self.step)
+        best = self._best.candidate(self._evaluations.comparable(self.step), self.step)
+        if best is None:
+            return
+        if not checkpoint_of_step(self.run_directory.path, self.step).exists():
+            self._save()
+        self._best.keep(best)
+        folder, keep = self.run_directory.checkpoints, self.settings.run.keep_checkpoints
+        drop_old_checkpoints(folder, keep=keep, best=best.step)
 
     def _restore(self, checkpoint: Path) -> None:
         state = load_state(checkpoint)

@@ -28,6 +28,11 @@ class History(Sequence[Message]):
         return History(messages, self)
 
     @property
+    def is_first(self) -> bool:
+        """Whether it extends no other conversation."""
+        return self._parent is None
+
+    @property
     def flat(self) -> tuple[Message, ...]:
         """All messages, oldest first."""
         if self._flat is None:

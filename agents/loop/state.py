@@ -347,7 +347,7 @@ def _turn_node(
     """Return the finished turn as a node below the path."""
     segments = state.pending if next_context is None else state.pending + next_context.appended
     cost = _cost(state, seconds, tool_calls=record.tool_calls, env_steps=1)
-    edge = Edge(segments=segments, ends_turn=True, rewrite=state.rewrite, cost=cost)
+    edge = Edge(segments=segments, ends_turn=True, rewrite=state.rewrite, cost=cost, context=_new_messages(state))
     return PathNode(state.path, edge, turn_outcome(record), ending, error)
 
 
@@ -355,9 +355,15 @@ def _cut(
     state: AgentState, ending: Ending, reason: str | None = None, seconds: float = 0.0
 ) -> tuple[AgentState, Request]:
     """End the episode inside the current turn; what was sampled of it stays on the leaf's edge."""
-    edge = Edge(segments=state.pending, ends_turn=False, rewrite=state.rewrite, cost=_cost(state, seconds))
+    cost, context = _cost(state, seconds), _new_messages(state)
+    edge = Edge(segments=state.pending, ends_turn=False, rewrite=state.rewrite, cost=cost, context=context)
     error = (reason or ending.value) if ending.is_error else None
     return _finish(state, PathNode(state.path, edge, None, ending, error))
+
+
+def _new_messages(state: AgentState) -> tuple[Message, ...]:
+    """Return the messages of a shortened context; those of other contexts are the turns above it."""
+    return state.history.flat if state.rewrite is not None and state.history.is_first else ()
 
 
 def _finish(state: AgentState, leaf: PathNode) -> tuple[AgentState, Request]:

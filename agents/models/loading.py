@@ -138,7 +138,7 @@ def check_model(name: str | Path) -> None:
     runs = [place.parent.name for place in path.parent.glob("*/run.json")]
     if near := near_names(path.name, runs):  # `runs/demmo` has the form of a hub name, and is none
         raise unknown_name("run", text, [str(path.parent / name) for name in near], where="a directory of runs")
-    if _HUB_NAME.fullmatch(text):
+    if is_hub_name(text):
         _ask_hub(text)
         return
     beside = sorted(str(config.parent) for config in path.parent.glob("*/config.json"))
@@ -146,6 +146,11 @@ def check_model(name: str | Path) -> None:
         do = "check the path, or name tiny, smollm2 or a model of the hub as owner/name"
         raise InvalidInput.of("model", "be an existing directory", text, where="model.name", do=do)
     raise unknown_name("model", text, [*NAMES, *beside], where="a model is tiny, smollm2, a directory or owner/name")
+
+
+def is_hub_name(text: str) -> bool:
+    """Return whether a text has the form of a model's name on the hub, owner/name."""
+    return _HUB_NAME.fullmatch(text) is not None
 
 
 @cache

@@ -115,7 +115,7 @@ class _TreeRecorder:
 def _without_first_tokens(edge: Edge, num_tokens: int) -> Edge:
     """Return `edge` without the tokens of an earlier sibling; a rewrite is recorded on the sibling's edge, too."""
     segments = split_segments(edge.segments, num_tokens)[1] if edge.num_tokens > num_tokens else ()
-    return replace(edge, segments=segments, rewrite=None)
+    return replace(edge, segments=segments, rewrite=None, context=())
 
 
 def _spent_below(builder: TreeBuilder) -> list[Cost]:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from envgym.core.json_types import JsonObject, JsonValue
-from envgym.core.messages import Message, Part, Role, TextPart
+from envgym.core.messages import Message, Role, TextPart
 from envgym.errors import InvalidInput
 from envgym.parsing.strict_json import read_json
 
@@ -63,13 +63,10 @@ def decode(text: str, what: str, where: str) -> JsonValue:
 
 def text_parts(message: Message, form: str) -> tuple[TextPart, ...]:
     """Return the parts of a message. Raises: InvalidInput: one of them is no text."""
-    return tuple(_text_part(part, form) for part in message.parts)
-
-
-def _text_part(part: Part, form: str) -> TextPart:
-    if not isinstance(part, TextPart):
-        raise InvalidInput.of("message part", "be text", part.type, where=f"{form} form", do="leave the part out")
-    return part
+    parts = message.parts
+    if other := next((part for part in parts if not isinstance(part, TextPart)), None):
+        raise InvalidInput.of("message part", "be text", other.type, where=f"{form} form", do="leave the part out")
+    return parts  # type: ignore[return-value]  # checked
 
 
 def check_held(message: Message, again: Message, form: str) -> None:

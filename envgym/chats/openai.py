@@ -31,6 +31,7 @@ _ROLES = {role.value: role for role in Role} | {"developer": Role.SYSTEM, "funct
 _THINKING = ("reasoning_content", "reasoning", "thinking")
 MEDIA = ("audio", "audios", "image", "images", "video", "videos")
 """Keys under which rows and messages hold something other than text."""
+_ENCODE = json.JSONEncoder(ensure_ascii=False).encode
 _NO_PARAMETERS: JsonObject = {"type": "object", "properties": {}}
 
 
@@ -39,12 +40,23 @@ _NO_PARAMETERS: JsonObject = {"type": "object", "properties": {}}
 
 def write_openai(message: Message) -> Json:
     """Write a message that `read_openai` reads as an equal one. Raises: InvalidInput: the form cannot hold it."""
+    data = message_fields(message)
+    check_held(message, read_openai(data, where=f"{message.role} message"), _FORM)
+    return data
+
+
+def message_fields(message: Message) -> Json:
+    """Write a message as `write_openai`, without a check that the form holds all of it.
+
+    Raises: InvalidInput: a part is no text.
+    """
     parts = text_parts(message, _FORM)
     is_plain = not parts or (len(parts) == 1 and parts[0].text)
     data = _written(message, message.content if is_plain else [{"type": "text", "text": part.text} for part in parts])
-    optional = {"reasoning_content": message.thinking, "name": message.name}
-    data |= {key: value for key, value in optional.items() if value is not None}
-    check_held(message, read_openai(data, where=f"{message.role} message"), _FORM)
+    if message.thinking is not None:
+        data["reasoning_content"] = message.thinking
+    if message.name is not None:
+        data["name"] = message.name
     return data
 
 
@@ -73,7 +85,7 @@ def _written(message: Message, content: object) -> Json:
 
 def call_to_wire(call: ToolCall) -> Json:
     """Write a call."""
-    arguments = json.dumps(call.arguments, ensure_ascii=False)
+    arguments = _ENCODE(call.arguments)
     return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": arguments}}
 
 

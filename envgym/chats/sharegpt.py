@@ -51,12 +51,21 @@ def write_sharegpt(message: Message) -> Json:
 def _write_answer(message: Message) -> tuple[str, str]:
     """Return speaker and value of an assistant message."""
     content, thinking, calls = message.content, message.thinking, message.tool_calls
-    if calls and (content or thinking is not None):
-        return "gpt", _HERMES.write(Action("", content=content, thinking=thinking, tool_calls=calls))
-    if calls:
+    if calls and not content and thinking is None:
         listed: list[JsonValue] = [{"name": call.name, "arguments": call.arguments} for call in calls]
         return _CALL, compact(listed[0] if len(listed) == 1 else listed)
-    return "gpt", content if thinking is None else join_thinking(thinking, content)
+    return "gpt", answer_text(message)
+
+
+def answer_text(message: Message) -> str:
+    """Return an assistant message as one text, with thinking and calls between tags.
+
+    Raises: InvalidInput: a text in it has such a tag itself.
+    """
+    content, thinking, calls = message.content, message.thinking, message.tool_calls
+    if calls:
+        return _HERMES.write(Action("", content=content, thinking=thinking, tool_calls=calls))
+    return content if thinking is None else join_thinking(thinking, content)
 
 
 def read_sharegpt(data: object, *, where: str) -> tuple[Message, ...]:

@@ -61,10 +61,12 @@ class TreeBuilder:
         head, tail = split_segments(node.edge.segments, at)
         if node.parent is None:
             raise InvalidInput.of("split", "name a node below the root", handle, where=self._id, do="add a child")
-        middle = Edge(segments=head, ends_turn=False, rewrite=node.edge.rewrite)
+        middle = Edge(segments=head, ends_turn=False, rewrite=node.edge.rewrite, context=node.edge.context)
         self._nodes.append(Node(parent=node.parent, edge=middle))
         new = len(self._nodes) - 1
-        self._nodes[handle] = replace(node, parent=new, edge=replace(node.edge, segments=tail, rewrite=None))
+        self._nodes[handle] = replace(
+            node, parent=new, edge=replace(node.edge, segments=tail, rewrite=None, context=())
+        )
         return new
 
     def annotate(self, handle: int, stats: SearchStats) -> None:

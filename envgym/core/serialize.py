@@ -21,6 +21,7 @@ Version 3: trees with tokens hold their first messages, and the tools, too; a co
 Json = dict[str, Any]
 
 _SEGMENT_FIELDS = tuple(field.name for field in fields(Segment))
+_NO_COST = Cost()
 _COST_FIELDS = tuple(field.name for field in fields(Cost))
 
 
@@ -105,6 +106,7 @@ def _node_to_json(node: Node) -> Json:
         "cost": _cost_to_json(edge.cost),
         **_without_absent(
             rewrite=edge.rewrite and edge.rewrite.value,
+            context=[message_to_json(message) for message in edge.context] or None,
             outcome=node.outcome and _outcome_to_json(node.outcome),
             ending=node.ending and node.ending.value,
             error=node.error,
@@ -118,7 +120,8 @@ def _node_from_json(data: Mapping[str, Any]) -> Node:
         segments=tuple(map(segment_from_json, data["segments"])),
         ends_turn=data["ends_turn"],
         rewrite=Rewrite(data["rewrite"]) if "rewrite" in data else None,
-        cost=Cost(**data["cost"]),
+        cost=Cost(**data["cost"]) if data["cost"] else _NO_COST,
+        context=tuple(map(message_from_json, data["context"])) if "context" in data else (),
     )
     return Node(
         parent=data["parent"],
@@ -150,7 +153,7 @@ def segment_to_json(segment: Segment) -> Json:
 
 def segment_from_json(data: Mapping[str, Any]) -> Segment:
     """Read what `segment_to_json` wrote."""
-    values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in data.items()}
+    values: dict[str, Any] = {name: tuple(value) if type(value) is list else value for name, value in data.items()}
     values["origin"] = Origin(data["origin"])
     if "top_logprobs" in data:
         values["top_logprobs"] = tuple(tuple((token, value) for token, value in of) for of in data["top_logprobs"])
@@ -242,15 +245,18 @@ def message_to_json(message: Message) -> Json:
 
 def message_from_json(data: Mapping[str, Any]) -> Message:
     """Read what `message_to_json` wrote, now or at an earlier schema version. Raises: InvalidInput: an unknown part."""
-    content = data["content"]
-    record = {
-        **data,
-        "role": Role(data["role"]),
-        "content": content if isinstance(content, str) else "",
-        "parts": None if isinstance(content, str) else [_part_from_json(part) for part in content],
-        "tool_calls": tuple(ToolCall(**call) for call in data.get("tool_calls", ())),
-    }
-    return Message(**record)
+    content, calls = data["content"], data.get("tool_calls")
+    is_text = isinstance(content, str)
+    return Message(
+        role=Role(data["role"]),
+        content=content if is_text else "",
+        parts=None if is_text else [_part_from_json(part) for part in content],
+        thinking=data.get("thinking"),
+        tool_calls=tuple(ToolCall(**call) for call in calls) if calls else (),
+        tool_call_id=data.get("tool_call_id"),
+        name=data.get("name"),
+        is_error=data.get("is_error", False),
+    )
 
 
 def _part_to_json(part: Part) -> Json:

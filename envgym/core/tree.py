@@ -74,6 +74,8 @@ class Edge:
     ends_turn: bool
     rewrite: Rewrite | None = None
     cost: Cost = field(default_factory=Cost)
+    context: tuple[Message, ...] = ()
+    """The messages of the context with which the edge begins, if they are not those above it. Empty in old records."""
 
     @property
     def num_tokens(self) -> int:

@@ -19,7 +19,7 @@ from envgym.core.turns import Cost, Ending
 from envgym.errors import InvalidInput
 from envgym.stats import Estimate, InvalidBounds, PairedComparison
 
-SCHEMA_VERSION = 10
+SCHEMA_VERSION = 11
 """Raised by every change of the JSON form."""
 
 TRAIN = "train"
@@ -62,6 +62,8 @@ class Meta:
     """Package -> version."""
     settings: str = ""
     """The run's settings file, as text."""
+    best_checkpoint: str = ""
+    """The checkpoint that `run.keep_best` kept, such as 'step 24, success 0.612'; empty where there is none."""
     declared: Declared | None = None
 
 

@@ -31,6 +31,7 @@ from envgym.report.data import (
     TreeData,
 )
 from envgym.report.trees import build_tree, view_id
+from envgym.runs.best import read_best
 from envgym.runs.directory import RunDirectory, file_label, reading
 from envgym.runs.episodes import TokenScores, trees_of
 from envgym.runs.wall_time import read_wall_time
@@ -130,7 +131,7 @@ def _successes(data: Mapping[str, Any]) -> dict[str, list[bool | None]]:
 
 def _meta(run: RunDirectory) -> Meta:
     config = run.config
-    processes = read_wall_time(run.path)
+    processes, best = read_wall_time(run.path), read_best(run.path)
     return Meta(
         name=run.name,
         env_ids=tuple(env["id"] for env in config["envs"]),
@@ -144,6 +145,7 @@ def _meta(run: RunDirectory) -> Meta:
         versions=run.versions,
         settings=yaml.safe_dump(config, sort_keys=False),
         declared=declare(config["evaluation"]["tasks"], config["evaluation"]["samples"]),
+        best_checkpoint="" if best is None else best.words,
     )
 
 

@@ -77,6 +77,8 @@ RUNNERS: Final = MappingProxyType(
             "test_the_lines_of_the_page_evaluate_and_a_failed_rollout_is_invalid"
         ),
         ("json", "docs/connect.md"): "tests/docs/test_connect.py::test_conversations_of_the_page_are_learned",
+        ("bash", "docs/use_the_model.md"): "tests/docs/test_use_the_model.py::test_the_page_runs_from_top_to_bottom",
+        ("python", "docs/use_the_model.md"): "tests/docs/test_use_the_model.py::test_the_page_runs_from_top_to_bottom",
         ("text", "docs/objective.md"): DRAWING,
         ("text", "docs/packing.md"): DRAWING,
     }
@@ -86,6 +88,7 @@ PROGRAMS_OF_THE_SYSTEM: Final = {
     "curl",
     "docker",
     "export",
+    "hf",
     "inspect",
     "ray",
     "source",

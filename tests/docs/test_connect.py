@@ -11,11 +11,13 @@ from typing import Any
 
 import pytest
 
+from envgym import Split
 from envgym.cli.main import main
 from envgym.runs.directory import RunDirectory
 from tests.support.env_server import serve_envs
 from tests.support.mcp_clients import started
 from tests.support.pages import ROOT, SMALL, blocks_of, read_blocks
+from tests.support.recorded_runs import answer, recorded_run
 
 PAGE = "docs/connect.md"
 
@@ -134,3 +136,18 @@ def test_rows_of_the_page_are_played(capsys: pytest.CaptureFixture[str]) -> None
     small = [word for setting in SMALL if not setting.startswith(("sft=", "run.")) for word in ("--set", setting)]
     assert main([*shlex.split(shown)[1:], *small, "--set", "evaluation.tasks=1"]) == 0
     assert "What is" in capsys.readouterr().out
+
+
+@pytest.mark.docs
+def test_runs_of_the_page_are_exported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    pairs = [("right", 1.0), ("wrong", 0.0)]
+    train = [answer(*pair, place=f"step-000001/000/{number:02d}") for number, pair in enumerate(pairs)]
+    recorded_run(Path("runs/demo"), train)
+    held_out = [answer("right", 1.0, place="held-out/test/0/0", split=Split.TEST)]
+    recorded_run(Path("runs/demo"), held_out, label="held-out")
+    lines = lines_with("envgym export runs/demo")
+    assert len(lines) == 5
+    for line in lines:
+        assert main(shlex.split(line)[1:]) == 0
+    assert sorted(path.name for path in Path("data").iterdir()) == ["best", "chat", "held-out", "pairs", "tokens"]

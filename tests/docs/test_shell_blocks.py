@@ -44,6 +44,7 @@ SMALLER: Final = (
 IN_ANOTHER_TEST: Final = {
     "docs/connect.md": "tests/docs/test_connect.py",
     "docs/first_task.md": "tests/docs/test_first_task.py",
+    "docs/use_the_model.md": "tests/docs/test_use_the_model.py",
     "examples/third_party_env/README.md": "tests/examples/test_third_party_env.py",
 }
 """Pages whose lines another test runs in their order, between the other blocks of the page."""

@@ -20,6 +20,8 @@ EXTENDABLE: Final = (
     "run.steps",
     "run.checkpoint_every",
     "run.keep_checkpoints",
+    "run.keep_best",
+    "run.keep_best_mode",
     "run.save_episodes_every",
     "run.max_invalid_rate",
     "run.trackers",

@@ -61,13 +61,16 @@ def save_checkpoint(
     tokenizer: Any,  # PreTrainedTokenizerFast
     learner: Checkpointed,
     keep: int,
+    best: int | None = None,
     parts: Mapping[str, Checkpointed] = MappingProxyType({}),
 ) -> Path:
-    """Write the checkpoint of `state.step` and delete all but the newest `keep`; each of `parts` has its own folder.
+    """Write the checkpoint of `state.step` and delete older ones; each of `parts` has its own folder.
+
+    The newest `keep` stay, and that of step `best`.
 
     What a crash leaves behind is a draft that no reader takes for a checkpoint, and that the next one replaces.
     """
-    place = folder / f"{_PREFIX}{state.step:06d}"
+    place = folder / _name_of(state.step)
     beside = folder / ".draft"
     shutil.rmtree(beside, ignore_errors=True)
     beside.mkdir(parents=True)
@@ -81,9 +84,24 @@ def save_checkpoint(
     if place.exists():
         shutil.rmtree(place)
     move_into_place(beside, place)
-    for old in checkpoints(folder)[:-keep]:
-        shutil.rmtree(old)
+    drop_old_checkpoints(folder, keep=keep, best=best)
     return place
+
+
+def drop_old_checkpoints(folder: Path, *, keep: int, best: int | None = None) -> None:
+    """Delete all checkpoints but the newest `keep` and that of step `best`."""
+    for old in checkpoints(folder)[:-keep]:
+        if old.name != _name_of(best):
+            shutil.rmtree(old)
+
+
+def checkpoint_of_step(run: Path, step: int) -> Path:
+    """Return where a run keeps the checkpoint after `step` train steps."""
+    return run / "checkpoints" / _name_of(step)
+
+
+def _name_of(step: int | None) -> str:
+    return "" if step is None else f"{_PREFIX}{step:06d}"
 
 
 def _save_part(part: Checkpointed, folder: Path) -> dict[str, int]:

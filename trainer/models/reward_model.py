@@ -8,6 +8,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.functional import logsigmoid
 
+from envgym.core.pairs import Pair, Which, preference_pairs
 from envgym.core.trajectory import Group
 from envgym.trainer.batch.rows import MicroBatch, TrainRow, scored_row
 from envgym.trainer.learner.critic import Critic
@@ -16,7 +17,6 @@ from envgym.trainer.learner.settings import CriticSettings, OptimSettings
 from envgym.trainer.learner.train_step import LossFn
 from envgym.trainer.methods.annotators.process_reward import turn_prefixes
 from envgym.trainer.methods.credit.outcome import episode_rewards
-from envgym.trainer.methods.pairs import Pair, Which, preference_pairs
 from envgym.trainer.metrics.update import Metrics
 from envgym.trainer.models.base import ModelContext
 from envgym.trainer.models.trained import LearningModel

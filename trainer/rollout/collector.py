@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, Self
 
 from envgym.agents.protocols import Sampling
-from envgym.agents.rollout.pool import rare_collections
 from envgym.core.trajectory import Group
 from envgym.core.tree import Tree
+from envgym.runtime.garbage import rare_collections
 from envgym.trainer.methods.allocators.base import draw_metrics
 from envgym.trainer.methods.protocols import Allocator, Checkpointed, Filter, TaskRequest
 from envgym.trainer.metrics.update import Metrics

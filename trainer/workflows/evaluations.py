@@ -71,6 +71,21 @@ class Evaluations:
         """Evaluate where it is not recorded yet, also when a run resumes right after a step where it is due."""
         self._run_missing(runner, DURING, step)
 
+    def run_comparable(self, runner: Runner, *, step: int) -> None:
+        """Evaluate after `step` train steps on the tasks of the evaluations in between, where none covers them yet."""
+        if self._settings.tasks_during < self._settings.tasks:  # else a full evaluation has the same tasks
+            self._run_missing(runner, DURING, step)
+
+    def comparable(self, step: int) -> list[Metrics]:
+        """Return the metrics after `step` train steps on the tasks of the evaluations in between, an entry per env."""
+        is_same = self._settings.tasks_during >= self._settings.tasks
+        for label in (DURING, *([SPLIT_LABELS[self._settings.split]] if is_same else [])):
+            titles = {plan.title for plan in self._plans(label)}
+            metrics = [dict(item.metrics) for item in self.summaries if item.step == step and item.label in titles]
+            if metrics:
+                return metrics
+        return []
+
     def _run_missing(self, runner: Runner, label: str, step: int) -> None:
         done = {(data["label"], data["step"]) for data in self._run.evals()}
         plans = self._plans(label)

@@ -121,9 +121,10 @@ def _begin_row(turn: ProgramTurn, edge: Edge, *, is_first: bool) -> Edge:
     before = turn.call.state
     segments = edge.segments[len(before.pending) :]
     if is_first:
-        return replace(edge, segments=segments, rewrite=None)
+        return replace(edge, segments=segments, rewrite=None, context=())
     context = _context(before)
-    return replace(edge, segments=context + segments, rewrite=Rewrite.CONVERSATION if context else None)
+    rewrite = Rewrite.CONVERSATION if context else None
+    return replace(edge, segments=context + segments, rewrite=rewrite, context=before.history.flat)
 
 
 def _context(state: AgentState) -> tuple[Segment, ...]:

@@ -32,6 +32,9 @@ def test_dropping_the_oldest_turns_starts_a_row_whose_context_is_all_prompt() ->
     assert [s.origin for s in second.segments] == [Origin.PROMPT, Origin.PROMPT, Origin.POLICY]
     assert [request.token_ids for request in policy.requests][2] == second.token_ids[:17]
     assert trajectory.num_sampled == sum(sum(row.loss_mask) for row in trajectory.rows) == 5 + 5 + 4
+    contexts = [trajectory.tree.nodes[turn.nodes[0]].edge.context for turn in trajectory.turns]
+    assert contexts[:2] == [(), ()]
+    assert [message.content for message in contexts[2]] == ["Q", "two2", "two2!"]
 
 
 def test_nothing_left_to_drop_ends_the_episode() -> None:
@@ -48,12 +51,15 @@ def test_dropping_thinking_keeps_what_was_said() -> None:
     assert "".join(show(trajectory.rows[1].token_ids)) == (
         "<user>Q<end><assistant>one<end><user>one!<end><assistant>bye<end>"
     )
+    context = trajectory.tree.nodes[trajectory.turns[1].nodes[0]].edge.context
+    assert [(message.content, message.thinking) for message in context] == [("Q", None), ("one", None), ("one!", None)]
 
 
 def test_a_template_that_forgets_thinking_is_recorded_as_a_rewrite() -> None:
     agent = char_agent(CharRenderer(drops_thinking=True))
     trajectory, _ = episode([said("<think>x</think>a"), said("b"), said("bye")], agent)
     first, second = trajectory.rows
+    assert all(node.edge.context == () for node in trajectory.tree.nodes), "the messages are those of the turns above"
     assert "".join(show(first.token_ids)) == "<user>Q<end><assistant><think>x</think>a<end>"
     assert "".join(show(second.token_ids)) == (
         "<user>Q<end><assistant>a<end><user>a!<end><assistant>b<end><user>b!<end><assistant>bye<end>"

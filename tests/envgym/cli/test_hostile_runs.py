@@ -128,6 +128,21 @@ def test_commands_that_read_import_nothing_that_a_run_names(override: str, comma
     assert command("view", "sent", "--tree", f"{label}/{step}/{tree}")[0] == 0
 
 
+@pytest.mark.parametrize("override", [text for text in HOSTILE if text.startswith(("envs.0.id", "recipe", "credit"))])
+def test_export_of_a_model_runs_no_code_of_a_run(override: str, command: Command, sent: Path) -> None:
+    change(sent, override)
+    code, _, err = command("export", "sent", "model", "out")
+    assert code == 0, err
+    assert (sent.parent / "out" / "model.safetensors").is_file()
+
+
+def test_export_of_a_model_follows_no_link_of_a_run(command: Command, sent: Path) -> None:
+    (weights,) = sent.glob("checkpoints/step-000001/model/model.safetensors")
+    weights.rename("elsewhere")
+    weights.symlink_to(sent.parent / "elsewhere")
+    assert is_refused(command("export", "sent", "model", "out"))
+
+
 def test_own_settings_are_compared_with_those_of_a_run_without_a_look_at_its_code(command: Command, sent: Path) -> None:
     shutil.copy(sent / "config.json", "own.yaml")
     change(sent, "recipe=evil:RECIPE")

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envgym.trainer.methods.pairs import Pair, branch_pairs, child_pairs, episode_pairs, preference_pairs, sibling_pairs
+from envgym.core.pairs import Pair, child_pairs, preference_pairs, sibling_pairs
+from envgym.trainer.methods.pairs import branch_pairs, episode_pairs
 from tests.support.credit_trees import BRANCH, branched, chain, chains, group_of
 from tests.support.example_trees import outcome_group
 

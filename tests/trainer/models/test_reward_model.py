@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from envgym.core.pairs import Pair
 from envgym.core.trajectory import Group
 from envgym.runs.directory import RunDirectory
 from envgym.trainer.batch.rows import scored_row
@@ -19,7 +20,6 @@ from envgym.trainer.learner.learner import Learner
 from envgym.trainer.learner.settings import CriticSettings, OptimSettings
 from envgym.trainer.methods.annotators.process_reward import turn_prefixes
 from envgym.trainer.methods.credit.outcome import episode_rewards
-from envgym.trainer.methods.pairs import Pair
 from envgym.trainer.models.reward_model import RewardModel, preference_loss
 from envgym.trainer.run import RunContext, prepare_models
 from envgym.trainer.train import train

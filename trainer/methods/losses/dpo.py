@@ -12,11 +12,11 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from envgym.config.settings import Settings
+from envgym.core.pairs import Pair, Which, child_pairs, preference_pairs, sibling_pairs
 from envgym.errors import InvalidInput
 from envgym.trainer.methods.losses.aggregate import Aggregation, TokenSum
 from envgym.trainer.methods.losses.base import LossBatch, TokenLoss
 from envgym.trainer.methods.losses.kl_reference import REFERENCE
-from envgym.trainer.methods.pairs import Pair, Which, child_pairs, preference_pairs, sibling_pairs
 from envgym.trainer.methods.row_ids import RowId
 from envgym.trainer.methods.scores import ScoreRequest
 

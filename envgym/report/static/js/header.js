@@ -115,6 +115,7 @@ EG.header = (() => {
       ["agent", meta.agent],
       [meta.seeds.length === 1 ? "seed" : "seeds", meta.seeds.join(", ")],
       ["train steps", steps ? f.count(steps) : ""],
+      ["best checkpoint", meta.best_checkpoint],
       ["wall time", meta.duration_s === null ? "" : f.seconds(meta.duration_s)],
       ["device", meta.device],
       ["made", f.when(meta.created)],

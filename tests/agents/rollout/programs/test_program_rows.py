@@ -1,8 +1,9 @@
 """Calls become rows: equal to the native loop's for a program that is that loop, exact for random forests."""
 
 import asyncio
+import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import count, groupby
 from typing import NamedTuple
@@ -140,12 +141,33 @@ def test_random_forests_give_the_reference_rows_and_every_sampled_token_trains_o
     new_conversations, branches = parents.count(0), sum(n - 1 for parent, n in Counter(parents).items() if parent)
     assert len(trajectory.rows) == new_conversations + branches + rewritten
     assert len(trajectory.turns) == len(delivered)
+    check_contexts(trajectory)
     trained = sorted(turn for row in trajectory.rows for turn in turns_of_row(row))
     assert trained == sorted(
         (client.requests[turn.call.number].token_ids, generation.token_ids, generation.behavior_logprobs)
         for turn in delivered
         if (generation := turn.state.generation) is not None
     )
+
+
+def check_contexts(trajectory: Trajectory) -> None:
+    """Check that the messages of each conversation are recorded: rendered, they are the prompt of its row."""
+    messages, renderer = trajectory.tree.messages, CharRenderer()
+    for row in trajectory.rows:
+        edge = trajectory.tree.nodes[row.nodes[0]].edge
+        if row.rewrite is Rewrite.CONVERSATION:
+            messages = edge.context
+        if row.rewrite in (None, Rewrite.CONVERSATION):
+            assert _text(segment.token_ids for segment in renderer.start(messages, ()).segments) == _text(
+                [row.token_ids[: row.loss_mask.index(True)]]
+            )
+        else:
+            assert edge.context == ()
+
+
+def _text(parts: Iterable[Sequence[int]]) -> str:
+    """Return tokens as text without thinking, and with calls as the renderer writes those of earlier messages."""
+    return re.sub(r"<think>.*?</think>", "", "".join("".join(show(ids)) for ids in parts)).replace(CALL, "{look}")
 
 
 def turns_of_row(row: Row) -> Iterator[tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...]]]:

@@ -1,0 +1,104 @@
+"""The law of conversations: an exported run that is imported again gives the messages that were recorded."""
+
+import json
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from envgym.chats.rows import Conversation, read_row
+from envgym.chats.sharegpt import write_sharegpt
+from envgym.cli.export import data_kind
+from envgym.core.serialize import tree_from_json, tree_to_json
+from envgym.errors import InvalidInput
+from envgym.export.data_files import Format
+from envgym.export.dataset import export_data
+from envgym.export.episodes import EpisodeChoice, RecordedGroup, RecordedTree, read_shortened
+from envgym.export.rows import RowOptions
+from envgym.export.sharegpt import NOT_HELD, without_ids
+from envgym.trainer.workflows.chat_demonstrations import ChatDemonstrations
+from tests.support.recorded_runs import TOOLS, Pairs, Spoken, recorded_run, spoken_trees
+
+
+def options_for_all() -> RowOptions:
+    return RowOptions(choice=EpisodeChoice(only="all"))
+
+
+def pairs_of(conversation: Conversation) -> Pairs:
+    return tuple(zip(conversation.messages, conversation.trained, strict=True))
+
+
+def recorded(spoken: Spoken) -> list[Pairs]:
+    places = sorted(spoken.contexts)
+    return [
+        spoken.contexts[leaf, number] for leaf in spoken.tree.leaves for of_leaf, number in places if of_leaf == leaf
+    ]
+
+
+@pytest.mark.parametrize("format", ["parquet", "jsonl"])
+@settings(max_examples=4, deadline=None)
+@given(spoken=st.lists(spoken_trees(), min_size=1, max_size=3))
+def test_exported_files_give_the_recorded_messages(format: Format, spoken: list[Spoken]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        run, out = recorded_run(Path(folder) / "run", [item.tree for item in spoken]), Path(folder) / "out"
+        options = options_for_all()
+        export_data(run, data_kind("chat"), out, options, format=format)
+        source = ChatDemonstrations(path=str(out / "data" / f"train.{format}"))
+        conversations = [conversation for _, conversation in source.conversations()]
+    assert not options.left_out
+    assert [pairs_of(item) for item in conversations] == [pairs for item in spoken for pairs in recorded(item)]
+    assert all(conversation.tools == TOOLS for conversation in conversations)
+
+
+def read_again(spoken: Spoken, kind: str, options: RowOptions) -> list[Pairs]:
+    tree = tree_from_json(read_shortened(json.dumps(tree_to_json(spoken.tree))))
+    group = RecordedGroup((RecordedTree(tree=tree, label="train", step=1),))
+    rows = data_kind(kind).rows(group, options)
+    return [pairs_of(read_row(json.loads(json.dumps(row.cells)), where="here")) for row in rows]
+
+
+@settings(max_examples=40, deadline=None)
+@given(spoken=spoken_trees())
+def test_chat_rows_give_the_recorded_messages(spoken: Spoken) -> None:
+    options = options_for_all()
+    assert read_again(spoken, "chat", options) == recorded(spoken)
+    assert not options.left_out
+
+
+def is_held(pairs: Pairs) -> bool:
+    try:
+        return bool([write_sharegpt(without_ids(message)) for message, _ in pairs])
+    except InvalidInput:
+        return False
+
+
+@settings(max_examples=40, deadline=None)
+@given(spoken=spoken_trees())
+def test_sharegpt_rows_give_the_recorded_messages_without_ids(spoken: Spoken) -> None:
+    options, expected = options_for_all(), recorded(spoken)
+    held = [pairs for pairs in expected if is_held(pairs)]
+    assert read_again(spoken, "sharegpt", options) == [
+        tuple((without_ids(message), is_learned) for message, is_learned in pairs) for pairs in held
+    ]
+    assert options.left_out[NOT_HELD] == len(expected) - len(held)
+
+
+@settings(max_examples=40, deadline=None)
+@given(spoken=spoken_trees())
+def test_shortened_segments_change_nothing_else(spoken: Spoken) -> None:
+    data = tree_to_json(spoken.tree)
+    shortened = tree_from_json(read_shortened(json.dumps(data)))
+    for node, before in zip(shortened.nodes, spoken.tree.nodes, strict=True):
+        assert (node.outcome, node.ending, node.edge.context) == (before.outcome, before.ending, before.edge.context)
+        assert any(segment.trains for segment in node.edge.segments) == any(
+            segment.trains for segment in before.edge.segments
+        )
+        assert node.edge.num_tokens <= 2
+
+
+def test_arguments_in_the_form_of_a_segment_stay_as_they_are() -> None:
+    argument = {"origin": "POLICY", "token_ids": [1, 2], "behavior_logprobs": [0.5, 0.5], "policy_version": 3}
+    node = {"segments": [{"origin": "PROMPT", "token_ids": [1, 2]}], "outcome": {"arguments": argument}}
+    assert read_shortened(json.dumps({"nodes": [node]}))["nodes"][0]["outcome"] == {"arguments": argument}
