@@ -1,13 +1,18 @@
 """A run with four trackers, in a process of its own that can be killed: the train loop's calls alone, or a training.
 
-python -m tests.other_projects.tracked_run loop DIRECTORY FIRST LAST (kill | finish | fail)
-python -m tests.other_projects.tracked_run train DIRECTORY LAST (kill | finish)
+python -m tests.other_projects.tracked_run loops DIRECTORY
+python -m tests.other_projects.tracked_run train DIRECTORY (kill | finish)
 """
 
+import json
 import os
 import signal
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
+
+from mlflow import MlflowClient
 
 from envgym.config.plugins import Choice
 from envgym.runs.directory import RunDirectory
@@ -16,6 +21,7 @@ from envgym.trainer.metrics.trackers.guard import build_trackers
 from envgym.trainer.metrics.update import Metrics
 from envgym.trainer.train import train
 from tests.support.credit_trees import chain
+from tests.support.env_server import wait_until
 from tests.support.tiny_runs import tiny_settings
 
 PROJECT = "cats"
@@ -34,7 +40,7 @@ def trackers() -> Callback:
     return Callbacks(build_trackers(choices))
 
 
-def loop(folder: Path, first: int, last: int, ending: str) -> None:
+def loop(folder: Path, first: int, last: int, report: Path | None) -> None:
     """Make the calls of a train loop that begins after step `first`."""
     config = {"run": {"name": "cat", "steps": last}, "model": {"api_key": "sk-0123456789abcdefghij"}}
     run = RunDirectory.open(folder) if first else RunDirectory.create(folder, name="cat", config=config)
@@ -46,34 +52,36 @@ def loop(folder: Path, first: int, last: int, ending: str) -> None:
         run.append_metrics({"step": step, **metrics})
         callbacks.on_episodes(step, [chain(f"t{step}.{number}", [number / 4]) for number in range(3)])
         callbacks.on_step(step, metrics)
-    if ending == "kill":
-        os.kill(os.getpid(), signal.SIGKILL)
-    callbacks.on_end(folder / "report.html" if ending == "finish" else None)
+    callbacks.on_end(report)
 
 
 class KillAfter(Callback):
-    """Kills the process after a step."""
+    """Kills the process after a step, when MLflow has it: its store in files writes one metric after another."""
 
     def __init__(self, step: int) -> None:
         self.step = step
 
+    def on_start(self, directory: Path, config: Mapping[str, Any], first_step: int, last_step: int) -> None:
+        self.run_id = json.loads((directory / "trackers" / "mlflow.json").read_text())["id"]
+
     def on_step(self, step: int, metrics: Metrics) -> None:
         if step == self.step:
+            last, client = next(reversed(metrics)), MlflowClient()
+            wait_until(lambda: step in {item.step for item in client.get_metric_history(self.run_id, last)})
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-def training(folder: Path, last: int, ending: str) -> None:
-    """Train a tiny model, or go on with it."""
-    settings = tiny_settings(folder, run={"steps": last, "name": "cat"})
-    extra = [KillAfter(last)] if ending == "kill" else []
-    steps = {"steps": last + (ending == "kill")}
-    settings = settings.model_copy(update={"run": settings.run.model_copy(update=steps)})
+def training(folder: Path, ending: str) -> None:
+    """Train a tiny model for five steps, or go on with it; `kill` the process after the third."""
+    settings = tiny_settings(folder, run={"steps": 5, "name": "cat"})
+    extra = [KillAfter(3)] if ending == "kill" else []
     train(settings, callbacks=[trackers(), *extra], resume=(folder / "run.json").exists())
 
 
 if __name__ == "__main__":
-    mode, directory, *rest, how = sys.argv[1:]
-    if mode == "loop":
-        loop(Path(directory), int(rest[0]), int(rest[1]), how)
+    mode, directory, *rest = sys.argv[1:]
+    if mode == "loops":
+        loop(Path(directory), 0, 3, Path(directory) / "report.html")
+        loop(Path(directory), 2, 4, None)  # fails
     else:
-        training(Path(directory), int(rest[0]), how)
+        training(Path(directory), rest[0])

@@ -97,7 +97,7 @@ class Trackio(Tracker):
                 self._run.alert(
                     title="run failed", text="It ended without a report.", level=self._trackio.AlertLevel.ERROR
                 )
-            self._run.finish()
+            self._trackio.finish()  # else trackio finishes the run once more when the process ends
         if self._last is not None and self._is_local:
             step, metric = self._last
             is_stored, where = step in (self.steps_of(metric) or ()), str(self._trackio.TRACKIO_DIR)

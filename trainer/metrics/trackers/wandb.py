@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Final
 from uuid import uuid4
 
+from envgym.errors import SettingsError
 from envgym.trainer.metrics.trackers.base import TrackedRun, Tracker, load_package
 from envgym.trainer.metrics.trackers.wandb_files import read_rows
 from envgym.trainer.metrics.update import Metrics
@@ -13,6 +14,9 @@ STEP_AXIS: Final = "train/step"
 """Metric that holds the train step, and the axis of all other metrics. W&B drops rows whose own step does not grow."""
 _ROWS_PER_ATTEMPT: Final = 1_000_000
 """W&B's own step begins here times the earlier starts: offline runs are joined later, and it must grow across them."""
+
+
+_MODES: Final = (None, "online", "offline")
 
 
 class Wandb(Tracker):
@@ -28,9 +32,11 @@ class Wandb(Tracker):
             entity: Team or user that the project belongs to; None: the default one of the account.
             mode: `online` or `offline`; None: as the variable WANDB_MODE says, else online.
 
-        Raises: SettingsError: the package is not installed.
+        Raises: SettingsError: the package is not installed, or `mode` is another word.
         """
         super().__init__()
+        do = "leave it out to use the variable WANDB_MODE"
+        SettingsError.unless(mode in _MODES, "mode", "be online or offline", mode, where="tracker wandb", do=do)
         self._wandb = load_package("wandb", tracker=self.NAME, package="wandb")
         self._settings = {"project": project, "entity": entity, "mode": mode}
         self._run: Any = None  # wandb.Run

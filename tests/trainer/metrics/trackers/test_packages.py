@@ -121,6 +121,11 @@ def test_runs_of_two_directories_are_two_at_wandb(tmp_path: Path, wandb: WandbDo
     assert len({settings["id"] for settings in wandb.opened}) == 2
 
 
+def test_wandb_mode_that_does_not_exist_is_refused(wandb: WandbDouble) -> None:
+    with pytest.raises(SettingsError, match="mode must be online or offline, got ofline"):
+        Wandb("p", mode="ofline")
+
+
 # ---- MLflow ----------------------------------------------------------------------------------------------------------
 
 
