@@ -1,5 +1,6 @@
 """A tracker that fails never ends a training, unless it is required."""
 
+import json
 import logging
 from collections.abc import Mapping
 from pathlib import Path
@@ -7,8 +8,10 @@ from typing import Any
 
 import pytest
 
+from envgym.cli.main import main
 from envgym.config.plugins import Choice
 from envgym.errors import RunError, SettingsError, UnknownName
+from envgym.trainer.launch import ranks
 from envgym.trainer.metrics.callbacks import Callback, Callbacks
 from envgym.trainer.metrics.trackers.guard import GuardedTracker, build_trackers
 from envgym.trainer.metrics.update import Metrics
@@ -136,3 +139,22 @@ def test_trackers_are_built_in_order_and_required_is_no_setting_of_theirs() -> N
 def test_bad_settings_are_one_sentence(choices: list[Choice], kind: type[Exception], sentence: str) -> None:
     with pytest.raises(kind, match=sentence):
         build_trackers(choices)
+
+
+def test_only_rank_0_has_trackers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "run.yaml"
+    run = {"directory": str(tmp_path / "run"), "trackers": ["nowhere:Tracker"]}
+    file.write_text(json.dumps({"run": run, "envs": [{"id": "math/arithmetic-v0"}]}))
+    followed = list[int]()
+    monkeypatch.setattr(ranks, "follow", lambda meeting, **options: followed.append(meeting.rank))
+    variables = {"WORLD_SIZE": "2", "LOCAL_RANK": "1", "MASTER_ADDR": "localhost", "MASTER_PORT": "1"}
+    for name, value in {**variables, "LOCAL_WORLD_SIZE": "2", "TORCHELASTIC_RUN_ID": "x", "RANK": "1"}.items():
+        monkeypatch.setenv(name, value)
+    assert main(["train", str(file)]) == 0
+    assert followed == [1]
+    for name in (*variables, "LOCAL_WORLD_SIZE", "TORCHELASTIC_RUN_ID", "RANK"):
+        monkeypatch.delenv(name)
+    assert main(["train", str(file)]) == 2
+    assert "tracker.name must name an importable class, got nowhere:Tracker" in capsys.readouterr().err
