@@ -33,7 +33,9 @@ class TensorBoard(Tracker):
     def send(self, step: int, metrics: Metrics) -> None:
         if self._writer is None:
             return
-        from tensorboard.compat.proto.summary_pb2 import Summary  # installed, since there is a writer
+        from tensorboard.compat.proto.summary_pb2 import (  # type: ignore[import-untyped]  # installed: there is a writer
+            Summary,
+        )
 
         values = [Summary.Value(tag=name, simple_value=value) for name, value in metrics.items()]
         self._writer.file_writer.add_summary(Summary(value=values), step)  # one event: ten times faster than one each

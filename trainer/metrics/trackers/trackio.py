@@ -6,6 +6,7 @@ from tempfile import TemporaryFile
 from typing import Any, ClassVar
 from uuid import uuid4
 
+from envgym.chats.fields import Json
 from envgym.chats.openai import messages_to_wire
 from envgym.core.json_types import JsonObject
 from envgym.core.messages import Message, Role
@@ -108,7 +109,7 @@ class Trackio(Tracker):
         return self._trackio.Trace(messages=conversation(episode), metadata=facts(episode, step))
 
 
-def conversation(episode: Trajectory) -> list[JsonObject]:
+def conversation(episode: Trajectory) -> list[Json]:
     """Return an episode as messages in OpenAI's form, with the thinking of the policy as `reasoning_content`."""
     messages = list(messages_to_wire(episode.tree.messages))
     for outcome in episode.outcomes:

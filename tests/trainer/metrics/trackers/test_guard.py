@@ -21,6 +21,10 @@ from tests.support.tiny_runs import tiny_settings
 CONFIG = {"run": {"name": "cat"}}
 
 
+def choice(**settings: object) -> Choice:
+    return Choice.model_validate(settings)
+
+
 class Failing(Callback):
     """Fails in the methods that are named; keeps what was called."""
 
@@ -123,7 +127,7 @@ def test_training_whose_required_tracker_cannot_start_samples_nothing(tmp_path: 
 
 
 def test_trackers_are_built_in_order_and_required_is_no_setting_of_theirs() -> None:
-    trackers = build_trackers([Choice(name="progress"), Choice(name="tensorboard", required=True)])
+    trackers = build_trackers([Choice(name="progress"), choice(name="tensorboard", required=True)])
     assert [type(tracker) for tracker in trackers] == [GuardedTracker, GuardedTracker]
 
 
@@ -132,8 +136,8 @@ def test_trackers_are_built_in_order_and_required_is_no_setting_of_theirs() -> N
     [
         ([Choice(name="mlfow")], UnknownName, "did you mean mlflow"),
         ([Choice(name="progress"), Choice(name="progress")], SettingsError, "run.trackers must list each tracker once"),
-        ([Choice(name="progress", required="yes")], SettingsError, "required must be true or false, got yes"),
-        ([Choice(name="tensorboard", folder="x")], SettingsError, "settings must fit tensorboard"),
+        ([choice(name="progress", required="yes")], SettingsError, "required must be true or false, got yes"),
+        ([choice(name="tensorboard", folder="x")], SettingsError, "settings must fit tensorboard"),
     ],
 )
 def test_bad_settings_are_one_sentence(choices: list[Choice], kind: type[Exception], sentence: str) -> None:

@@ -44,7 +44,11 @@ def test_failure_reaches_who_sends_next_and_who_closes() -> None:
 
 def test_end_does_not_wait_for_a_tracker_that_hangs() -> None:
     is_open = Event()
-    sender = Sender(lambda step, metrics: is_open.wait(60) and None, name="hung")
+
+    def send(step: int, metrics: Metrics) -> None:
+        assert is_open.wait(60)
+
+    sender = Sender(send, name="hung")
     sender.put(1, {})
     sender.put(2, {})
     with pytest.raises(RunError, match="tracker hung must send its rows within 0 s, got"):
