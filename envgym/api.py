@@ -72,12 +72,12 @@ def train(
     Raises: SettingsError, UnknownName, RunError: bad settings or directory; nothing has been written then.
     """
     started = time.perf_counter()
-    from envgym.trainer.metrics.callbacks import TRACKER
+    from envgym.trainer.metrics.trackers.guard import build_trackers
     from envgym.trainer.settings import load_train_settings
     from envgym.trainer.train import train as run_training  # torch is heavy
 
     run_settings = load_train_settings(settings, overrides, resume=resume)
-    trackers = [TRACKER.build(choice) for choice in run_settings.run.trackers] if callbacks is None else callbacks
+    trackers = build_trackers(run_settings.run.trackers) if callbacks is None else callbacks
     with interrupts_noted(
         partial(describe_saved, run_settings.run.path, f"envgym.train({str(run_settings.run.path)!r}, resume=True)")
     ):

@@ -46,8 +46,9 @@ class TrainRunSettings(RunSettings):
     save_episodes_every: int = Field(default=1, ge=0)
     """Steps between saved batches of episodes, with the numbers that the learner computed of tokens; 0 saves none."""
     trackers: tuple[Choice, ...] = (Choice(name="progress"), Choice(name="tensorboard"))
-    """What the command line reports the run to: `progress` in the terminal, `tensorboard` event files where the package
-    is installed, `wandb` with its `project`, or one of your own."""
+    """Where the run is shown: `progress` in the terminal, `tensorboard` event files if the package is installed,
+    `wandb` with its `project`, `mlflow`, `trackio`, or one of your own. A tracker that fails is turned off with a
+    warning; with `required: true` in its settings, its failure ends the run."""
     journal: bool = True
     """Keep sampled turns until a checkpoint holds what they taught, so that a resumed run samples none again."""
     max_invalid_rate: float = Field(default=0.5, ge=0, le=1)

@@ -135,8 +135,8 @@ class TrainLoop:
             self._restore(self._checkpoint)
         if self.settings.run.keep_best is not None:
             self._best = BestCheckpointKeeper(self.settings.run, self.run_directory.path)
-        self.callbacks.on_start(self.run_directory.path, self.settings.model_dump(mode="json"), self.step, steps)
         try:
+            self.callbacks.on_start(self.run_directory.path, self.settings.model_dump(mode="json"), self.step, steps)
             if self._checkpoint is None:
                 self._warm_start(runner)
             if self._demonstrations is not None:
@@ -222,6 +222,7 @@ class TrainLoop:
         is_last = step == self.settings.run.steps or self._control.stopped is not None
         if step % self.settings.run.checkpoint_every == 0 or is_last:
             self._save()
+        self.callbacks.on_episodes(step, [tree for group in groups for tree in group.trees])
         self.callbacks.on_step(step, metrics)
 
     def _collect(self, runner: Runner, step: int) -> Collected:

@@ -2,7 +2,7 @@
 
 import argparse
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +14,6 @@ from envgym.runtime.processes.interrupts import describe_interrupt_by
 from envgym.runtime.progress import ProgressDisplay
 
 if TYPE_CHECKING:
-    from envgym.config.plugins import Choice
     from envgym.trainer.workflows.dry_run import DryRun
 
 PHASES, SELF_TRAINING = "phases", "self_training"
@@ -40,6 +39,7 @@ def run_pipeline(data: Mapping[str, Any], args: argparse.Namespace) -> int:
 
 
 def _run_phases(data: Mapping[str, Any], args: argparse.Namespace) -> int:
+    from envgym.trainer.metrics.trackers.guard import build_trackers
     from envgym.trainer.phases import dry_runs, phase_settings, train_phases
     from envgym.trainer.settings import PhasesSettings, TrainRunSettings
 
@@ -51,12 +51,13 @@ def _run_phases(data: Mapping[str, Any], args: argparse.Namespace) -> int:
         names = [settings.run.name for settings in phases]
         return _show_batches(dict(zip(names, dry_runs(phases), strict=True)), args)
     _check_folder(directory, args)
-    train_phases(phases, callbacks=_trackers(phases[0].run.trackers))
+    train_phases(phases, callbacks=build_trackers(phases[0].run.trackers))
     return _report({settings.run.name: settings.run.path for settings in phases}, args)
 
 
 def _run_rounds(data: Mapping[str, Any], args: argparse.Namespace) -> int:
     from envgym.trainer.methods.self_training.base import SELF_TRAINING as PLANS
+    from envgym.trainer.metrics.trackers.guard import build_trackers
     from envgym.trainer.phases import dry_runs
     from envgym.trainer.self_training import self_train
     from envgym.trainer.settings import SelfTrainingSettings, train_settings
@@ -74,7 +75,7 @@ def _run_rounds(data: Mapping[str, Any], args: argparse.Namespace) -> int:
         episodes=settings.episodes,
         scorer=settings.scorer,
         on_progress=ProgressDisplay(),  # lines of the fits alone: each training has a display of its own
-        callbacks=_trackers(first.run.trackers),
+        callbacks=build_trackers(first.run.trackers),
     )
     return _report({f"round {number}": runs.policy for number, runs in enumerate(rounds, start=1)}, args)
 
@@ -92,12 +93,6 @@ def _describe_runs(directory: Path, args: argparse.Namespace) -> str:
         return "nothing was written"
     words = [args.command, args.config, *(word for text in args.settings for word in ("--set", text)), "--resume"]
     return f"all checkpoints are saved; continue with: envgym {shlex.join(words)}"
-
-
-def _trackers(choices: "Sequence[Choice]") -> list[Any]:  # Callback, of the trainer
-    from envgym.trainer.metrics.callbacks import TRACKER
-
-    return [TRACKER.build(choice) for choice in choices]
 
 
 def _show_batches(results: "Mapping[str, DryRun]", args: argparse.Namespace) -> int:

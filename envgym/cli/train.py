@@ -146,10 +146,10 @@ def _run(data: dict[str, Any] | None, args: argparse.Namespace) -> int:
     open_run_directory(settings, resume=args.resume)  # these take no time; importing the trainer does
     check_names(settings.envs, settings.model)
     from envgym.cli.results import print_run, run_json
-    from envgym.trainer.metrics.callbacks import TRACKER
+    from envgym.trainer.metrics.trackers.guard import build_trackers
     from envgym.trainer.train import train
 
-    trackers = [TRACKER.build(choice) for choice in settings.run.trackers]
+    trackers = build_trackers(settings.run.trackers)
     result = train(settings, callbacks=trackers, resume=args.resume, started=args.started)
     if args.json:
         print_json({**run_json(result.directory, result.report), "steps": result.steps})

@@ -1,10 +1,10 @@
 """Whose settings a run directory has: those of a run that this user began may name code, all others may not.
 
 A run directory can come from anywhere. What its settings name is looked up in tables and among installed plug-ins. An
-import path, a file or a command is code, a URL may get keys and data, `unsafe` lets programs out of their sandbox, the
-wrapper `record` writes to any file, and so does a link. A path may be written to, or the folder that it names may be
-emptied: only paths below the run itself are its own. None of these is used unless the run is in this user's list,
-which a run enters as it begins.
+import path, a file or a command is code, a URL or a Space of Hugging Face may get keys and data, `unsafe` lets
+programs out of their sandbox, the wrapper `record` writes to any file, and so does a link. A path may be written to, or
+the folder that it names may be emptied: only paths below the run itself are its own. None of these is used unless the
+run is in this user's list, which a run enters as it begins.
 """
 
 import hashlib
@@ -103,7 +103,7 @@ def _reaching(value: Any, key: str, run: Path) -> Iterator[str]:  # a JSON tree
             names_code(value)
             or any(part in f".{key}." for part in _COMMANDS)
             or "://" in str(value)
-            or (value and key.endswith(".unsafe"))
+            or (value and key.endswith((".unsafe", ".space_id")))
             or value == "record"
         )
         if is_code or (isinstance(value, str) and _is_path(value, key) and not _is_below(value, run)):

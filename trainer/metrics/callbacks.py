@@ -1,16 +1,12 @@
-"""What a run reports while it runs: a progress display, TensorBoard, Weights & Biases, or your own."""
+"""What a run reports while it runs: the base of callbacks, and the progress display."""
 
-import json
 from collections.abc import Mapping, Sequence
-from importlib.util import find_spec
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
-from uuid import uuid4
 
 from envgym.config.plugins import PluginKind
 from envgym.core.tree import Tree
-from envgym.errors import SettingsError, sentence
-from envgym.runs.files import write_json
 from envgym.runs.wall_time import WallClock
 from envgym.runtime.progress import ProgressDisplay
 from envgym.trainer.metrics.update import Metrics
@@ -19,8 +15,6 @@ from envgym.trainer.tables import KINDS
 COLLECT, LEARN = PHASES_OF_A_STEP = ("collect", "learn")
 """Phases that every train step has; the step's own line tells how they went."""
 _STEPS = "train steps"
-WANDB_RUN = "wandb.json"
-"""Name of the file of a run directory that holds the id of its run at Weights & Biases."""
 
 
 class Callback:
@@ -32,6 +26,9 @@ class Callback:
     def on_progress(self, phase: str, done: int, total: int, detail: str = "") -> None:
         """Run often: `done` of `total` units (episodes, updates) of a phase are through; `detail`: 'loss 0.31'."""
 
+    def on_episodes(self, step: int, trees: Sequence[Tree]) -> None:
+        """Run before `on_step`, with all trees that train step `step` (from 1) sampled, group by group."""
+
     def on_step(self, step: int, metrics: Metrics) -> None:
         """Run after train step `step` (from 1)."""
 
@@ -39,7 +36,7 @@ class Callback:
         """Run after an evaluation made when `step` train steps were done."""
 
     def on_end(self, report: Path | None) -> None:
-        """Run once, also when the run failed (then without a report)."""
+        """Run once, also when the run failed (then without a report), even if `on_start` was not reached or raised."""
 
 
 TRACKER: Final[PluginKind[Callback]] = KINDS["tracker"]
@@ -66,77 +63,6 @@ class EpisodeCounter:
     def _tell(self) -> None:
         done = min(self._done, self._total)  # of a step ahead more may end
         self._callbacks.on_progress(self._phase, done, self._total, self._detail)
-
-
-class TensorBoard(Callback):
-    """Write event files into the run directory, where the package tensorboard is installed."""
-
-    def __init__(self) -> None:
-        self._writer: Any = None  # SummaryWriter, of a package that is loaded late
-
-    def on_start(self, directory: Path, config: Mapping[str, Any], first_step: int, last_step: int) -> None:
-        if find_spec("tensorboard") is None:
-            return
-        from torch.utils.tensorboard import SummaryWriter  # heavy: loaded where it is needed
-
-        self._writer = SummaryWriter(str(directory / "tensorboard"), purge_step=first_step + 1)
-
-    def on_step(self, step: int, metrics: Metrics) -> None:
-        for name, value in metrics.items() if self._writer is not None else ():
-            self._writer.add_scalar(name, value, step)
-
-    def on_evaluation(self, step: int, label: str, metrics: Metrics) -> None:
-        self.on_step(step, {f"{label}/{name}": value for name, value in metrics.items()})
-
-    def on_end(self, report: Path | None) -> None:
-        if self._writer is not None:
-            self._writer.close()
-
-
-class Wandb(Callback):
-    """Log to Weights & Biases."""
-
-    def __init__(self, project: str) -> None:
-        """Name the project.
-
-        Args:
-            project: Name of the project that the run is logged to.
-
-        Raises: SettingsError: the package is not installed.
-        """
-        try:
-            import wandb  # optional, and heavy
-        except ImportError:
-            do = "run `pip install wandb`, or leave it out of run.trackers"
-            text = sentence(
-                "tracker wandb", "have the wandb package installed", "no such package", where="settings", do=do
-            )
-            raise SettingsError(text) from None
-        self._wandb, self._project = wandb, project
-
-    def on_start(self, directory: Path, config: Mapping[str, Any], first_step: int, last_step: int) -> None:
-        """Open the run; a resumed one is the same run, whose id is in `wandb.json` of the run directory."""
-        place = directory / WANDB_RUN
-        run_id = json.loads(place.read_text(encoding="utf-8"))["id"] if place.exists() else uuid4().hex[:16]
-        if not place.exists():
-            write_json(place, {"id": run_id})
-        self._wandb.init(
-            project=self._project,
-            name=config["run"]["name"],
-            config=dict(config),
-            dir=str(directory),
-            id=run_id,
-            resume="allow",
-        )
-
-    def on_step(self, step: int, metrics: Metrics) -> None:
-        self._wandb.log(dict(metrics), step=step)
-
-    def on_evaluation(self, step: int, label: str, metrics: Metrics) -> None:
-        self.on_step(step, {f"{label}/{name}": value for name, value in metrics.items()})
-
-    def on_end(self, report: Path | None) -> None:
-        self._wandb.finish()
 
 
 class LiveProgress(Callback):
@@ -227,6 +153,10 @@ class Callbacks(Callback):
         for member in self._members:
             member.on_progress(phase, done, total, detail)
 
+    def on_episodes(self, step: int, trees: Sequence[Tree]) -> None:
+        for member in self._members:
+            member.on_episodes(step, trees)
+
     def on_step(self, step: int, metrics: Metrics) -> None:
         for member in self._members:
             member.on_step(step, metrics)
@@ -236,5 +166,7 @@ class Callbacks(Callback):
             member.on_evaluation(step, label, metrics)
 
     def on_end(self, report: Path | None) -> None:
-        for member in self._members:
-            member.on_end(report)
+        """End each, also if one before it raises."""
+        with ExitStack() as stack:
+            for member in reversed(self._members):  # a stack ends with what it was given first
+                stack.callback(member.on_end, report)

@@ -6,13 +6,12 @@ from envgym.agents.evaluation.metrics.base import build_metrics
 from envgym.agents.evaluation.play import SPLIT_LABELS, EvalPlan, EvalRecord, evaluate, token_player
 from envgym.agents.evaluation.run import write_evaluation
 from envgym.agents.settings import EvaluationSettings
-from envgym.report.from_run import evaluation_data
 from envgym.runs.directory import RunDirectory
 from envgym.runtime.event_loop import Runner
 from envgym.seeds import derive_seed
 from envgym.trainer.methods.controllers.base import EvaluationSummary
 from envgym.trainer.metrics.callbacks import Callback, EpisodeCounter
-from envgym.trainer.metrics.update import Metrics
+from envgym.trainer.metrics.evaluation import evaluation_metrics
 from envgym.trainer.run import RunContext
 
 DURING = "during"
@@ -116,18 +115,3 @@ class Evaluations:
             )
             for env_source in env_sources
         ]
-
-
-def evaluation_metrics(record: EvalRecord) -> Metrics:
-    """Return the headline numbers of an evaluation."""
-    data = evaluation_data(record.to_json())
-    best = data.success.valid or data.success.as_failure
-    return {
-        "success": best.value,
-        "success_low": best.interval.low,
-        "success_high": best.interval.high,
-        "tasks": float(best.num_tasks),
-        "invalid": float(data.success.num_invalid),
-        "seconds": record.seconds,
-        **record.metrics,
-    }

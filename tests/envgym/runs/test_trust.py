@@ -153,6 +153,8 @@ def test_user_without_a_place_for_state_can_begin_runs(tmp_path: Path, monkeypat
         ({"model": {"name": "/home/me/model"}}, "model.name: /home/me/model"),
         ({"model": {"name": "a/../../b"}}, "model.name: a/../../b"),
         ({"trackers": [{"name": "mine", "anything": "/home/me"}]}, "trackers.0.anything: /home/me"),
+        ({"trackers": [{"name": "trackio", "space_id": "me/cats"}]}, "trackers.0.space_id: me/cats"),
+        ({"trackers": [{"name": "mlflow", "uri": "sqlite:///a.db"}]}, "trackers.0.uri: sqlite:///a.db"),
         ({"envs": [{"id": "math/problems-v0", "settings": {"data": "secret.jsonl"}}]}, "envs.0.settings.data"),
         ({"teacher": {"notes": "mine/notes.txt"}}, "teacher.notes: mine/notes.txt"),
         ({"a": {"directory": "x\0y"}}, "a.directory: x"),

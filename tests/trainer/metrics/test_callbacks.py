@@ -1,25 +1,19 @@
 """Callbacks: who is told what, in which order, and what reaches the terminal and the disk."""
 
-import json
 import re
-import sys
 import time
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from envgym.errors import SettingsError
 from envgym.runs.wall_time import WallClock, read_wall_time
 from envgym.trainer.metrics.callbacks import (
     Callback,
     Callbacks,
     EpisodeCounter,
     LiveProgress,
-    TensorBoard,
     TimeKeeper,
-    Wandb,
 )
 from tests.support.credit_trees import chain
 
@@ -81,63 +75,7 @@ def test_progress_is_one_line_per_step_where_nobody_watches(tmp_path: Path, caps
 
 def test_progress_that_never_started_ends_quietly(capsys: pytest.CaptureFixture[str]) -> None:
     LiveProgress().on_end(None)
-    TensorBoard().on_end(None)
     assert capsys.readouterr().err == ""
-
-
-def test_tensorboard_holds_every_number(tmp_path: Path) -> None:
-    from tensorboard.backend.event_processing.event_accumulator import (  # type: ignore[import-untyped]  # none given
-        EventAccumulator,
-    )
-
-    a_run(TensorBoard(), tmp_path)
-    events = EventAccumulator(str(tmp_path / "tensorboard"))
-    events.Reload()
-
-    def read(tag: str) -> list[tuple[int, float]]:
-        return [(event.step, event.value) for event in events.Scalars(tag)]
-
-    assert read("train/success") == [(1, 0.25), (2, 0.5)]
-    assert read("other/number") == [(1, 9.0), (2, 9.0)]
-    assert read("held-out/success") == [(0, 0.5)]
-
-
-def test_wandb_that_is_not_installed_says_how_to_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "wandb", None)
-    with pytest.raises(
-        SettingsError, match=r"tracker wandb must have the wandb package installed.*run `pip install wandb`"
-    ):
-        Wandb("project")
-
-
-def test_wandb_gets_every_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[tuple[Any, ...]] = []  # what wandb was called with
-    double = SimpleNamespace(
-        init=lambda **settings: told.append(("init", settings["project"], settings["name"])),
-        log=lambda metrics, step: told.append(("log", step, metrics)),
-        finish=lambda: told.append(("finish",)),
-    )
-    monkeypatch.setitem(sys.modules, "wandb", double)
-    a_run(Wandb("project"), tmp_path)
-    assert told[0] == ("init", "project", "cat")
-    assert told[1] == ("log", 0, {f"held-out/{name}": value for name, value in EVALUATION.items()})
-    assert told[2] == ("log", 1, {"train/success": 0.25, "loss/entropy": 1.25, "other/number": 9.0})
-    assert told[-1] == ("finish",)
-
-
-def test_resumed_run_is_the_same_at_wandb_and_another_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    opened: list[dict[str, Any]] = []  # what wandb was called with
-    double = SimpleNamespace(
-        init=lambda **settings: opened.append(settings), log=lambda metrics, step: None, finish=lambda: None
-    )
-    monkeypatch.setitem(sys.modules, "wandb", double)
-    for name in ("first", "first", "second"):
-        (tmp_path / name).mkdir(exist_ok=True)
-        a_run(Wandb("project"), tmp_path / name)
-    first, resumed, second = [settings["id"] for settings in opened]
-    assert first == resumed != second
-    assert {settings["resume"] for settings in opened} == {"allow"}
-    assert json.loads((tmp_path / "first" / "wandb.json").read_text()) == {"id": first}
 
 
 def test_time_is_recorded_after_every_step_and_evaluation_and_at_the_end(tmp_path: Path) -> None:

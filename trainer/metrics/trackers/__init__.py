@@ -1,0 +1,1 @@
+"""Trackers: services and files that show a run while it trains. One module per tracker."""
