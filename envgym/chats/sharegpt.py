@@ -58,13 +58,10 @@ def _write_answer(message: Message) -> tuple[str, str]:
 
 
 def answer_text(message: Message) -> str:
-    """Return an assistant message as one text, with thinking and calls between tags.
-
-    Raises: InvalidInput: a text in it has such a tag itself.
-    """
+    """Return an assistant message as one text, with thinking and calls between tags."""
     content, thinking, calls = message.content, message.thinking, message.tool_calls
     if calls:
-        return _HERMES.write(Action("", content=content, thinking=thinking, tool_calls=calls))
+        return _HERMES.join(Action("", content=content, thinking=thinking, tool_calls=calls))
     return content if thinking is None else join_thinking(thinking, content)
 
 

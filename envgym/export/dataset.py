@@ -22,6 +22,8 @@ from envgym.runtime.garbage import rare_collections
 
 Progress = Callable[[str, int, int], object]
 """Called with a phase, the number of episodes that are done, and their total."""
+_REPORTED: Final = 256
+"""Episodes between two reports of progress."""
 _WHERE: Final = "envgym export"
 
 
@@ -149,8 +151,9 @@ def _write_rows(
                 contents.files[row.split].add(row)
             if rows:
                 contents.add_source(group)
-            done += sum(len(recorded.tree.leaves) for recorded in group.trees)
-            on_progress("export", min(done, total - 1), total)
+            before, done = done, done + sum(len(recorded.tree.leaves) for recorded in group.trees)
+            if done // _REPORTED > before // _REPORTED:
+                on_progress("export", min(done, total - 1), total)
         for file in contents.files.values():
             file.close()
     on_progress("export", total, total)

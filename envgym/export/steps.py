@@ -12,7 +12,6 @@ from envgym.core.messages import Message, Role
 from envgym.core.trajectory import Trajectory, trajectories
 from envgym.core.tree import Tree
 from envgym.core.turns import Invalid, Scored, is_success
-from envgym.errors import InvalidInput
 from envgym.export.contexts import Context, TreeConversations
 from envgym.export.episodes import RecordedGroup, RecordedTree
 from envgym.export.rows import (
@@ -28,7 +27,6 @@ from envgym.export.rows import (
     episode_cells,
     recorded_contexts,
 )
-from envgym.export.sharegpt import NOT_HELD, without_ids
 
 _SEPARATOR: Final = "\n\n"
 
@@ -43,11 +41,7 @@ def _rows(group: RecordedGroup, options: RowOptions) -> Iterator[DataRow]:
                 continue
             for context in recorded_contexts(conversations.contexts(episode), options):
                 cells = episode_cells(recorded, episode) | context_cells(context)
-                try:
-                    cells |= _steps(recorded, episode, context, rewards, options.choice.success_at)
-                except InvalidInput:
-                    options.left_out[NOT_HELD] += 1
-                    continue
+                cells |= _steps(recorded, episode, context, rewards, options.choice.success_at)
                 yield DataRow(tree.split, tree.task_key, len(context.turns), cells)
 
 
@@ -68,7 +62,6 @@ def _steps(
     rewards_through: dict[int, list[Scored]],
     success_at: float,
 ) -> Json:
-    """Return the cells of the steps. Raises: InvalidInput: a text has tags of calls or of thinking itself."""
     assert context.opening is not None, "only recorded contexts are exported"
     completions: list[str] = []
     replies: Sequence[Message] = ()
@@ -106,7 +99,7 @@ def _turn_advantages(recorded: RecordedTree, episode: Trajectory, context: Conte
 
 
 def _text(message: Message) -> str:
-    return answer_text(without_ids(message)) if message.role is Role.ASSISTANT else message.content
+    return answer_text(message) if message.role is Role.ASSISTANT else message.content
 
 
 KIND: Final = DataKind(

@@ -61,8 +61,11 @@ class Hermes:
 
     def write(self, action: Action) -> str:
         """Write thinking, content, calls. Raises: InvalidInput: a call has an id, or the content holds tags."""
-        calls = [f"{OPEN}\n{_write_call(call)}\n{CLOSE}" for call in action.tool_calls]
-        return check_round_trip(join_parts(action, calls), action, self.parse)
+        return check_round_trip(self.join(action), action, self.parse)
+
+    def join(self, action: Action) -> str:
+        """Return the text that `write` returns, without a check that reading it gives the action."""
+        return join_parts(action, [f"{OPEN}\n{_write_call(call)}\n{CLOSE}" for call in action.tool_calls])
 
     def instructions(self, tools: Sequence[ToolSpec]) -> str:
         how = f"To call a tool, write the call as JSON between tags, one pair of tags per call:\n{_FORM}"
