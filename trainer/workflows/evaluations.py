@@ -12,6 +12,7 @@ from envgym.seeds import derive_seed
 from envgym.trainer.methods.controllers.base import EvaluationSummary
 from envgym.trainer.metrics.callbacks import Callback, EpisodeCounter
 from envgym.trainer.metrics.evaluation import evaluation_metrics
+from envgym.trainer.metrics.update import Metrics
 from envgym.trainer.run import RunContext
 
 DURING = "during"
