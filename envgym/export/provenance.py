@@ -36,9 +36,14 @@ def provenance(run: RunDirectory, kind: str, *, env_ids: Iterable[str] | None = 
         "model": _public_name(config.get("model", {}).get("name")),
         "recipe": config.get("recipe") or None,
         "seed": config.get("run", {}).get("seed"),
-        "envs": [{"id": env_id, "licence": env_licence(env_id)} for env_id in dict.fromkeys(ids)],
+        "envs": [{"id": public_env_id(env_id), "licence": env_licence(env_id)} for env_id in dict.fromkeys(ids)],
         **details,
     }
+
+
+def public_env_id(env_id: str) -> str:
+    """Return the id of an environment; of one in a file, the name of the file without its folders."""
+    return env_id.rpartition("/")[2] if ".py:" in env_id else env_id
 
 
 def _public_name(model: str | None) -> str | None:

@@ -18,6 +18,7 @@ from envgym.core.trajectory import Trajectory
 from envgym.core.turns import Scored
 from envgym.export.contexts import Context, Redact
 from envgym.export.episodes import EpisodeChoice, RecordedGroup, RecordedTree
+from envgym.export.provenance import public_env_id
 from envgym.tools import ToolSpec
 
 Json = dict[str, Any]  # the cells of a row
@@ -123,7 +124,7 @@ def episode_cells(recorded: RecordedTree, episode: Trajectory) -> Json:
     tree, reward = episode.tree, episode.reward
     return {
         "id": well_formed(f"{recorded.label}/{recorded.step}/{tree.id}/{episode.leaf}"),
-        "env_id": tree.env_id,
+        "env_id": public_env_id(tree.env_id),
         "task_id": well_formed(tree.task_id),
         "step": recorded.step,
         "ending": episode.ending.value,

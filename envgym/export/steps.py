@@ -105,7 +105,7 @@ def _text(message: Message) -> str:
 KIND: Final = DataKind(
     name="steps",
     title="a context of an episode as text: the prompt, and one step for each turn of the policy with its label",
-    use="Process reward models. `prompt`, `completions` and `labels` have the form of stepwise supervision in TRL.",
+    use="Process reward models: `prompt`, `completions` and `labels` are the usual columns of stepwise supervision.",
     columns={
         **EPISODE_COLUMNS,
         **CONTEXT_COLUMNS,

@@ -200,6 +200,11 @@ def test_an_invalid_reward_is_null_and_never_0(kind: str) -> None:
     assert len(exported) + left_out["without a valid reward"] == 1
 
 
+def test_no_folder_of_the_machine_is_named() -> None:
+    (row,), _ = rows("chat", replace(chain(0, "a", 1.0), env_id="/home/me/games/dice.py:Dice"))
+    assert row["env_id"] == "dice.py:Dice"
+
+
 def test_lone_surrogates_are_replaced() -> None:
     (row,), _ = rows("chat", replace(chain(0, "a\ud800", 1.0), messages=(user("\udfffQ"),)))
     assert texts(row["messages"]) == ["\ufffdQ", "a\ufffd"]
