@@ -1,10 +1,16 @@
 """Shared by the tests with other projects."""
 
 import gc
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from tests.support.pages import ROOT
+
+# inspect-ai knows an editable package by its installed metadata. Building leaves incomplete ones in the repository.
+sys.path.sort(key=lambda path: Path(path).resolve() == ROOT)
 
 
 @pytest.fixture
