@@ -72,8 +72,12 @@ class CommandResult:
     dropped: int = 0
     """Bytes of output that are left out."""
     is_shell_lost: bool = False
-    """Whether the shell ended with this command, so that its variables and directory are lost; the next command of the
-    same shell starts a new one."""
+    """Whether the shell has ended, with this command or before it, so that its variables and directory are lost; the
+    command after that runs in a new one."""
+
+    is_machine_lost: bool = False
+    """Whether the command has ended the machine itself, by its memory or because it could not be killed; every later
+    request then fails."""
 
     @property
     def is_success(self) -> bool:
@@ -112,7 +116,7 @@ class Machine(Protocol):
         A command that is stopped by a limit is killed with all processes that it has started.
 
         Args:
-            command: a text for `sh -c`, or the words of a program.
+            command: a text for `bash -c`, or for `sh -c` if the image has no bash; or the words of a program.
             timeout_s: wall time, in seconds.
             output: bytes of output to keep.
             workdir: absolute path; None: the machine's.
