@@ -189,7 +189,18 @@ LANES = (
     ),
     Lane(
         name="docker",
-        steps=(Step(markers="docker", options=("tests/envgym/sandbox", "tests/docs/test_docker.py")),),
+        steps=(
+            Step(
+                markers="docker",
+                options=(
+                    "tests/envgym/sandbox",
+                    "tests/envs/harbor",
+                    "tests/envs/test_versions.py",
+                    "tests/docs/test_docker.py",
+                    "tests/docs/test_environments.py",
+                ),
+            ),
+        ),
         limit_s=600,
         packages=("docker==7.2.0",),
         debian=("dockerd:docker.io", "debootstrap:debootstrap"),

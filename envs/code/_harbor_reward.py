@@ -30,7 +30,7 @@ def read_reward(written: Files, tests: Files, *, where: str) -> Reward:
     name = named[0]
     content = written[name]
     if not content.strip() or len(content) > MAX_BYTES:
-        return _invalid(f"The file {name} of {where} must be 1 to {MAX_BYTES} bytes long, got {len(content)}")
+        return _invalid(f"The file {name} of {where} must have 1 to {MAX_BYTES} bytes")
     try:
         values = _read_json(content) if name == JSON else {KEY: float(content.decode())}
     except ValueError as error:

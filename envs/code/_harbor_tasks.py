@@ -78,6 +78,26 @@ class FolderSettings:
         )
 
 
+def load_supply(
+    swe: SweSettings | None,
+    folder: str | None,
+    splits: Mapping[str, str | Sequence[str]] | None,
+    *,
+    test_share: float | None,
+    split_seed: int,
+    on_bad_task: str,
+) -> Supply:
+    """Return the tasks that the settings of the environment ask for. Raises: InvalidInput: one breaks a rule."""
+    if swe is not None:
+        for name, value in (("folder", folder), ("splits", splits)):
+            do = "leave one out; name the files of the splits in swe.instances"
+            InvalidInput.unless(value is None, name, "be left out with swe", value, where=_WHERE, do=do)
+        return load_instances(swe, test_share, split_seed)
+    if folder is None and splits is None and test_share is None:
+        splits = DEFAULT_SPLITS
+    return load_folder(FolderSettings.of(folder or DEFAULT_FOLDER, splits, test_share, split_seed, on_bad_task))
+
+
 @lru_cache(maxsize=8)
 def load_folder(settings: FolderSettings) -> Supply:
     """Read the tasks of a folder. Raises: InvalidInput: the sentence names the task folder that breaks a rule."""

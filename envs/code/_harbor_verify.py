@@ -2,24 +2,26 @@
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from envgym.core.turns import ZERO, Ending, Invalid, Reward
 from envgym.envs.code._harbor_folder import HarborTask, files_of
-from envgym.envs.code._harbor_reward import MAX_BYTES, read_reward
-from envgym.errors import EnvFailure, ToolError
+from envgym.envs.code._harbor_reward import JSON, MAX_BYTES, TEXT, read_reward
+from envgym.errors import EnvFailure, InvalidInput, ToolError
 from envgym.sandbox import MIB, RunEnding
 from envgym.sandbox.machines import CommandResult, Machine
 
-ROOT = "root"
+ROOT = "0"
 TESTS, SOLUTION, LOGS = "/tests", "/solution", "/logs"
 REWARDS = f"{LOGS}/verifier"
 _PRELOAD = "ld.so.preload"
+_AGENT_FAULTS = (ToolError, InvalidInput)
+"""Errors of a machine whose files are not what they were at the start: full, linked elsewhere, without users."""
 _OWN_S = 60.0
 """Seconds for packing and unpacking files, and for commands of our own."""
-MAX_KEPT = 256 * MIB
-"""Bytes of a path that a new container gets, as a tar archive."""
+MAX_KEPT = 64 * MIB
+"""Bytes of a path that a new container gets, as a compressed archive."""
 _TAIL = 300
 """Characters of the tests' output in the reason of an invalid reward."""
 
@@ -37,15 +39,15 @@ class Verification:
     """Whether the tests run in a new container."""
     start: Callable[[], Machine]
     """Starts a new container of the task's image, prepared as the agent's was."""
-    env: Mapping[str, str] = MappingProxyType({})
+    env: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     """Variables of the tests, in addition to those of the machine."""
 
 
 def verify(plan: Verification, machine: Machine) -> Reward:
     """Return the reward of what the agent left in a machine, which is of no further use.
 
-    A state of the machine's files that does not let the tests be put in is the agent's doing, and scores 0. Tests that
-    do not end, or write no valid reward, make the reward invalid.
+    A machine that is full, or whose files do not let the tests be put in, is the agent's doing, and scores 0. Tests
+    that do not end, or write no valid reward, make the reward invalid.
 
     Raises: ToolInfraFailure: the machine does not work. EnvFailure: the new container cannot be prepared.
     """
@@ -56,7 +58,7 @@ def verify(plan: Verification, machine: Machine) -> Reward:
             machine.put({_PRELOAD: b""}, "/etc")
             return _run_tests(plan, machine)
         archives = {path: _pack(machine, path, plan.task.excluded) for path in plan.task.own.keep or (plan.workdir,)}
-    except ToolError:
+    except _AGENT_FAULTS:
         return ZERO
     machine.close()
     fresh = plan.start()
@@ -64,7 +66,7 @@ def verify(plan: Verification, machine: Machine) -> Reward:
         for path, archive in archives.items():
             _unpack(fresh, path, archive, plan.task.excluded)
         return _run_tests(plan, fresh)
-    except ToolError:
+    except _AGENT_FAULTS:
         return ZERO
     finally:
         fresh.close()
@@ -81,10 +83,23 @@ def _run_tests(plan: Verification, machine: Machine) -> Reward:
         reason = f"The tests of {task.where} must end within {seconds:g} s; they were stopped."
         return Invalid(cause=Ending.ERROR_ENV, reason=reason)
     machine.end_processes()
-    reward = read_reward(machine.get(REWARDS, max_bytes=4 * MAX_BYTES), tests, where=task.where)
+    reward = read_reward(_written(machine), tests, where=task.where)
+    if isinstance(reward, Invalid) and result.ending.is_limit:
+        return ZERO  # the machine is as large as the task says: the agent's files or programs have filled it
     if isinstance(reward, Invalid):
         return Invalid(cause=reward.cause, reason=f"{reward.reason} {_tail(result)}".strip())
     return reward
+
+
+def _written(machine: Machine) -> dict[str, bytes]:
+    """Return the reward files that the tests wrote; one that is too large is empty."""
+    files: dict[str, bytes] = {}
+    for name in (JSON, TEXT):
+        try:
+            files |= machine.get(f"{REWARDS}/{name}", max_bytes=MAX_BYTES)
+        except ToolError:
+            files[name] = b""
+    return files
 
 
 def _tail(result: CommandResult) -> str:
@@ -98,7 +113,7 @@ def _pack(machine: Machine, path: str, excluded: tuple[str, ...]) -> bytes:
     Raises: ToolError: there is none, or it is too large.
     """
     options = "".join(f" --exclude=./{name}" for name in excluded)
-    command = f'exec tar --create --numeric-owner --directory "$KEPT"{options} . 2>/dev/null'
+    command = f'exec tar --create --gzip --numeric-owner --directory "$KEPT"{options} . 2>/dev/null'
     result = machine.run(command, timeout_s=_OWN_S, output=MAX_KEPT, workdir="/", env={"KEPT": path}, user=ROOT)
     if not result.is_success or result.dropped:
         raise ToolError(f"{path} cannot be packed.")
@@ -112,7 +127,7 @@ def _unpack(machine: Machine, path: str, archive: bytes, excluded: tuple[str, ..
     done = machine.run(clear, timeout_s=_OWN_S, workdir="/", env={"KEPT": path}, user=ROOT)
     if not done.is_success:
         raise EnvFailure(f"{path} of a new container cannot be cleared: {_tail(done)}")
-    command = 'exec tar --extract --same-permissions --numeric-owner --directory "$KEPT" --file -'
+    command = 'exec tar --extract --gzip --same-permissions --numeric-owner --directory "$KEPT" --file -'
     done = machine.run(command, timeout_s=_OWN_S, workdir="/", env={"KEPT": path}, user=ROOT, stdin=archive)
     if not done.is_success:
         raise ToolError(f"{path} cannot be unpacked.")
