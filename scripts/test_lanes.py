@@ -201,7 +201,7 @@ LANES = (
                 ),
             ),
         ),
-        limit_s=600,
+        limit_s=900,
         packages=("docker==7.2.0",),
         debian=("dockerd:docker.io", "debootstrap:debootstrap"),
         starter=("scripts/with_docker.py",),

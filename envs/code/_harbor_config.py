@@ -7,14 +7,13 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from envgym.config.settings import Settings, build_settings
+from envgym.config.settings import Settings, build_settings, faults
 from envgym.core.json_types import JsonValue
 from envgym.errors import InvalidInput
 
 NetworkMode = Literal["no-network", "public", "allowlist"]
-Seconds = Field(gt=0, allow_inf_nan=False)
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)([KMG])", re.IGNORECASE)
 _MIB_OF = {"K": 1 / 1024, "M": 1.0, "G": 1024.0}
 _VARIABLE = re.compile(r"\$\{(?P<name>[^}:]+)(?P<has_default>:-(?P<default>.*))?\}")
@@ -22,10 +21,10 @@ _FREE = ("task", "metadata", "source")
 """Keys that describe a task and change nothing."""
 
 
-class _Part(Settings):
+class _Part(BaseModel):
     """A table of the file; keys that are not read are kept apart."""
 
-    model_config = ConfigDict(frozen=True, extra="allow", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="allow")
 
 
 class Healthcheck(_Part):
@@ -151,7 +150,10 @@ def read_task_file(path: Path, *, where: str) -> TaskFile:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise InvalidInput.of("task.toml", "be TOML", str(error), where=where, do=do) from None
-    file = build_settings(TaskFile, data, where=f"task.toml of {where}")
+    try:
+        file = TaskFile.model_validate(data)
+    except ValidationError as error:
+        raise InvalidInput("\n".join(faults(TaskFile, error, where=f"task.toml of {where}"))) from None
     must = "have the schema version 1.x"
     InvalidInput.unless(
         file.schema_version.startswith("1."), "task.toml", must, file.schema_version, where=where, do=do

@@ -43,7 +43,7 @@ def run_unittest(names: list[str]) -> None:
                 self.note(test, "failed")
 
     suite = unittest.defaultTestLoader.loadTestsFromNames(names)
-    unittest.TextTestRunner(resultclass=Result).run(suite)
+    unittest.TextTestRunner(resultclass=Result).run(suite)  # type: ignore[arg-type]  # a class of results, as unittest says
 
 
 def run_pytest(names: list[str]) -> None:
