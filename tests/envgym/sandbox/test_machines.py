@@ -3,6 +3,7 @@
 Hostile commands are in `test_machine_attacks`.
 """
 
+import re
 import subprocess
 import sys
 import threading
@@ -48,6 +49,17 @@ def id_of(machine: Machine) -> str:
     """Return the container of a machine."""
     assert isinstance(machine, DockerMachine)
     return machine._container.id
+
+
+def test_the_page_shows_what_a_machine_does(machines: MachineBackend) -> None:
+    page = (Path(__file__).parents[3] / "docs" / "sandbox.md").read_text("utf-8")
+    space: dict[str, object] = {}
+    for line in re.findall(r"```python\n(.*?)```", page, re.DOTALL)[1].splitlines():
+        code, is_shown, value = line.partition("  # ")
+        if is_shown:
+            assert eval(code, space) == eval(value), line
+        else:
+            exec(line, space)
 
 
 # ---- commands
@@ -187,6 +199,26 @@ def test_a_fork_has_the_files_and_nothing_is_shared(machine: Machine) -> None:
         fork.close()
         assert (say(machine, "cat file"), say(second, "cat file")) == ("1\n", "2\n")
         second.close()
+    finally:
+        fork.close()
+
+
+def test_a_shell_is_copied_into_a_fork_with_its_state(machine: Machine) -> None:
+    shell = MachineShell(machine, user="1000")
+    shell.run(
+        'cd /tmp; x=\'a b\n\\\'; declare -a y=(1 "2 3"); export Z=1; f() { echo "f$1"; }; set -u; umask 027', LONG
+    )
+    shell.run("(exit 7)", LONG)
+    fork = machine.fork()
+    try:
+        copy = shell.fork(fork)
+        shell.run("true; x=1; cd /", LONG)
+        look = 'echo $? $PWD $(id -u) $(umask); echo "$x"; echo ${#y[@]}; printenv Z; f 1; echo $undefined'
+        assert copy.run(look, LONG).output.startswith(b"7 /tmp 1000 0027\na b\n\\\n2\n1\nf1\n")
+        assert shell.run("echo $x", LONG).output == b"1\n"
+        shell.run("big=$(printf '%0200000d' 1)", LONG)
+        with pytest.raises(ForkUnsupported, match=r"^shell must have a state of text below"):
+            shell.fork(fork)
     finally:
         fork.close()
 
