@@ -17,7 +17,6 @@ from envgym.envs.code._harbor_tasks import load_supply
 from envgym.envs.code._harbor_verify import LOGS, ROOT, SOLUTION, Verification, verify, wait_healthy
 from envgym.errors import (
     EnvFailure,
-    ForkUnsupported,
     InfrastructureError,
     InvalidInput,
     ToolError,
@@ -38,10 +37,6 @@ _OWN_S = 60.0
 """Seconds for commands of our own."""
 _MAX_COMMAND = 100_000
 """Bytes of a command or file that an agent writes."""
-_SNAPSHOT = 'declare -p; declare -f; set +o; shopt -p; printf "cd -- %q\\n" "$PWD"'
-"""Prints commands that give a new shell the variables, functions, options and directory of this one."""
-_RESTORE = "eval STATE"
-_MAX_SNAPSHOT = 256 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,7 +131,7 @@ class Harbor(Env[HarborState]):
             on_bad_task=on_bad_task,
         )
         self.tasks = self._supply.tasks
-        self.unchecked = {**type(self).unchecked, **self._supply.unread}  # type: ignore[misc]  # shown by envgym check
+        self.unchecked = {**type(self).unchecked, **self._supply.unread}  # shown by envgym check
         reason = self._backend.why_unavailable()
         if reason is not None:
             raise InvalidInput.of("containers", "run here", reason, where=_WHERE, do="start a Docker engine")
@@ -336,19 +331,13 @@ class Harbor(Env[HarborState]):
     def fork_state(self) -> HarborState:
         """Copy the machine and the state of its shell. Raises: ForkUnsupported: a program runs in the background."""
         state = self.state
-        snapshot = state.shell.run(_SNAPSHOT, _OWN_S, output=_MAX_SNAPSHOT) if state.has_shell else None
-        if snapshot is not None and (snapshot.dropped or not snapshot.is_success):
-            do = "use a strategy that needs no fork, such as chain"
-            raise ForkUnsupported.of("shell", "print its state", snapshot.text[-200:], where=self.name, do=do)
         twin = state.machine.fork()
         try:
-            shell = _shell(state.task, twin)
-            if snapshot is not None:
-                shell.run(f"{{ {_RESTORE}\n}} 2> /dev/null".replace("STATE", shlex.quote(snapshot.text)), _OWN_S)
-            return replace(state, machine=twin, shell=shell)
+            shell = state.shell.fork(twin) if state.has_shell else _shell(state.task, twin)
         except BaseException:
             twin.close()
             raise
+        return replace(state, machine=twin, shell=shell)
 
     def close(self) -> None:
         """Remove the machine of the episode."""
