@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Protocol
 
 from envgym.errors import ForkUnsupported, InvalidInput, ToolError, ToolInfraFailure
+from envgym.runtime.error_log import log_error
 from envgym.sandbox._docker_engine import START_S, WaitingContainer
 from envgym.sandbox.machines._engine import MachineEngine
 from envgym.sandbox.machines._guest_frames import CHUNK, FRAME, Fields
@@ -160,7 +161,10 @@ class DockerMachine:
         """Remove the machine."""
         self._lost = self._lost or "a machine that is closed"
         self._container.close()
-        self._owner.remove(self._container.id)
+        try:
+            self._owner.remove(self._container.id)
+        except ToolInfraFailure as failure:
+            log_error(failure, "a machine could not be removed; the next process that uses the engine does")
 
     # ---- orders and answers
 

@@ -34,6 +34,8 @@ CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "NET_BIND_S
 OWN_MEMORY = 32 * MIB
 """What the guest and the kernel may need."""
 _OWN_PROCESSES = 2
+_ENGINE_S = 300
+"""Seconds that one request to the engine may take, such as a copy of many files."""
 _MODULES = (
     "envgym.sandbox._namespaces",
     "envgym.sandbox._seccomp",
@@ -63,6 +65,7 @@ class MachineEngine:
     def __init__(self) -> None:
         """Connect, and remove what dead processes have left. Raises: ToolInfraFailure: no SDK, no engine."""
         self._api: APIClient = connect()
+        self._api.timeout = _ENGINE_S
         self.remove_all(of_the_dead=True)
 
     def image_config(self, image: str) -> ImageConfig:

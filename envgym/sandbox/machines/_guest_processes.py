@@ -17,6 +17,7 @@ from typing import NamedTuple, NoReturn
 from envgym.sandbox._namespaces import filter_calls
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_MAX_LIST = 1 << 20
 _CONVERGE_S = 2.0
 """How long the descendants of a command may go on to fork while they are stopped one by one."""
 
@@ -59,6 +60,8 @@ class Process(NamedTuple):
 
 def find_user(text: str) -> UserIds | None:
     """Return the ids of `name`, `uid`, `name:group` or `uid:gid`; None if the machine has no such user."""
+    if text in ("root", "0"):  # whatever programs have made of the list of users
+        return UserIds(0, 0, (0,), "/root")
     name, _, group = text.partition(":")
     rows = _lines("/etc/passwd", 7)
     row = next((row for row in rows if name == row[0]), None) or next((row for row in rows if name == row[2]), None)
@@ -80,11 +83,18 @@ def _number(text: str) -> int | None:
 
 
 def _lines(path: str, columns: int) -> list[list[str]]:
-    with suppress(OSError), open(path, encoding="utf-8", errors="replace") as file:
-        rows = [line.rstrip("\n").split(":") for line in file]
-        ids = (2, 3) if columns == 7 else (2,)
-        return [row for row in rows if len(row) >= columns and all(_number(row[column]) is not None for column in ids)]
-    return []
+    """Return the entries of a list of users or groups; none if a program has made something else of the file."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+    except OSError:
+        return []
+    try:
+        content = os.read(descriptor, _MAX_LIST) if stat.S_ISREG(os.fstat(descriptor).st_mode) else b""
+    finally:
+        os.close(descriptor)
+    rows = [line.split(":") for line in content.decode(errors="replace").split("\n")]
+    ids = (2, 3) if columns == 7 else (2,)
+    return [row for row in rows if len(row) >= columns and all(_number(row[column]) is not None for column in ids)]
 
 
 def processes() -> list[Process]:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from envgym.errors import ToolError, ToolInfraFailure
+from envgym.errors import InvalidInput, ToolError, ToolInfraFailure
 from envgym.sandbox import MIB, RunEnding
 from envgym.sandbox.machines import Machine, MachineBackend, MachineShell
 from tests.envgym.sandbox.conftest import SMALL
@@ -15,12 +15,12 @@ from tests.envgym.sandbox.left_behind import left_behind
 pytestmark = pytest.mark.docker
 LONG = 60.0
 NUM_MACHINES = int(os.environ.get("ENVGYM_SOAK_RUNS", "50"))
-OTHERS = "for p in /proc/[0-9]*; do tr '\\0' ' ' < $p/cmdline; echo; done | grep -c '^sleep 99'"
+LINES = "{ for p in /proc/[0-9]*; do tr '\\0' ' ' < $p/cmdline; echo; done; } 2>/dev/null"
 
 
 def is_well(machine: Machine) -> bool:
     """Return whether a machine answers, and runs no leftover."""
-    done = machine.run(f"echo well; {OTHERS}", timeout_s=LONG)
+    done = machine.run(f"echo well; {LINES} | grep -c '^sleep 99'", timeout_s=LONG)
     return done.output == b"well\n0\n"
 
 
@@ -40,8 +40,8 @@ def test_all_descendants_of_a_command_that_takes_too_long_end(machine: Machine, 
     machine.run("exec -a older sleep 98 &", timeout_s=LONG)
     assert machine.run(command, timeout_s=0.5).ending is RunEnding.WALL_TIME
     assert is_well(machine)
-    left = machine.run("grep -l older /proc/[0-9]*/cmdline | wc -l", timeout_s=LONG)
-    assert left.output != b"0\n", "a process of an earlier command goes on"
+    earlier = machine.run(f"{LINES} | grep -c '^older 98'", timeout_s=LONG)
+    assert earlier.output == b"1\n", "a process of an earlier command goes on"
 
 
 def test_a_daemon_ends_with_the_processes_of_the_machine(machine: Machine) -> None:
@@ -64,14 +64,15 @@ def test_a_fork_bomb_is_ended(machine: Machine, command: str) -> None:
 def test_a_command_that_finds_no_room_for_a_process_ends_by_that_limit(machine: Machine) -> None:
     code = """import os, time
 while True:
-    try: pid = os.fork()
-    except BlockingIOError: pid = 0
-    if pid == 0: time.sleep(999)"""
+    try:
+        if os.fork() == 0: time.sleep(999)
+    except BlockingIOError: time.sleep(0.01)  # until a slot is free again"""
     machine.put({"fill.py": code.encode()}, "/work")
     machine.run("python3 fill.py &", timeout_s=LONG)
     deadline = time.monotonic() + LONG
     while machine.run(["true"], timeout_s=LONG).ending is not RunEnding.PROCESSES:
         assert time.monotonic() < deadline
+        time.sleep(0.1)  # the slot of the command is taken meanwhile
     machine.end_processes()
     assert is_well(machine)
 
@@ -184,6 +185,18 @@ def test_files_are_not_written_through_links(machine: Machine) -> None:
     assert machine.get("/work/file") == {"file": b"new"}
     machine.put({"new": b"1"}, "/work/link", is_fresh=True)
     assert (machine.get("/work/link"), machine.get("/work/real")) == ({"new": b"1"}, {"file": b"old\n"})
+
+
+@pytest.mark.parametrize(
+    "trick", ["mkfifo /etc/passwd", "ln -s /dev/zero /etc/passwd", "echo root:x:7:7::/: > /etc/passwd"]
+)
+def test_a_list_of_users_that_programs_have_changed_holds_nobody_up(machine: Machine, trick: str) -> None:
+    machine.run(f"rm /etc/passwd; {trick}", timeout_s=LONG)
+    machine.put({"a": b"1"}, "/work", is_fresh=True)
+    code = "import os; print(os.stat('a').st_uid, os.getuid())"  # a shell would wait for the list
+    assert machine.run(["python3", "-I", "-S", "-c", code], timeout_s=LONG, user="root").output == b"0 0\n"
+    with pytest.raises(InvalidInput, match=r"^user must be a user of the machine, got nobody"):
+        machine.run("true", timeout_s=LONG, user="nobody")
 
 
 def test_folders_that_are_deep_are_bounded_and_can_be_removed(machine: Machine) -> None:
