@@ -51,6 +51,8 @@ class HarborState:
     """That commands have taken."""
     has_shell: bool = False
     """Whether the shell has run a command."""
+    is_over: bool = False
+    """Whether the work was handed in, after which there is no machine."""
 
 
 class Harbor(Env[HarborState]):
@@ -304,6 +306,7 @@ class Harbor(Env[HarborState]):
             return verify(self.state.plan, self.state.machine)
         finally:
             self.close()
+            self.state = replace(self.state, is_over=True)
 
     def oracle(self) -> str:
         """Run the solution's script, then hand in. Raises: NoOracle: the task has no solution."""
@@ -331,6 +334,8 @@ class Harbor(Env[HarborState]):
     def fork_state(self) -> HarborState:
         """Copy the machine and the state of its shell. Raises: ForkUnsupported: a program runs in the background."""
         state = self.state
+        if state.is_over:
+            return state
         twin = state.machine.fork()
         try:
             shell = state.shell.fork(twin) if state.has_shell else _shell(state.task, twin)

@@ -142,6 +142,7 @@ def test_forks_have_the_files_and_the_state_of_the_shell_and_part(begin: Begin, 
         bash(twin, "rm ../answer.txt")
         assert bash(env, "cat ../answer.txt; f") == "42\na b 2"
         assert (hand_in(twin), hand_in(env)) == (ZERO, ONE)
+        env.fork().close()  # of an episode that is over
     finally:
         twin.close()
 
