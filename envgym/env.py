@@ -80,7 +80,8 @@ class Env(gymnasium.Env[str, str], Generic[StateT]):
     propagated_errors: ErrorTypes = ()
     """Errors of tools that end the episode as a failure of the env; any other is answered with its type and message."""
     unchecked: ClassVar[Mapping[str, str]] = {}
-    """Conformance checks that do not apply to this env, each with the reason; `envgym check` shows them as skipped."""
+    """Conformance checks that do not apply to this env, each with the reason; `envgym check` shows them as skipped, and
+    also entries of other names, such as settings of tasks that the env does not read."""
 
     tasks: TaskSource
     state: StateT

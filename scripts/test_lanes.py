@@ -189,8 +189,19 @@ LANES = (
     ),
     Lane(
         name="docker",
-        steps=(Step(markers="docker", options=("tests/envgym/sandbox", "tests/docs/test_docker.py")),),
-        limit_s=600,
+        steps=(
+            Step(
+                markers="docker",
+                options=(
+                    "tests/envgym/sandbox",
+                    "tests/envs/harbor",
+                    "tests/envs/test_versions.py",
+                    "tests/docs/test_docker.py",
+                    "tests/docs/test_environments.py",
+                ),
+            ),
+        ),
+        limit_s=900,
         packages=("docker==7.2.0",),
         debian=("dockerd:docker.io", "debootstrap:debootstrap"),
         starter=("scripts/with_docker.py",),

@@ -20,7 +20,7 @@ from envgym.cli.common import (
 )
 from envgym.conformance import CHECKS, Check, CheckStatus, as_text, is_passed
 from envgym.conformance.env_under_test import EnvUnderTest
-from envgym.conformance.suite import run_check
+from envgym.conformance.suite import other_unchecked, run_check
 from envgym.core.json_types import visible
 from envgym.errors import InfrastructureError, InvalidInput, check_known
 from envgym.runtime.error_log import HeldErrors, hold_errors, log_error
@@ -67,6 +67,8 @@ def run(args: argparse.Namespace) -> int:
                 else:
                     unseen.count += errors.count
                     unseen.texts.update(errors.texts)
+        if not args.only and checks[0].name in CHECKS:
+            checks += other_unchecked(subject)
         results[env_id] = checks
         if not args.json:
             echo(_coloured(as_text(env_id, checks)), *_unseen_lines(unseen), sep="\n", flush=True)

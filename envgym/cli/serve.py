@@ -20,10 +20,11 @@ from envgym.errors import InvalidInput, SettingsError
 
 if TYPE_CHECKING:
     from envgym.connect.mcp_server import McpEnvServer
+    from envgym.sandbox.machines.server import MachineServer
     from envgym.serving.sessions import SessionLimits
 
 _DEFAULT_HOST: Final = "127.0.0.1"
-_ENVGYM, _OPENENV, _MCP = "envgym", "openenv", "mcp"
+_ENVGYM, _OPENENV, _MCP, _SANDBOX = "envgym", "openenv", "mcp", "sandbox"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -32,7 +33,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     from envgym.serving.wire import DEFAULT_PORT
 
     limits = SessionLimits()
-    parser.add_argument("envs", metavar="ENV", nargs="+", help="ids or import paths; a client can make no others")
+    help_envs = "ids or import paths; a client can make no others; with --protocol sandbox: the name of one sandbox"
+    parser.add_argument("envs", metavar="ENV", nargs="+", help=help_envs)
     parser.add_argument("--host", help=f"address to listen on (default: {_DEFAULT_HOST})")
     help_port = f"port; 0: any free one (default: {DEFAULT_PORT})"
     parser.add_argument("--port", type=at_least_0, help=help_port)
@@ -47,9 +49,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--no-oracle", action="store_true", help="never tell a client the best next action")
     help_protocol = (
         "what clients speak (default: envgym); openenv: the protocol of OpenEnv, for its clients; mcp: the Model "
-        "Context Protocol, of one environment"
+        "Context Protocol, of one environment; sandbox: machines of a sandbox such as docker, for remote:URL"
     )
-    parser.add_argument("--protocol", choices=(_ENVGYM, _OPENENV, _MCP), default=_ENVGYM, help=help_protocol)
+    parser.add_argument("--protocol", choices=(_ENVGYM, _OPENENV, _MCP, _SANDBOX), default=_ENVGYM, help=help_protocol)
     help_stdio = "with --protocol mcp: serve the program that started this one, on standard input and output"
     parser.add_argument("--stdio", action="store_true", help=help_stdio)
     add_set_argument(parser, "keyword argument of every environment, such as level=3")
@@ -73,6 +75,9 @@ def run(args: argparse.Namespace) -> int:
     from envgym.runtime.event_loop import run_coroutine
     from envgym.runtime.processes.group import announce
     from envgym.runtime.processes.interrupts import describe_interrupt_by
+    from envgym.sandbox.machines.server import MachineServer
+    from envgym.sandbox.machines.wire import DEFAULT_PORT as SANDBOX_PORT
+    from envgym.sandbox.machines.wire import TOKEN_VARIABLE as SANDBOX_TOKEN_VARIABLE
     from envgym.serving.server import EnvServer
     from envgym.serving.sessions import SessionLimits
     from envgym.serving.templates import ClientRights, Templates
@@ -85,8 +90,11 @@ def run(args: argparse.Namespace) -> int:
     got, do = tuple(limits), "raise --sessions, --lease-seconds, --idle-seconds or --call-seconds"
     InvalidInput.unless(all(value > 0 for value in limits), "limits", "be above 0", got, where="envgym serve", do=do)
     rights = ClientRights(args.client_setting, _variants(args.accept), args.client_tasks)
-    server: EnvServer | OpenEnvServer | McpEnvServer
-    if args.protocol == _MCP:
+    server: EnvServer | OpenEnvServer | McpEnvServer | MachineServer
+    if args.protocol == _SANDBOX:
+        port = SANDBOX_PORT if args.port is None else args.port
+        server = _machine_server(args, server_token(host, SANDBOX_TOKEN_VARIABLE), limits)
+    elif args.protocol == _MCP:
         _check_mcp(args)
         if args.stdio:
             return _serve_parent(args, limits)
@@ -110,7 +118,8 @@ def run(args: argparse.Namespace) -> int:
         url = await server.listen(host, port)
         try:
             for env_id in args.envs:
-                echo(f"{url}{MCP_PATH}" if args.protocol == _MCP else f"{url}/{env_id}", flush=True)
+                addresses = {_MCP: f"{url}{MCP_PATH}", _SANDBOX: f"remote:{url}"}
+                echo(addresses.get(args.protocol, f"{url}/{env_id}"), flush=True)
             metrics = f" {url}/metrics counts them;" if isinstance(server, EnvServer) else ""
             echo(f"{args.sessions} sessions at most;{metrics} Ctrl-C stops.", flush=True)
             announce(url=url)
@@ -123,6 +132,23 @@ def run(args: argparse.Namespace) -> int:
     describe_interrupt_by(lambda: ended)
     run_coroutine(serve())
     return 0
+
+
+def _machine_server(args: argparse.Namespace, token: str | None, limits: "SessionLimits") -> "MachineServer":
+    """Return a server of machines. Raises: InvalidInput: an option or the sandbox does not fit."""
+    from envgym.sandbox import make_machines
+    from envgym.sandbox.machines.server import MachineLimits, MachineServer
+
+    where = f"--protocol {_SANDBOX}"
+    _check_options(args, "host", "port", "sessions", "lease_seconds")
+    do = "start a server for each"
+    InvalidInput.unless(len(args.envs) == 1, "ENV", "be one sandbox, such as docker", args.envs, where=where, do=do)
+    do = "leave it out"
+    InvalidInput.unless(not args.settings, "--set", "be left out", args.settings, where=where, do=do)
+    back_end = make_machines(args.envs[0])
+    reason = back_end.why_unavailable()
+    InvalidInput.unless(reason is None, "sandbox", "start machines here", reason, where=where, do="see docs/sandbox.md")
+    return MachineServer(back_end, token=token, limits=MachineLimits(limits.sessions, limits.lease_s))
 
 
 def _serve_parent(args: argparse.Namespace, limits: "SessionLimits") -> int:

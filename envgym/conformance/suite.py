@@ -65,6 +65,12 @@ def run_check(name: str, subject: EnvUnderTest) -> Check:
     return Check(name=name, status=status, detail=" ".join(detail.split()), seconds=time.perf_counter() - start)
 
 
+def other_unchecked(subject: EnvUnderTest) -> list[Check]:
+    """Return the entries of `unchecked` that name no check, such as keys of task files that the env does not read."""
+    others = {name: reason for name, reason in subject.unchecked.items() if name not in CHECKS}
+    return [Check(name=name, status=CheckStatus.SKIP, detail=reason, seconds=0.0) for name, reason in others.items()]
+
+
 def check_env_conformance(make: Callable[[], AnyEnv], *, num_tasks: int = 20, seed: int = 0) -> tuple[Check, ...]:
     """Judge an environment; `make` returns a new instance at each call.
 

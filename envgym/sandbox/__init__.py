@@ -6,20 +6,18 @@ runs, and forks.
 """
 
 import shutil
-from collections.abc import Callable, Mapping
-from types import MappingProxyType
 
-from envgym.errors import ToolInfraFailure, check_known
+from envgym.errors import ToolInfraFailure
 from envgym.sandbox._cgroup import shared_cgroups
 from envgym.sandbox._layout import PATH
 from envgym.sandbox.bwrap import BwrapSandbox
 from envgym.sandbox.docker import DockerSandbox
 from envgym.sandbox.local import LocalSandbox
+from envgym.sandbox.making import make_machines, make_sandbox
 from envgym.sandbox.records import DEFAULT_LIMITS, MIB, Completed, Limits, RunEnding, Sandbox
 from envgym.sandbox.session import MAX_LIVE_FORKS, PythonSession, SessionResult
 
 __all__ = [
-    "BACK_ENDS",
     "DEFAULT_LIMITS",
     "MAX_LIVE_FORKS",
     "MIB",
@@ -33,30 +31,11 @@ __all__ = [
     "Sandbox",
     "SessionResult",
     "has_program",
+    "make_machines",
     "make_sandbox",
     "why_counted",
     "why_unusable",
 ]
-
-BACK_ENDS: Mapping[str, Callable[[bool], Sandbox]] = MappingProxyType(
-    {
-        "bwrap": lambda unsafe: BwrapSandbox(),
-        "docker": lambda unsafe: DockerSandbox(),
-        "local": lambda unsafe: LocalSandbox(unsafe=unsafe),
-    }
-)
-"""Name -> how to make one, told whether `unsafe` was written out."""
-
-
-def make_sandbox(name: str = "bwrap", *, unsafe: bool = False) -> Sandbox:
-    """Make a sandbox: bwrap, docker, docker:IMAGE or local.
-
-    Raises: UnknownName: no such back-end. InvalidInput: `local` without `unsafe=True`.
-    """
-    if name.startswith("docker:"):
-        return DockerSandbox(image=name.removeprefix("docker:"))
-    check_known("sandbox", name, BACK_ENDS, where="make_sandbox")
-    return BACK_ENDS[name](unsafe)
 
 
 def has_program(name: str) -> bool:

@@ -30,7 +30,8 @@ START_S = 60.0
 _OWN_MEMORY = 32 * MIB
 """What the first process of a container and the kernel may need."""
 _MODULES = ("_tree", "_seccomp", "_namespaces", "_docker_guest")
-_BOOT = "import sys; b = sys.stdin.buffer; exec(b.read(int(b.readline())))"
+BOOT = "import sys; b = sys.stdin.buffer; exec(b.read(int(b.readline())))"
+"""What a container runs that gets its program on standard input: its size in a line, then its text."""
 _CHUNK = 65536
 
 
@@ -96,29 +97,22 @@ class DockerEngine:
 
     def __init__(self) -> None:
         """Connect, and remove what dead processes have left. Raises: ToolInfraFailure: no SDK, no engine."""
-        try:
-            from docker import from_env  # a folder of that name is no SDK
-        except ImportError as error:
-            do = "run pip install 'envgym[docker]'"
-            raise ToolInfraFailure.of("docker's SDK", "be installed", str(error), where="sandbox", do=do) from None
-        with _answering():
-            _check_listening()
-            self._api: APIClient = from_env().api
+        self._api = connect()
         self.remove_all(of_the_dead=True)
 
     def start(self, image: str, shape: ContainerLimits) -> WaitingContainer:
         """Start a container that waits for a program. Raises: ToolInfraFailure."""
         from docker.errors import ImageNotFound
 
-        with _answering():
+        with answering():
             try:
                 id = str(self._api.create_container_from_config(_config(image, shape))["Id"])
             except ImageNotFound:
                 do = "build it with docker build -t envgym-sandbox docker/sandbox, or name another one that has python3"
                 raise ToolInfraFailure.of("docker image", "be on this machine", image, where="sandbox", do=do) from None
         try:
-            with _answering(), ExitStack() as undoing:
-                waiting = self._attach(id)
+            with answering(), ExitStack() as undoing:
+                waiting = attach(self._api, id)
                 undoing.callback(waiting.close)
                 self._api.start(id)
                 _boot(waiting)
@@ -128,31 +122,16 @@ class DockerEngine:
             self.remove(id)
             raise
 
-    def _attach(self, id: str) -> WaitingContainer:
-        params = {"stdin": 1, "stdout": 1, "stderr": 1, "stream": 1}
-        stream = self._api.attach_socket(id, params=params)
-        connection: socket.socket = getattr(stream, "_sock", stream)
-
-        def close() -> None:
-            with suppress(OSError):
-                connection.shutdown(socket.SHUT_RDWR)
-            if response := getattr(stream, "_response", None):
-                response.close()
-            stream.close()
-            connection.close()
-
-        return WaitingContainer(id, connection, close)
-
     def kill(self, id: str) -> None:
         """Kill a container, if it still runs. Raises: ToolInfraFailure."""
         from docker.errors import APIError
 
-        with _answering(), suppress(APIError):
+        with answering(), suppress(APIError):
             self._api.kill(id)
 
     def ended(self, id: str) -> ContainerEnd:
         """Return how a container ended. Raises: ToolInfraFailure: it is gone."""
-        with _answering():
+        with answering():
             self._api.wait(id, timeout=START_S)
             state = self._api.inspect_container(id)["State"]
             return ContainerEnd(exit_code=int(state["ExitCode"]), was_out_of_memory=bool(state["OOMKilled"]))
@@ -161,15 +140,15 @@ class DockerEngine:
         """Remove a container, whether it runs or not; one that is gone, or an engine that is, does not matter."""
         from docker.errors import APIError
 
-        with suppress(ToolInfraFailure), _answering(), suppress(APIError):
+        with suppress(ToolInfraFailure), answering(), suppress(APIError):
             self._api.remove_container(id, v=True, force=True)
 
     def ids(self, *, of_the_dead: bool = False) -> list[str]:
         """Return this process' containers, or those of dead processes of this machine. Raises: ToolInfraFailure."""
-        with _answering():
+        with answering():
             listed = self._api.containers(all=True, filters={"label": [LABEL]})
         owners = {str(item["Id"]): str(item["Labels"][LABEL]) for item in listed}
-        matches = _is_dead if of_the_dead else owner().__eq__
+        matches = is_dead if of_the_dead else owner().__eq__
         return [id for id, whose in owners.items() if matches(whose)]
 
     def remove_all(self, *, of_the_dead: bool = False) -> None:
@@ -181,6 +160,36 @@ class DockerEngine:
         self._api.close()
 
 
+def connect() -> "APIClient":
+    """Connect to the engine that DOCKER_HOST names. Raises: ToolInfraFailure: no SDK, no engine."""
+    try:
+        from docker import from_env  # a folder of that name is no SDK
+    except ImportError as error:
+        do = "run pip install 'envgym[docker]'"
+        raise ToolInfraFailure.of("docker's SDK", "be installed", str(error), where="sandbox", do=do) from None
+    with answering():
+        _check_listening()
+        api: APIClient = from_env().api
+    return api
+
+
+def attach(api: "APIClient", id: str) -> WaitingContainer:
+    """Connect to the streams of a container that has not started yet."""
+    params = {"stdin": 1, "stdout": 1, "stderr": 1, "stream": 1}
+    stream = api.attach_socket(id, params=params)
+    connection: socket.socket = getattr(stream, "_sock", stream)
+
+    def close() -> None:
+        with suppress(OSError):
+            connection.shutdown(socket.SHUT_RDWR)
+        if response := getattr(stream, "_response", None):
+            response.close()
+        stream.close()
+        connection.close()
+
+    return WaitingContainer(id, connection, close)
+
+
 def _check_listening() -> None:
     """See that the engine's socket is there: the SDK would leave one open where it is not. Raises: OSError."""
     kind, _, path = os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock").partition("://")
@@ -190,7 +199,8 @@ def _check_listening() -> None:
 
 
 @contextmanager
-def _answering() -> Iterator[None]:
+def answering() -> Iterator[None]:
+    """Turn what goes wrong with the engine into one sentence. Raises: ToolInfraFailure."""
     from docker.errors import APIError, DockerException
     from requests.exceptions import RequestException
 
@@ -209,7 +219,7 @@ def _config(image: str, shape: ContainerLimits) -> Mapping[str, object]:
     options = f"rw,exec,nosuid,nodev,size={shape.disk},nr_inodes=60000,mode=0700,uid={USER},gid={USER}"
     return {
         "Image": image,
-        "Entrypoint": ["python3", "-I", "-S", "-c", _BOOT],
+        "Entrypoint": ["python3", "-I", "-S", "-c", BOOT],
         "Cmd": [],
         "User": f"{USER}:{USER}",
         "WorkingDir": "/",
@@ -274,7 +284,8 @@ def owner() -> str:
     return json.dumps([socket.gethostname(), os.getpid(), _start_of(os.getpid())])
 
 
-def _is_dead(whose: str) -> bool:
+def is_dead(whose: str) -> bool:
+    """Return whether an owner is a process of this machine that has ended."""
     try:
         host, pid, start = json.loads(whose)
     except ValueError:

@@ -16,13 +16,12 @@ import resource
 import select
 import shutil
 import signal
-import struct
 import time
 from contextlib import suppress
 from typing import Any, BinaryIO
 
 from envgym.sandbox._namespaces import filter_calls
-from envgym.sandbox._seccomp import seccomp_filter
+from envgym.sandbox._seccomp import own_limits_only, seccomp_filter
 from envgym.sandbox._tree import Usage, UsageMeter
 
 READY = b"ready\n"
@@ -32,7 +31,6 @@ WORK = "/tmp"
 _LOOK_S = 0.02
 _MAX_NUM_FILES = 50_000
 _DUMPABLE = 4
-_PRLIMIT = {"x86_64": 302, "aarch64": 261}
 
 Fields = dict[str, Any]  # decoded JSON
 
@@ -96,7 +94,7 @@ def _become(order: Fields, stdin: int) -> None:
         os.chdir(WORK)
         for kind, value in order["limits"]:
             resource.setrlimit(kind, (value, value + (kind == resource.RLIMIT_CPU)))
-        for rules in (seccomp_filter(sockets=True), _own_limits_only()):
+        for rules in (seccomp_filter(sockets=True), own_limits_only()):
             filter_calls(rules)
         for number in (signal.SIGPIPE, signal.SIGXFSZ):  # which Python ignores
             signal.signal(number, signal.SIG_DFL)
@@ -112,22 +110,6 @@ def _environment() -> dict[str, str]:
     path = os.environ.get("PATH", os.defpath)
     common = {"LANG": "C.UTF-8", "PYTHONDONTWRITEBYTECODE": "1"}
     return {"PATH": path, "HOME": WORK, "TMPDIR": WORK, "PWD": WORK, **common}
-
-
-def _own_limits_only() -> bytes:
-    """Return a filter that lets a process limit itself and no other one: prlimit(2) asks only for the same user."""
-    number = _PRLIMIT.get(os.uname().machine)
-    if number is None:
-        return b""
-    steps = (
-        (0x20, 0, 0, 0),  # load the call's number
-        (0x15, 0, 3, number),  # another one: go to the end
-        (0x20, 0, 0, 16),  # load the process that it names
-        (0x15, 1, 0, 0),  # the caller itself: go to the end
-        (0x06, 0, 0, 0x00050001),  # EPERM
-        (0x06, 0, 0, 0x7FFF0000),  # allowed
-    )
-    return b"".join(struct.pack("=HBBI", *step) for step in steps)
 
 
 def _follow(first: int, order: Fields) -> tuple[int, str | None, int]:

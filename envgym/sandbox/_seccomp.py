@@ -59,6 +59,14 @@ _DENIED: Mapping[str, tuple[int | None, int | None]] = {
     "uprobe": (336, None), "uretprobe": (335, None), "uselib": (134, None),
     "vhangup": (153, 58),
 }  # fmt: skip
+_DENIED_IN_MACHINES = (
+    "add_key", "bpf", "fanotify_init", "io_uring_enter", "io_uring_register", "io_uring_setup", "kcmp", "keyctl",
+    "kexec_load", "mount", "move_mount", "name_to_handle_at", "open_by_handle_at", "open_tree", "perf_event_open",
+    "pidfd_getfd", "pivot_root", "process_madvise", "quotactl", "request_key", "setns", "swapoff", "swapon", "syslog",
+    "umount2", "unshare", "userfaultfd",
+)  # fmt: skip
+"""Commands in a machine may do what software that is developed there needs, such as tracing and watching files."""
+_PRLIMIT = (302, 261)
 _CLONE, _CLONE3, _SOCKET, _SOCKETPAIR = (56, 220), (435, 435), (41, 198), (53, 199)
 
 
@@ -98,6 +106,32 @@ def seccomp_filter(*, sockets: bool, fork_flags: int | None = None) -> bytes:
         if number is not None:
             steps += _on(number, [_op(_RETURN, _ERRNO | _EPERM)])
     return b"".join([*steps, _op(_RETURN, _ALLOW)])
+
+
+@cache
+def own_limits_only() -> bytes:
+    """Return a filter that lets a process limit itself and no other one: prlimit(2) asks only for the same user."""
+    if not is_known():
+        return b""
+    number = _PRLIMIT[list(_AUDIT_ARCH).index(platform.machine())]
+    rule = [_op(_LOAD, _ARG0), _op(_JEQ, 0, 1, 0), _op(_RETURN, _ERRNO | _EPERM), _op(_RETURN, _ALLOW)]
+    return b"".join([_op(_LOAD, _NR), *_on(number, rule), _op(_RETURN, _ALLOW)])
+
+
+@cache
+def machine_filter() -> bytes:
+    """Return a filter for the commands of a machine, which refuses more than the engine's own one."""
+    if not is_known():
+        return b""
+    index = list(_AUDIT_ARCH).index(platform.machine())
+    steps = [_op(_LOAD, _ARCH), _op(_JEQ, _AUDIT_ARCH[platform.machine()], 1, 0), _op(_RETURN, _KILL), _op(_LOAD, _NR)]
+    if index == 0:
+        steps += [_op(_JGE, _X32, 0, 1), _op(_RETURN, _KILL)]
+    for name in _DENIED_IN_MACHINES:
+        number = _DENIED[name][index]
+        assert number is not None, "calls of both architectures"
+        steps += _on(number, [_op(_RETURN, _ERRNO | _EPERM)])
+    return b"".join(steps) + own_limits_only()
 
 
 def _clone_rule(fork_flags: int | None) -> list[bytes]:

@@ -45,7 +45,7 @@ Tree = Mapping[str, TreeEntry]
 EMPTY: Tree = MappingProxyType({})
 
 
-class CommandResult(NamedTuple):
+class TreeCommandResult(NamedTuple):
     """How a command ended, and the directory after it."""
 
     code: int
@@ -98,7 +98,7 @@ def pack_tree(tree: Tree, head: Mapping[str, object]) -> bytes:
     return b"".join([line, *(entry.content for entry in tree.values())])
 
 
-def read_result(reply: bytes, before: Tree, max_size: int) -> CommandResult:
+def read_result(reply: bytes, before: Tree, max_size: int) -> TreeCommandResult:
     """Read what `_shell_guest` wrote. Raises: InvalidTree: the format is wrong."""
     end = reply.find(b"\n", 0, MAX_HEAD)
     try:
@@ -119,7 +119,7 @@ def read_result(reply: bytes, before: Tree, max_size: int) -> CommandResult:
     assert isinstance(output_size, int)
     start = end + 1 + output_size
     tree = before if reason is not None else MappingProxyType(dict(_entries(listed, reply, start, before, max_size)))
-    return CommandResult(code, ending, cwd, seconds, reply[end + 1 : start], tree, reason)
+    return TreeCommandResult(code, ending, cwd, seconds, reply[end + 1 : start], tree, reason)
 
 
 def _entries(

@@ -8,13 +8,19 @@ A container has no network, no capabilities and no way to more rights; its root 
 import atexit
 import os
 import threading
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
 
 from envgym.errors import InvalidInput, ToolInfraFailure
 from envgym.sandbox._docker_engine import ContainerLimits, DockerEngine, WaitingContainer
 from envgym.sandbox._docker_run import ContainerRun
+from envgym.sandbox.machines._build import build_image
+from envgym.sandbox.machines.docker import start_machine, why_no_machines
+from envgym.sandbox.machines.records import Machine, MachineSpec
 from envgym.sandbox.records import Completed, Limits, Program, SandboxBackend
 
 IMAGE = "envgym-sandbox"
@@ -26,7 +32,10 @@ _WORKERS = 2
 
 @dataclass(frozen=True, slots=True)
 class DockerSandbox(SandboxBackend):
-    """Runs programs in containers; all of one process with the same settings share the containers that wait."""
+    """Runs programs in containers, and starts machines; see `MachineBackend`.
+
+    All of one process with the same settings share the containers that wait.
+    """
 
     image: str = IMAGE
     warm: int = WARM
@@ -49,6 +58,26 @@ class DockerSandbox(SandboxBackend):
     def close(self) -> None:
         """End the containers that wait; runs of others go on, and a later run starts new ones."""
         _shared.close(self)
+
+    def build(
+        self,
+        context: Path,
+        *,
+        dockerfile: str = "Dockerfile",
+        bases: Mapping[str, str] = MappingProxyType({}),
+        network: bool = False,
+        timeout_s: float = 600.0,
+    ) -> str:
+        """Return the image of a machine that a Dockerfile describes. Raises: as `MachineBackend.build`."""
+        return build_image(context, dockerfile=dockerfile, bases=bases, network=network, timeout_s=timeout_s)
+
+    def start(self, spec: MachineSpec) -> Machine:
+        """Start a machine, whose guest runs from this sandbox' image. Raises: as `MachineBackend.start`."""
+        return start_machine(spec, self.image)
+
+    def why_unavailable(self) -> str | None:
+        """Return in one sentence why no machine can be started here, None if one can."""
+        return why_no_machines(self.image)
 
 
 class _Pool:

@@ -28,6 +28,7 @@ SHELL: Final = "tests/docs/test_shell_blocks.py::test_lines_of_a_page_run"
 SETTINGS: Final = "tests/docs/test_blocks.py::test_settings_show_a_batch"
 PROGRAMS: Final = "tests/docs/test_programs.py::test_programs_of_a_page_run"
 SHOWN: Final = "tests/docs/test_shown_output.py"
+TASK_FOLDER: Final = "tests/envs/harbor/test_page.py::test_the_folder_of_the_page_is_checked_and_played"
 DRAWING: Final = "none: a drawing or a formula"
 RUNNERS: Final = MappingProxyType(
     {
@@ -72,13 +73,12 @@ RUNNERS: Final = MappingProxyType(
             "python",
             "docs/connect.md",
         ): "tests/docs/test_connect.py::test_programs_are_run_here_or_in_a_lane",
-        ("toml", "docs/connect.md"): (
-            "tests/other_projects/test_verifiers_program.py::"
-            "test_the_lines_of_the_page_evaluate_and_a_failed_rollout_is_invalid"
-        ),
         ("json", "docs/connect.md"): "tests/docs/test_connect.py::test_conversations_of_the_page_are_learned",
         ("bash", "docs/use_the_model.md"): "tests/docs/test_use_the_model.py::test_the_page_runs_from_top_to_bottom",
         ("python", "docs/use_the_model.md"): "tests/docs/test_use_the_model.py::test_the_page_runs_from_top_to_bottom",
+        ("toml", "docs/connect.md"): TASK_FOLDER,
+        ("dockerfile", "docs/connect.md"): TASK_FOLDER,
+        ("sh", "docs/connect.md"): TASK_FOLDER,
         ("text", "docs/objective.md"): DRAWING,
         ("text", "docs/packing.md"): DRAWING,
     }

@@ -130,7 +130,7 @@ def test_program_of_a_sandbox_runs_and_shows_what_its_comments_say() -> None:
     reason = why_unusable(BwrapSandbox())
     if reason is not None:
         pytest.skip(reason)
-    (program,) = re.findall(r"```python\n(.*?)```", TEXTS["sandbox"], re.DOTALL)
+    program, _ = re.findall(r"```python\n(.*?)```", TEXTS["sandbox"], re.DOTALL)
     space: dict[str, Any] = {}  # what the program names
     exec(program, space)
     done = space["done"]

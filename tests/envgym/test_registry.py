@@ -215,7 +215,7 @@ def test_factory_may_return_a_wrapped_env(monkeypatch: pytest.MonkeyPatch) -> No
         ("math/arithmetic-v7", "did you mean math/arithmetic-v0"),
         ("math/arithmetic", "did you mean math/arithmetic-v0"),
         ("Math/Arithmetic-v0", "did you mean math/arithmetic-v0"),
-        ("xyz", "choose one of: code/humaneval-v0, "),
+        ("xyz", "choose one of: code/harbor-v0, code/humaneval-v0, "),
     ],
 )
 def test_unknown_id_lists_near_names(env_id: str, hint: str) -> None:

@@ -9,6 +9,7 @@ from envgym.envs.web import _browser
 from envgym.sandbox import BwrapSandbox, has_program, why_unusable
 
 PACKAGES: Mapping[str, Sequence[str]] = {
+    "code/harbor-v0": ["docker.errors"],
     "math/z3-v0": ["z3"],
     "puzzles/reasoning_gym-v0": ["reasoning_gym"],
     "puzzles/science-v0": ["scienceworld"],

@@ -15,6 +15,7 @@ from envgym.core.tasks import Split
 from envgym.registry import find
 from tests.envs.requirements import require_packages
 from tests.envs.test_golden_transcripts import GOLDEN, golden_names, read_golden
+from tests.support.lanes import env_params
 
 PATH = GOLDEN / "versions.json"
 NUM_GENERATED = 10
@@ -38,7 +39,7 @@ OURS = [env_id for env_id in envgym.list_ids() if find(env_id).origin == "envgym
 _PAID = re.compile(r"^\[env.*\]$|^[A-Z_]+, reward .*$", re.MULTILINE)
 
 
-@pytest.mark.parametrize("env_id", OURS)
+@pytest.mark.parametrize("env_id", env_params(OURS))
 def test_tasks_splits_and_rewards_change_only_on_purpose(env_id: str) -> None:
     require_packages(env_id)
     found, kept = digest_of(env_id), json.loads(PATH.read_text(encoding="utf-8"))

@@ -7,7 +7,12 @@ import pytest
 
 from envgym.registry import find
 
-_LANES = {"web": pytest.mark.web, "science": pytest.mark.java, "textworld": pytest.mark.java}
+_LANES = {
+    "docker": pytest.mark.docker,
+    "science": pytest.mark.java,
+    "textworld": pytest.mark.java,
+    "web": pytest.mark.web,
+}
 """Extra that an environment requires -> mark."""
 
 

@@ -107,6 +107,7 @@ def write_files(folder: Path) -> None:
     """Write what the pages show as files, and what they take for granted."""
     for block in BLOCKS:
         if block.title:
+            (folder / block.title).parent.mkdir(parents=True, exist_ok=True)
             (folder / block.title).write_text(block.text, encoding="utf-8")
     guide = [block.text for block in blocks_of("docs/write_an_environment.md", "python")]
     (folder / "my_games.py").write_text("\n\n".join(guide), encoding="utf-8")

@@ -4,8 +4,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from envgym.sandbox import BwrapSandbox, DockerSandbox, Sandbox, why_unusable
+from envgym.sandbox import MIB, BwrapSandbox, DockerSandbox, Sandbox, why_unusable
 from envgym.sandbox._docker_engine import DockerEngine
+from envgym.sandbox.machines import Machine, MachineBackend, MachineSpec
+from tests.envgym.sandbox.left_behind import left_behind
 
 
 @pytest.fixture(scope="session")
@@ -37,3 +39,27 @@ def walled(request: pytest.FixtureRequest) -> Sandbox:
     """Give each back-end that holds hostile programs."""
     sandbox: Sandbox = request.getfixturevalue(request.param)
     return sandbox
+
+
+@pytest.fixture(scope="session")
+def machines() -> Iterator[MachineBackend]:
+    """Give the docker back-end of machines, and check at the end that no machine and no copy is left."""
+    pytest.importorskip("docker.errors", reason="the docker back-end needs the extra docker")
+    back_end = DockerSandbox()
+    reason = back_end.why_unavailable()
+    if reason is not None:
+        pytest.skip(reason)
+    before = left_behind()  # the volume that guests run from
+    yield back_end
+    assert left_behind() == before
+
+
+@pytest.fixture
+def machine(machines: MachineBackend) -> Iterator[Machine]:
+    """Give a small machine whose commands run as root."""
+    started = machines.start(SMALL)
+    yield started
+    started.close()
+
+
+SMALL = MachineSpec(image="envgym-sandbox", user="0", workdir="/work", memory=256 * MIB, disk=64 * MIB, processes=64)

@@ -22,7 +22,7 @@ import pytest
 from envgym.errors import InvalidInput, ToolInfraFailure
 from envgym.sandbox import MIB, DockerSandbox, Limits, RunEnding, Sandbox, make_sandbox, why_unusable
 from envgym.sandbox import docker as back_end
-from envgym.sandbox._docker_engine import _BOOT, LABEL, DockerEngine, _program, owner
+from envgym.sandbox._docker_engine import BOOT, LABEL, DockerEngine, _program, owner
 from envgym.sandbox._docker_guest import READY, REPORT_SIZE
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ def test_a_dead_engine_is_an_infrastructure_failure_in_one_sentence(
 
 
 def test_the_first_process_needs_nothing_but_python_and_ends_when_the_host_hangs_up() -> None:
-    command = [sys.executable, "-I", "-S", "-c", _BOOT]
+    command = [sys.executable, "-I", "-S", "-c", BOOT]
     done = subprocess.run(command, input=_program(), capture_output=True, check=True)
     assert (done.stdout, done.stderr) == (READY, b"")
 

@@ -1,0 +1,148 @@
+"""Verification of a task: the agent's processes are ended, the tests are put in, run, and their reward file is read."""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from envgym.core.turns import ZERO, Ending, Invalid, Reward
+from envgym.envs.code._harbor_folder import HarborTask, files_of
+from envgym.envs.code._harbor_reward import JSON, MAX_BYTES, TEXT, read_reward
+from envgym.errors import EnvFailure, InvalidInput, ToolError
+from envgym.sandbox import MIB, RunEnding
+from envgym.sandbox.machines import CommandResult, Machine
+
+ROOT = "0"
+TESTS, SOLUTION, LOGS = "/tests", "/solution", "/logs"
+REWARDS = f"{LOGS}/verifier"
+_PRELOAD = "ld.so.preload"
+_AGENT_FAULTS = (ToolError, InvalidInput)
+"""Errors of a machine whose files are not what they were at the start: full, linked elsewhere, without users."""
+_OWN_S = 60.0
+"""Seconds for packing and unpacking files, and for commands of our own."""
+MAX_KEPT = 64 * MIB
+"""Bytes of a path that a new container gets, as a compressed archive."""
+_TAIL = 300
+"""Characters of the tests' output in the reason of an invalid reward."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verification:
+    """What is needed to test the result of an agent."""
+
+    task: HarborTask
+    workdir: str
+    """Where the tests run."""
+    user: str
+    """Who runs the tests."""
+    is_fresh: bool
+    """Whether the tests run in a new container."""
+    start: Callable[[], Machine]
+    """Starts a new container of the task's image, prepared as the agent's was."""
+    env: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    """Variables of the tests, in addition to those of the machine."""
+
+
+def verify(plan: Verification, machine: Machine) -> Reward:
+    """Return the reward of what the agent left in a machine, which is of no further use.
+
+    A machine that is full, or whose files do not let the tests be put in, is the agent's doing, and scores 0. Tests
+    that do not end, or write no valid reward, make the reward invalid.
+
+    Raises: ToolInfraFailure: the machine does not work. EnvFailure: the new container cannot be prepared.
+    """
+    try:
+        machine.end_processes()
+        if not plan.is_fresh:
+            # Whatever the agent's user may write, a library that is loaded into every program is not part of a task.
+            machine.put({_PRELOAD: b""}, "/etc")
+            return _run_tests(plan, machine)
+        archives = {path: _pack(machine, path, plan.task.excluded) for path in plan.task.own.keep or (plan.workdir,)}
+    except _AGENT_FAULTS:
+        return ZERO
+    machine.close()
+    fresh = plan.start()
+    try:
+        for path, archive in archives.items():
+            _unpack(fresh, path, archive, plan.task.excluded)
+        return _run_tests(plan, fresh)
+    except _AGENT_FAULTS:
+        return ZERO
+    finally:
+        fresh.close()
+
+
+def _run_tests(plan: Verification, machine: Machine) -> Reward:
+    """Put the tests in, run them, and read what they wrote. Raises: ToolError: the files' state does not allow it."""
+    task, seconds = plan.task, plan.task.file.verifier.timeout_sec
+    tests = files_of(task.tests, where=task.where)
+    machine.put(tests, TESTS, mode=0o755, is_fresh=True)
+    machine.put({}, REWARDS, mode=0o755, owner=plan.user, is_fresh=True)
+    result = machine.run(f"{TESTS}/test.sh", timeout_s=seconds, workdir=plan.workdir, env=plan.env, user=plan.user)
+    if result.ending is RunEnding.WALL_TIME:
+        reason = f"The tests of {task.where} must end within {seconds:g} s; they were stopped."
+        return Invalid(cause=Ending.ERROR_ENV, reason=reason)
+    machine.end_processes()
+    reward = read_reward(_written(machine), tests, where=task.where)
+    if isinstance(reward, Invalid) and result.ending.is_limit:
+        return ZERO  # the machine is as large as the task says: the agent's files or programs have filled it
+    if isinstance(reward, Invalid):
+        return Invalid(cause=reward.cause, reason=f"{reward.reason} {_tail(result)}".strip())
+    return reward
+
+
+def _written(machine: Machine) -> dict[str, bytes]:
+    """Return the reward files that the tests wrote; one that is too large is empty."""
+    files: dict[str, bytes] = {}
+    for name in (JSON, TEXT):
+        try:
+            files |= machine.get(f"{REWARDS}/{name}", max_bytes=MAX_BYTES)
+        except ToolError:
+            files[name] = b""
+    return files
+
+
+def _tail(result: CommandResult) -> str:
+    text = " ".join(result.text.split())
+    return f"The tests ended with exit code {result.exit_code}: {text[-_TAIL:]}" if text else ""
+
+
+def _pack(machine: Machine, path: str, excluded: tuple[str, ...]) -> bytes:
+    """Return a path of a machine as an archive; hostile, as the programs of the machine may be.
+
+    Raises: ToolError: there is none, or it is too large.
+    """
+    options = "".join(f" --exclude=./{name}" for name in excluded)
+    command = f'exec tar --create --gzip --numeric-owner --directory "$KEPT"{options} . 2>/dev/null'
+    result = machine.run(command, timeout_s=_OWN_S, output=MAX_KEPT, workdir="/", env={"KEPT": path}, user=ROOT)
+    if not result.is_success or result.dropped:
+        raise ToolError(f"{path} cannot be packed.")
+    return result.output
+
+
+def _unpack(machine: Machine, path: str, archive: bytes, excluded: tuple[str, ...]) -> None:
+    """Put an archive in place of a path's content. Raises: ToolError: it is none. EnvFailure: the path is missing."""
+    keep = "".join(f" ! -name {name}" for name in excluded)
+    clear = f'mkdir -p "$KEPT" && find "$KEPT" -mindepth 1 -maxdepth 1{keep} -exec rm -rf {{}} +'
+    done = machine.run(clear, timeout_s=_OWN_S, workdir="/", env={"KEPT": path}, user=ROOT)
+    if not done.is_success:
+        raise EnvFailure(f"{path} of a new container cannot be cleared: {_tail(done)}")
+    command = 'exec tar --extract --gzip --same-permissions --numeric-owner --directory "$KEPT" --file -'
+    done = machine.run(command, timeout_s=_OWN_S, workdir="/", env={"KEPT": path}, user=ROOT, stdin=archive)
+    if not done.is_success:
+        raise ToolError(f"{path} cannot be unpacked.")
+
+
+def wait_healthy(task: HarborTask, machine: Machine) -> None:
+    """Wait until the task's health check succeeds. Raises: EnvFailure: it fails too often."""
+    check = task.file.environment.healthcheck
+    if check is None:
+        return
+    began, failures = time.monotonic(), 0
+    while not machine.run(check.command, timeout_s=check.timeout_sec).is_success:
+        is_starting = time.monotonic() - began < check.start_period_sec
+        failures += 0 if is_starting else 1
+        if failures >= check.retries:
+            do = "correct the command or the image"
+            raise EnvFailure.of("healthcheck", "succeed", f"{failures} failures", where=task.where, do=do)
+        time.sleep(check.start_interval_sec if is_starting else check.interval_sec)

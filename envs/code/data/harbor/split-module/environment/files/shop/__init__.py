@@ -1,0 +1,3 @@
+"""A small shop."""
+
+from shop.everything import Stock, discount, gross, net
