@@ -66,6 +66,8 @@ class MachineEngine:
         """Connect, and remove what dead processes have left. Raises: ToolInfraFailure: no SDK, no engine."""
         self._api: APIClient = connect()
         self._api.timeout = _ENGINE_S
+        with answering():
+            self._num_cpus = int(self._api.info()["NCPU"])
         self.remove_all(of_the_dead=True)
 
     def image_config(self, image: str) -> ImageConfig:
@@ -134,7 +136,7 @@ class MachineEngine:
             "CapAdd": list(CAPABILITIES),
             "SecurityOpt": ["no-new-privileges:true"],
             "Mounts": [_mount(volume, is_read_only=True)],
-            "NanoCpus": int(spec.cpus * 1e9),
+            "NanoCpus": int(min(spec.cpus, self._num_cpus) * 1e9),
             "Memory": spec.memory + OWN_MEMORY,
             "MemorySwap": spec.memory + OWN_MEMORY,
             "PidsLimit": spec.processes + _OWN_PROCESSES,

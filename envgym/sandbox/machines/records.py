@@ -34,7 +34,7 @@ class MachineSpec:
     user: str | None = None
     """Who runs commands: a name, a number, or `user:group`; None: the image's user."""
     cpus: float = 1.0
-    """Processors, in units of one processor's time."""
+    """Processors, in units of one processor's time; at most as many as there are."""
     memory: int = 2048 * MIB
     """Bytes of all processes and of files in memory, without swap."""
     disk: int = 10240 * MIB

@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -350,6 +351,11 @@ def test_a_machine_killed_from_outside_is_never_a_result(machine: Machine, api: 
     with pytest.raises(ToolInfraFailure, match=r"^machine must run, got an end with code 137"):
         machine.run("true", timeout_s=LONG)
     assert failures == ["machine must run, got an end with code 137 (machines); start another one."]
+
+
+def test_more_processors_than_there_are_mean_all_of_them(machines: MachineBackend, api: "APIClient") -> None:
+    with closing(machines.start(replace(SMALL, cpus=1000.0))) as machine:
+        assert api.inspect_container(id_of(machine))["HostConfig"]["NanoCpus"] == api.info()["NCPU"] * 10**9
 
 
 def test_many_machines_at_once_leave_nothing(machines: MachineBackend) -> None:
