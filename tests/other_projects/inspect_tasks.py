@@ -2,6 +2,7 @@
 
 # mypy: disable-error-code="untyped-decorator"
 
+import asyncio
 from threading import Event
 from typing import Any
 
@@ -107,6 +108,8 @@ def price() -> Tool:
         """
         if item == "crash":
             raise RuntimeError("the table is lost")
+        if item == "exit":
+            raise SystemExit(3)
         store().set("asked", [*store().get("asked", []), item])
         return str({"pen": 3, "cup": 5}[item] * count)
 
@@ -153,8 +156,12 @@ def any_value() -> Scorer:
 
     async def score(state: TaskState, target: Target) -> Score | None:
         answer = state.output.completion
+        if answer == "exit":
+            raise SystemExit(3)
         if answer == "raise":
             raise RuntimeError("the scorer broke")
+        if answer == "sleep":
+            await asyncio.sleep(3600)
         if answer == "wait":
             RELEASED.wait()
             answer = "0"
