@@ -296,12 +296,12 @@ class SampleRun:
         return failure
 
     def _model(self) -> Model:
-        """Return the model that solver and scorers get: the grader, for scorers alone."""
+        """Return the model of the evaluation, which is the grader; only scorers may ask it."""
         return get_model("mockllm/grader", custom_outputs=self._grade)
 
     async def _grade(self, messages: list[ChatMessage], *_: Any) -> ModelOutput:
         if not self._is_scoring:
-            raise self._refuse(ONCE, "a call of a model of its own")
+            raise self._refuse(ONCE, "a call of the model by itself")
         if self._grader is None:
             do = "name an endpoint, as in parties: {grader: {name: endpoint, base_url: ..., model: ...}}"
             raise self._refuse("have a model to ask", "no grader", GraderMissing, do)

@@ -187,6 +187,30 @@ def graded() -> Task:
     return Task(dataset=[Sample(input="Three?", target="3")], scorer=model_graded_qa())
 
 
+@scorer(metrics=[mean()])
+def graded_if_wrong() -> Scorer:
+    """Asks the grader only where the text differs."""
+
+    async def score(state: TaskState, target: Target) -> Score:
+        if state.output.completion == target.text:
+            return Score(value="C")
+        return Score(value=(await get_model().generate("Is it right?")).completion)
+
+    return score
+
+
+@task
+def seldom_graded() -> Task:
+    return Task(dataset=[Sample(input="Three?", target="3")], scorer=graded_if_wrong())
+
+
+@task
+def odd_metadata() -> Task:
+    """Metadata of which each process has another text."""
+    samples = [Sample(input="Three?", target="3", id=n, metadata={"of": object()}) for n in range(8)]
+    return Task(dataset=samples, scorer=match())
+
+
 # ---- what is refused -------------------------------------------------------------------------------------------------
 
 

@@ -155,14 +155,31 @@ def test_a_grader_grades() -> None:
     assert failed.cause is Ending.ERROR_PARTY
 
 
+def test_a_grader_that_only_wrong_answers_need_is_asked_for() -> None:
+    with pytest.raises(InvalidInput, match=r"scorer graded_if_wrong must have a model to ask, got no grader"):
+        envgym.make(f"{TASKS}seldom_graded")
+    reward = reward_for("seldom_graded", "4", parties={"grader": ScriptedParty(["I"])})
+    assert reward == Scored(value=0.0, components={"graded_if_wrong": 0.0})
+
+
+def test_metadata_without_a_form_in_json_does_not_move_a_sample() -> None:
+    keys = []
+    for timeout_s in (50.0, 51.0):  # other settings: it is read again
+        with closing(envgym.make(f"{TASKS}odd_metadata", test_share=1.0, timeout_s=timeout_s)) as env:
+            tasks = env.unwrapped.tasks
+            assert tasks.size(Split.TEST) == 8
+            keys.append([tasks.task(Split.TEST, index).key for index in range(8)])
+    assert keys[0] == keys[1]
+
+
 @pytest.mark.parametrize(
     "task, sentence",
     [
-        ("own_model", "solver must call the model once, by generate, got a call of a model of its own"),
+        ("own_model", "solver must call the model once, by generate, got a call of the model by itself"),
         ("twice", "solver must call the model once, by generate, got a second call"),
         ("swallows", "got a second call"),
         ("silent", "solver must call the model once, by generate, got no call"),
-        ("critique", "got a call of a model of its own"),
+        ("critique", "got a call of the model by itself"),
         ("agent", "its solver must not be an agent"),
         ("broken", "solver must run without an error, got KeyError: 'question'"),
         ("own_loop", "solver must let generate run the tools until the answer, got tool_calls='none'"),
