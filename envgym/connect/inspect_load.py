@@ -25,6 +25,8 @@ from envgym.core.tasks import Task, split_of
 from envgym.errors import InfrastructureError, InvalidInput
 
 _CHOOSE = "choose another task"
+_WRONG = "I do not know."
+"""An answer for which a scorer may ask a grader, where it does not for the right one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +40,7 @@ class LoadedTask:
     scorers: tuple[str, ...]
     """Their names, in order."""
     needs_grader: bool
-    """Whether a scorer called a model for the first sample."""
+    """Whether a scorer called a model for an answer to the first sample, right or wrong."""
 
 
 def load(spec: str, task_args: Mapping[str, Any], *, test_share: float, timeout_s: float, where: str) -> LoadedTask:
@@ -65,7 +67,11 @@ def load(spec: str, task_args: Mapping[str, Any], *, test_share: float, timeout_
             tasks.append(item)
             samples[item.key] = sample
     first = samples[tasks[0].key]
-    needs_grader = _probe(SampleRun(task, first, grader=None, timeout_s=timeout_s, where=where), first, where)
+    target = first.target if isinstance(first.target, str) else " ".join(first.target)
+    needs_grader = any(
+        _probe(SampleRun(task, first, grader=None, timeout_s=timeout_s, where=where), answer, where)
+        for answer in (target, _WRONG)
+    )
     return LoadedTask(task, ListTasks(tasks), samples, tuple(scorer_names(task)), needs_grader)
 
 
@@ -113,27 +119,36 @@ def _task_of(sample: Sample, test_share: float, where: str) -> Task:
         messages = [Message(role=Role.USER, content=sample.input)]
     else:
         messages = [from_inspect(message, where=place) for message in sample.input]
-    hidden = {"target": sample.target, "choices": sample.choices, "metadata": sample.metadata}
+    # other values are written in another way by each process
+    more = {"metadata": sample.metadata} if _is_json(sample.metadata) else {"id": sample.id}
+    hidden = {"target": sample.target, "choices": sample.choices, **more}
     payload: JsonObject = {
         "input": [write_openai(message) for message in messages],
-        **json.loads(to_json(hidden, fallback=str, inf_nan_mode="strings", bytes_mode="base64")),
+        **json.loads(to_json(hidden, inf_nan_mode="strings")),
     }
     prompt = prompt_text(messages)
     return Task(id=str(sample.id), prompt=prompt, payload=payload, split=split_of(payload, test_share))
 
 
-def _probe(run: SampleRun, sample: Sample, where: str) -> bool:
-    """Play a sample with its target as the answer; return whether a scorer needs a grader.
+def _is_json(value: object) -> bool:
+    try:
+        json.dumps(value)
+    except (TypeError, ValueError, RecursionError):
+        return False
+    return True
+
+
+def _probe(run: SampleRun, answer: str, where: str) -> bool:
+    """Play a sample; return whether a scorer needs a grader for the answer.
 
     Raises: InvalidInput: the solver fails before it calls the model, or does what an environment cannot run.
     """
-    target = sample.target if isinstance(sample.target, str) else " ".join(sample.target)
     has_begun = False
     try:
         if isinstance(run.begin(), Scores):
             raise AssertionError("a solver without a call of the model is refused")
         has_begun = True
-        run.reply(Action(target))
+        run.reply(Action(answer))
     except GraderMissing:
         return True
     except TaskRefused as error:

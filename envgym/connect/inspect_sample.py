@@ -5,12 +5,15 @@ agent. When it has ended, the scorers run. Only the environment imports this mod
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
 from contextvars import Context
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from inspect_ai import Task
 from inspect_ai.dataset import Sample
@@ -50,12 +53,16 @@ OWN_TOOLS: Final = ("think", "update_plan")
 """Tools of inspect-ai itself that need neither a sandbox nor a service."""
 CLOSE_S: Final = 5.0
 """Longest wait for the end of a solver, in seconds."""
+_SLICES: Final = 20
+"""Parts of `timeout_s`. Each counts once, however long code of another sample holds the loop in it."""
 ONCE: Final = "call the model once, by generate"
 """What a solver must do."""
 
 
 _lost_loops: set[LoopThread] = set()
 """Loops that code of a task blocks; later samples run in another one."""
+_progress: Counter[LoopThread] = Counter()
+"""Grows as long as nothing blocks a loop."""
 
 
 class TaskRefused(EnvFailure):
@@ -96,6 +103,7 @@ class _Call:
 
 
 Outcome = ModelCall | Scores
+T = TypeVar("T")
 
 
 class SampleRun:
@@ -108,7 +116,8 @@ class SampleRun:
             task: what `@task` returned.
             sample: is copied.
             grader: answers the calls of scorers to a model.
-            timeout_s: longest wait for the solver, a tool or the scorers, in seconds.
+            timeout_s: longest wait for the solver, a tool or the scorers, in seconds. All samples share a loop: the
+                time in which it runs code of others hardly counts.
             where: names the environment in errors.
         """
         self._inspect_task, self._sample, self._grader = task, deepcopy(sample), grader
@@ -129,6 +138,8 @@ class SampleRun:
         result = self._exchange(_Call(name, plain_json(arguments)))
         if isinstance(result, Exception):
             raise result
+        if isinstance(result, BaseException):  # which would end the program
+            raise EnvFailure(f"The tool {name} raised {result!r}.") from result
         return str(result)
 
     def reply(self, action: Action, results: Sequence[Message] = ()) -> Outcome:
@@ -141,16 +152,16 @@ class SampleRun:
     def close(self) -> None:
         """End the solver where it stands; may be called twice."""
         work, self._work = self._work, None
-        if work is not None:
+        if work is not None and not work.done():
             try:
-                self._loop.begin(_cancel(work)).result(min(self._timeout_s, CLOSE_S))
+                self._wait(self._loop.begin(_cancel(work)), min(self._timeout_s, CLOSE_S))
             except TimeoutError:  # code of the task blocks the loop
                 _lost_loops.add(self._loop)
 
     def _outcome(self, result: object) -> Outcome:
         if isinstance(result, InfrastructureError):
             raise result
-        if isinstance(result, Exception):
+        if isinstance(result, BaseException):
             what = "scorer" if self._is_scoring else "solver"
             must, do = "run without an error", "correct the task or task_args; its solver must not be an agent"
             got = f"{type(result).__name__}: {result}"
@@ -161,12 +172,24 @@ class SampleRun:
     def _exchange(self, event: "_Reply | _Call | None") -> object:
         future = self._loop.begin(self._step(event))
         try:
-            return future.result(self._timeout_s)
+            return self._wait(future, self._timeout_s)
         except TimeoutError as error:
             future.cancel()
             self.close()
             must, do = f"answer within {self._timeout_s:g} s", "raise timeout_s"
             raise EnvFailure.of("task", must, "no answer", where=self._where, do=do) from error
+
+    def _wait(self, future: "Future[T]", seconds: float) -> T:
+        """Wait for work that ends by its own clock. Raises: TimeoutError: it has, or the loop is blocked so long."""
+        while True:
+            before = _progress[self._loop]
+            try:
+                return future.result(seconds)
+            except TimeoutError:
+                if future.done():
+                    return future.result()
+                if _progress[self._loop] == before:
+                    raise
 
     # ---- in the loop -------------------------------------------------------------------------------------------------
 
@@ -175,14 +198,25 @@ class SampleRun:
             self._work = asyncio.get_running_loop().create_task(self._run(), context=Context())
         else:
             self._inbox.put_nowait(event)
-        return await self._outbox.get()
+        for _ in range(_SLICES):
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._timeout_s / _SLICES):
+                    return await self._outbox.get()
+            _progress[self._loop] += 1
+        raise TimeoutError
+
+    def _give(self, outcome: object) -> None:
+        _progress[self._loop] += 1
+        self._outbox.put_nowait(outcome)
 
     async def _run(self) -> None:
         try:
             outcome: object = await self._play()
-        except Exception as error:  # noqa: BLE001  # of the task; the caller raises it
+        except BaseException as error:  # of the task; the caller raises it
             outcome = error
-        self._outbox.put_nowait(outcome if self._failure is None else self._failure)
+            if isinstance(error, asyncio.CancelledError) and self._work is None:
+                raise
+        self._give(outcome if self._failure is None else self._failure)
 
     async def _play(self) -> Scores:
         """Run setup, solver, scorers and clean-up."""
@@ -222,7 +256,7 @@ class SampleRun:
             raise self._refuse("let generate run the tools until the answer", f"tool_calls={tool_calls!r}")
         opening = tuple(from_inspect(message, where=self._where) for message in state.messages)
         while True:
-            self._outbox.put_nowait(ModelCall(opening, tools))
+            self._give(ModelCall(opening, tools))
             reply = await self._next_reply(state)
             message = assistant_to_inspect(reply.action.message)
             state.output = _output_of(message)
@@ -239,9 +273,11 @@ class SampleRun:
                 return event
             try:
                 result: object = await _run_tool(state, event)
-            except Exception as error:  # noqa: BLE001  # of the tool; the caller raises it
+            except asyncio.CancelledError:
+                raise
+            except BaseException as error:  # noqa: BLE001  # of the tool; the caller raises it
                 result = error
-            self._outbox.put_nowait(result)
+            self._give(result)
 
     def _spec(self, tool: Tool) -> ToolSpec:
         name = registry_info(tool).name
@@ -260,12 +296,12 @@ class SampleRun:
         return failure
 
     def _model(self) -> Model:
-        """Return the model that solver and scorers get: the grader, for scorers alone."""
+        """Return the model of the evaluation, which is the grader; only scorers may ask it."""
         return get_model("mockllm/grader", custom_outputs=self._grade)
 
     async def _grade(self, messages: list[ChatMessage], *_: Any) -> ModelOutput:
         if not self._is_scoring:
-            raise self._refuse(ONCE, "a call of a model of its own")
+            raise self._refuse(ONCE, "a call of the model by itself")
         if self._grader is None:
             do = "name an endpoint, as in parties: {grader: {name: endpoint, base_url: ..., model: ...}}"
             raise self._refuse("have a model to ask", "no grader", GraderMissing, do)
@@ -318,4 +354,4 @@ async def _run_tool(state: TaskState, call: _Call) -> str:
 
 async def _cancel(work: "asyncio.Task[None]") -> None:
     work.cancel()
-    await asyncio.wait([work])
+    await asyncio.wait([work], timeout=CLOSE_S)

@@ -6,6 +6,7 @@ that a log can be scored again.
 
 from collections.abc import Callable, Mapping
 from contextlib import closing
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -18,12 +19,13 @@ from inspect_ai.model import get_model
 from inspect_ai.scorer import Score, Scorer, Target, mean, scorer, stderr
 from inspect_ai.solver import Generate, Solver, TaskState, solver
 from inspect_ai.tool import ToolInfo
+from inspect_ai.util import LimitExceededError
 
 from envgym.authoring.openings import opening_messages
 from envgym.connect.inspect_messages import action_of, replies_of, to_inspect, tool_infos
 from envgym.core.json_types import JsonObject
 from envgym.core.tasks import Split
-from envgym.core.turns import Invalid, Scored
+from envgym.core.turns import Ending, Invalid, Scored
 from envgym.errors import InfrastructureError, InvalidInput
 from envgym.played import EpisodeResult, Opening, PlayedEpisode, outcome
 from envgym.registry import maker
@@ -33,6 +35,9 @@ ENDLESS_LIMIT: Final = 100
 """Samples of an environment whose tasks do not end."""
 RESULT: Final = "envgym_result"
 """Key of the store under which the outcome of the episode is kept."""
+_CUT: Final = ("max_tokens", "model_length")
+"""Reasons for which a reply ended that mean that it was cut; it is not played."""
+_LATE: Final = Invalid(cause=Ending.ERROR_ENV, reason="The sample was ended while the environment played a turn.")
 
 T = TypeVar("T")
 
@@ -124,12 +129,23 @@ async def _play(state: TaskState, episode: PlayedEpisode, *, is_blocking: bool) 
     state.messages = [to_inspect(message) for message in opening.messages]
     tools = tool_infos(opening.tools)
     while True:
-        await _generate(state, tools)
-        if state.completed or state.output.empty or state.output.stop_reason == "model_length":
+        try:
+            await _generate(state, tools)
+        except LimitExceededError as error:
+            if error.type == "token":
+                _keep_cut(state, episode)
+            raise
+        if state.completed or state.output.empty:
+            return
+        if state.output.stop_reason in _CUT:
+            _keep_cut(state, episode)
             return
         is_over = await _call(partial(play_turn, state, episode), is_blocking=is_blocking)
         if is_over:
             return
+        if anyio.current_effective_deadline() <= anyio.current_time():
+            _keep(state, replace(episode.result(), reward=_LATE))
+            await anyio.sleep_forever()  # is cancelled
 
 
 async def _generate(state: TaskState, tools: list[ToolInfo]) -> None:
@@ -149,6 +165,10 @@ def play_turn(state: TaskState, episode: PlayedEpisode) -> bool:
 
 async def _call(work: Callable[[], T], *, is_blocking: bool) -> T:
     return await anyio.to_thread.run_sync(work) if is_blocking else work()
+
+
+def _keep_cut(state: TaskState, episode: PlayedEpisode) -> None:
+    _keep(state, replace(episode.result(), ending=Ending.TRUNCATED_TOKENS))
 
 
 def _keep(state: TaskState, result: EpisodeResult) -> None:
@@ -175,11 +195,16 @@ def reward() -> Scorer:
 
 
 def score_of(fields: Mapping[str, Any] | None, answer: str) -> Score:
-    """Return the score of an outcome that was kept; None: no episode was begun."""
+    """Return the score of an outcome that was kept; None: no episode was begun.
+
+    An episode that was stopped before its first turn is unscored: the model had no chance.
+    """
     if fields is None:
         return Score.unscored(reason="scoring_failed", explanation="No episode was begun.")
     value = fields["value"]
     about = {"ending": fields["ending"], "turns": fields["turns"]}
+    if fields["turns"] == 0 and fields["ending"] is None:
+        return Score.unscored(reason="scoring_failed", answer=answer, explanation="No turn was played.", metadata=about)
     if value is None:
         return Score.unscored(reason=fields["cause"], answer=answer, explanation=fields["reason"], metadata=about)
     return Score(

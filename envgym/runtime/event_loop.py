@@ -10,7 +10,7 @@ import signal
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from contextvars import copy_context
 from functools import cache
 from typing import Any, Protocol, Self, TypeVar
@@ -70,8 +70,14 @@ class LoopThread:
 
     def __init__(self, name: str) -> None:
         self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name=name, daemon=True)
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
+
+    def _run(self) -> None:
+        while True:
+            with suppress(SystemExit, KeyboardInterrupt):  # of work under way, whose caller gets it, too
+                self._loop.run_forever()
+                return
 
     @property
     def is_running(self) -> bool:

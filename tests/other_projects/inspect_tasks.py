@@ -2,6 +2,7 @@
 
 # mypy: disable-error-code="untyped-decorator"
 
+import asyncio
 from threading import Event
 from typing import Any
 
@@ -107,6 +108,8 @@ def price() -> Tool:
         """
         if item == "crash":
             raise RuntimeError("the table is lost")
+        if item == "exit":
+            raise SystemExit(3)
         store().set("asked", [*store().get("asked", []), item])
         return str({"pen": 3, "cup": 5}[item] * count)
 
@@ -153,8 +156,12 @@ def any_value() -> Scorer:
 
     async def score(state: TaskState, target: Target) -> Score | None:
         answer = state.output.completion
+        if answer == "exit":
+            raise SystemExit(3)
         if answer == "raise":
             raise RuntimeError("the scorer broke")
+        if answer == "sleep":
+            await asyncio.sleep(3600)
         if answer == "wait":
             RELEASED.wait()
             answer = "0"
@@ -178,6 +185,30 @@ def two_scorers() -> Task:
 @task
 def graded() -> Task:
     return Task(dataset=[Sample(input="Three?", target="3")], scorer=model_graded_qa())
+
+
+@scorer(metrics=[mean()])
+def graded_if_wrong() -> Scorer:
+    """Asks the grader only where the text differs."""
+
+    async def score(state: TaskState, target: Target) -> Score:
+        if state.output.completion == target.text:
+            return Score(value="C")
+        return Score(value=(await get_model().generate("Is it right?")).completion)
+
+    return score
+
+
+@task
+def seldom_graded() -> Task:
+    return Task(dataset=[Sample(input="Three?", target="3")], scorer=graded_if_wrong())
+
+
+@task
+def odd_metadata() -> Task:
+    """Metadata of which each process has another text."""
+    samples = [Sample(input="Three?", target="3", id=n, metadata={"of": object()}) for n in range(8)]
+    return Task(dataset=samples, scorer=match())
 
 
 # ---- what is refused -------------------------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """inspect-ai evaluates models on our environments: its scores are the rewards."""
 
 import shlex
+import time
 from collections import defaultdict, deque
 from collections.abc import Callable
 from contextlib import closing
@@ -22,7 +23,7 @@ from envgym.parsing import parse_action, tool_call_action
 from envgym.tools import tool
 from tests.other_projects.inspect_tasks import spoken
 from tests.support.pages import program_of_the_page
-from tests.support.toys import Counter
+from tests.support.toys import Counter, OftenBroken
 
 pytestmark = [
     pytest.mark.connect,
@@ -39,8 +40,15 @@ class Down(Counter):
         raise EnvFailure("the service is down")
 
 
-class OftenBroken(Counter):
-    """Its service is down for the tasks of even numbers."""
+class Slow(Counter):
+    """Exceeds a time limit of 1 s: the first task when it begins, the others in their first turn."""
+
+    blocking = True
+
+    def begin(self, task: Task) -> str:
+        if task.id == "test/0":
+            time.sleep(1.2)
+        return super().begin(task)
 
     @tool
     def add(self, amount: int) -> str:
@@ -49,9 +57,14 @@ class OftenBroken(Counter):
         Args:
             amount: How much to add.
         """
-        if int(self.task.id.split("/")[1]) % 2 == 0:
-            raise EnvFailure("the service is down")
+        time.sleep(1.2)
         return super().add(amount)
+
+
+class SlowInTheLoop(Slow):
+    """Does not say that it blocks."""
+
+    blocking = False
 
 
 def output_of(action: str) -> ModelOutput:
@@ -116,7 +129,7 @@ def test_the_oracle_is_paid_in_full(env_id: str) -> None:
 
 
 def test_an_invalid_reward_is_unscored() -> None:
-    env_id = f"{__name__}:OftenBroken"
+    env_id = f"{OftenBroken.__module__}:OftenBroken"
 
     def add(messages: list[Any], *_: Any) -> ModelOutput:
         return output_of(tool_call_action("add", amount=1000))
@@ -140,19 +153,41 @@ def test_an_env_that_cannot_begin_is_unscored() -> None:
     assert (log.status, score.reason, score.metadata["turns"]) == ("success", "ERROR_ENV", 0)
 
 
-def test_a_full_context_ends_the_episode_with_the_reward_so_far() -> None:
-    def talk(*_: Any) -> ModelOutput:
-        output = spoken(ChatMessageAssistant(content="I cannot go on."))
-        output.choices[0].stop_reason = "model_length"
-        return output
-
-    log = evaluate("puzzles/guess_number-v0", talk, task_args={"limit": 1})
+@pytest.mark.parametrize("stop_reason", ["model_length", "max_tokens"])
+@pytest.mark.parametrize("num_whole", [0, 1])
+def test_a_reply_that_was_cut_is_not_played(stop_reason: Any, num_whole: int) -> None:
+    whole, cut = (output_of(tool_call_action("guess", number=1)) for _ in range(2))
+    cut.choices[0].stop_reason = stop_reason
+    outputs = [whole] * num_whole + [cut]
+    log = evaluate("puzzles/guess_number-v0", lambda *_: outputs.pop(0), task_args={"limit": 1})
     (sample,) = log.samples
     score = sample.scores["reward"]
-    assert (score.value, score.metadata["ending"], score.metadata["turns"]) == (0.0, None, 0)
+    assert (score.value, score.metadata["ending"], score.metadata["turns"]) == (0.0, "TRUNCATED_TOKENS", num_whole)
 
 
-@pytest.mark.parametrize("limit", [{"message_limit": 6}, {"token_limit": 50}, {"turn_limit": 2}])
+@pytest.mark.parametrize("env", [Slow, SlowInTheLoop])
+def test_the_time_that_an_env_takes_is_no_fault_of_the_model(env: type[Counter]) -> None:
+    log = evaluate(
+        f"{__name__}:{env.__name__}",
+        lambda *_: output_of(tool_call_action("add", amount=1)),
+        task_args={"limit": 2},
+        time_limit=1,
+    )
+    assert log.status == "success"
+    assert [sample.limit.type for sample in log.samples] == ["time", "time"]
+    scores = [sample.scores["reward"] for sample in log.samples]
+    assert all(score.value != score.value for score in scores), "NaN is what inspect-ai leaves out"
+    assert scores[0].explanation == "No turn was played."
+
+
+def test_an_eval_that_allows_no_turn_is_unscored() -> None:
+    log = evaluate("puzzles/guess_number-v0", lambda *_: pytest.fail("not called"), message_limit=1)
+    assert metrics_of(log)[1:] == (0, 4)
+
+
+@pytest.mark.parametrize(
+    "limit", [{"message_limit": 6}, {"token_limit": 50}, {"token_limit": 10}, {"turn_limit": 2}], ids=str
+)
 def test_a_limit_of_an_eval_ends_the_episode_with_the_reward_so_far(limit: dict[str, int]) -> None:
     def guess(messages: list[Any], *_: Any) -> ModelOutput:
         return output_of(tool_call_action("guess", number=1))
@@ -162,8 +197,9 @@ def test_a_limit_of_an_eval_ends_the_episode_with_the_reward_so_far(limit: dict[
     assert log.status == "success"
     assert sample.limit.type == next(iter(limit)).partition("_")[0]
     score = sample.scores["reward"]
-    assert (score.value, score.metadata["ending"]) == (0.0, None)
-    assert 1 <= score.metadata["turns"] <= 2
+    is_of_tokens = "token_limit" in limit
+    assert (score.value, score.metadata["ending"]) == (0.0, "TRUNCATED_TOKENS" if is_of_tokens else None)
+    assert score.metadata["turns"] in ((0,) if limit.get("token_limit") == 10 else (1, 2))
 
 
 def test_a_call_that_cannot_be_read_is_answered_with_its_id() -> None:

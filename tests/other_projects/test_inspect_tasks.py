@@ -4,6 +4,8 @@ import io
 import random
 import shlex
 import sys
+from collections.abc import Callable
+from concurrent.futures import Future
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ from inspect_ai.model import ChatMessageAssistant, ModelOutput, get_model
 import envgym
 from envgym import Env, Split
 from envgym.cli.main import main
+from envgym.connect import inspect_sample
 from envgym.core.turns import Ending, Invalid, Reward, Scored
 from envgym.errors import InvalidInput, UnknownName
 from envgym.parsing import tool_call_action
@@ -152,14 +155,31 @@ def test_a_grader_grades() -> None:
     assert failed.cause is Ending.ERROR_PARTY
 
 
+def test_a_grader_that_only_wrong_answers_need_is_asked_for() -> None:
+    with pytest.raises(InvalidInput, match=r"scorer graded_if_wrong must have a model to ask, got no grader"):
+        envgym.make(f"{TASKS}seldom_graded")
+    reward = reward_for("seldom_graded", "4", parties={"grader": ScriptedParty(["I"])})
+    assert reward == Scored(value=0.0, components={"graded_if_wrong": 0.0})
+
+
+def test_metadata_without_a_form_in_json_does_not_move_a_sample() -> None:
+    keys = []
+    for timeout_s in (50.0, 51.0):  # other settings: it is read again
+        with closing(envgym.make(f"{TASKS}odd_metadata", test_share=1.0, timeout_s=timeout_s)) as env:
+            tasks = env.unwrapped.tasks
+            assert tasks.size(Split.TEST) == 8
+            keys.append([tasks.task(Split.TEST, index).key for index in range(8)])
+    assert keys[0] == keys[1]
+
+
 @pytest.mark.parametrize(
     "task, sentence",
     [
-        ("own_model", "solver must call the model once, by generate, got a call of a model of its own"),
+        ("own_model", "solver must call the model once, by generate, got a call of the model by itself"),
         ("twice", "solver must call the model once, by generate, got a second call"),
         ("swallows", "got a second call"),
         ("silent", "solver must call the model once, by generate, got no call"),
-        ("critique", "got a call of a model of its own"),
+        ("critique", "got a call of the model by itself"),
         ("agent", "its solver must not be an agent"),
         ("broken", "solver must run without an error, got KeyError: 'question'"),
         ("own_loop", "solver must let generate run the tools until the answer, got tool_calls='none'"),
@@ -216,6 +236,54 @@ def test_a_scorer_that_blocks_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> 
         assert "task must answer within 0.1 s" in record.reward.reason
         assert play(env, "0.5")[1][-1].reward == Scored(value=0.5, components={"any_value": 0.5})
     task_module(env).RELEASED.set()
+
+
+def test_a_scorer_that_waits_too_long_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    with closing(envgym.make(f"{TASKS}values", test_share=1.0)) as env:
+        play(env)
+        monkeypatch.setattr(env.unwrapped._run, "_timeout_s", 0.1)  # type: ignore[attr-defined]  # of this env
+        record = env.step("sleep").info["envgym"]
+        assert isinstance(record.reward, Invalid)
+        assert "task must answer within 0.1 s" in record.reward.reason
+
+
+class LateFuture(Future[str]):
+    """Has its result at the fourth time."""
+
+    def __init__(self, progress: Callable[[], None]) -> None:
+        super().__init__()
+        self.progress, self.times = progress, 0
+
+    def result(self, timeout: float | None = None) -> str:
+        self.times += 1
+        if self.times == 4:
+            return "late"
+        self.progress()
+        raise TimeoutError
+
+
+def test_the_time_of_other_samples_hardly_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    with closing(envgym.make(f"{TASKS}values", test_share=1.0)) as env:
+        play(env)
+        run = env.unwrapped._run  # type: ignore[attr-defined]  # of this env
+        assert run._wait(LateFuture(lambda: inspect_sample._progress.update([run._loop])), 1.0) == "late"
+        with pytest.raises(TimeoutError):
+            run._wait(LateFuture(lambda: None), 1.0)
+        monkeypatch.setattr(run, "_timeout_s", 0.1)
+        monkeypatch.setattr(run, "_wait", lambda future, seconds: future.result())
+        reward = env.step("__import__('time').sleep(0.3) or 0.5").info["envgym"].reward
+        assert reward == Scored(value=0.5, components={"any_value": 0.5})
+
+
+def test_a_task_that_exits_ends_its_episode_alone() -> None:
+    reward = reward_for("values", "exit")
+    assert isinstance(reward, Invalid)
+    assert "got SystemExit: 3" in reward.reason
+    with closing(envgym.make(f"{TASKS}shop", test_share=1.0, scorer="match")) as env:
+        _, (turn,) = play(env, tool_call_action("price", item="exit"))
+        assert turn.ending is Ending.ERROR_ENV
+        assert "SystemExit(3)" in str(turn.error)
+        assert play(env, "20")[1][-1].reward == Scored(value=1.0, components={"match": 1.0, "num_asked": 0.0})
 
 
 def task_module(env: Env[Any]) -> Any:

@@ -93,3 +93,16 @@ def test_users_of_a_name_share_a_loop() -> None:
     assert loop.run(thread()) == "one-for-all"
     for name in ("one-for-all", "another"):
         shared_loop(name).close(asyncio.sleep(0))
+
+
+def test_work_that_exits_does_not_end_a_shared_loop() -> None:
+    async def leave() -> None:
+        raise SystemExit(3)
+
+    async def in_a_task() -> None:
+        await asyncio.create_task(leave())
+
+    loop = shared_loop("exits")
+    with pytest.raises(SystemExit):
+        loop.run(in_a_task())
+    assert loop.run(add(1, 2)) == 3
