@@ -7,7 +7,7 @@ limits and a limit of the reply that is out of range do not count.
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from envgym.core.messages import Action, ToolCall
 from envgym.parsing import parse_action
@@ -40,6 +40,21 @@ def field_of(holder: object, key: str, kind: type, where: str) -> Any:  # checke
     if not isinstance(value, kind):
         raise BadResponse(f"{where} holds no {key}")
     return value
+
+
+CONTEXT_FULL: Final = ("model_context_window_exceeded", "context_length_exceeded")
+_CUT = ("length", "max_tokens", "model_length", "MAX_TOKENS", *CONTEXT_FULL)
+"""Reasons for which a reply ended that mean that it was cut."""
+_FAILED = ("error", "abort", "network_error")
+"""Reasons that mean that the service broke."""
+
+
+def is_cut(choice: object) -> bool:
+    """Return whether the reply of a choice was cut. Raises: BadResponse: a clause that says that it broke off."""
+    finish = get_nested(choice, "finish_reason")
+    if finish in _FAILED:
+        raise BadResponse(f"the reply ended with {finish}")
+    return finish in _CUT
 
 
 # ---- the assistant message as an action ------------------------------------------------------------------------------

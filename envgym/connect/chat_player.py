@@ -6,7 +6,6 @@ A reply goes back as it came: a server that recognises a conversation by its mes
 import asyncio
 import json
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from http import HTTPStatus
 from secrets import token_hex
@@ -14,11 +13,12 @@ from typing import Any, Final, TypeVar
 
 from envgym.chats.fields import Json
 from envgym.chats.openai import listed_tools, messages_to_wire
-from envgym.chats.replies import field_of, first_choice, is_context_full, read_message
+from envgym.chats.replies import field_of, first_choice, is_context_full, is_cut, read_message
 from envgym.core.messages import Action, Message, Role
 from envgym.errors import PolicyFailure
 from envgym.played import Opening, PlayedEpisode
 from envgym.runtime.backoff import Backoff
+from envgym.runtime.event_loop import DaemonThread
 from envgym.runtime.http.client import ConnectionFailed, HttpConnections
 
 T = TypeVar("T")
@@ -140,31 +140,43 @@ class EpisodeCalls:
     """Calls the methods of an episode: in the event loop, or, where they may wait, in a thread of their own."""
 
     def __init__(self, *, needs_thread: bool) -> None:
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="played-episode") if needs_thread else None
+        self._thread = DaemonThread("played-episode") if needs_thread else None
+        self.was_left = False
+        """Whether the caller was cancelled while a call ran, whose result is then lost."""
 
     async def run(self, call: Callable[[], T]) -> T:
         """Make a call, and return its result."""
         if self._thread is None:
             return call()
-        return await asyncio.get_running_loop().run_in_executor(self._thread, call)
+        try:
+            return await asyncio.wrap_future(self._thread.begin(call))
+        except asyncio.CancelledError:
+            self.was_left = True
+            raise
 
     def end(self, last: Callable[[], object]) -> None:
         """Make the last call after those that still run, and wait for none of them."""
         if self._thread is None:
             last()
             return
-        self._thread.submit(last)
-        self._thread.shutdown(wait=False)
+        self._thread.begin(last)
+        self._thread.end()
 
 
 async def play_chat(
     episode: PlayedEpisode, conversation: ChatConversation, endpoint: ChatEndpoint, calls: EpisodeCalls, *, model: str
-) -> None:
-    """Play the episode to its end.
+) -> bool:
+    """Play the episode to its end, or until a reply is cut, which is not played.
+
+    Returns: whether a reply was cut.
 
     Raises: ModelRefused, PolicyFailure: as `ChatEndpoint.complete`. BadResponse: an answer holds no message.
     """
     while episode.result().ending is None:
-        action = conversation.take(await endpoint.complete(conversation.request(model)))
+        completion = await endpoint.complete(conversation.request(model))
+        if is_cut(first_choice(completion)):
+            return True
+        action = conversation.take(completion)
         turn = await calls.run(partial(episode.act, action))
         conversation.answer(turn.messages)
+    return False

@@ -144,6 +144,16 @@ def test_a_call_in_the_text_is_played_and_answered_as_text(server: Server) -> No
     assert [message["role"] for message in conversation.messages[2:]] == ["assistant", "user"] * 2
 
 
+@pytest.mark.parametrize("finish", ["length", "model_context_window_exceeded"])
+def test_a_reply_that_is_cut_is_not_played(server: Server, finish: str) -> None:
+    episode = PlayedEpisode(envgym.make(SUMS))
+    cut = completion(content="1")
+    cut["choices"][0]["finish_reason"] = finish
+    server.script = [cut]
+    play(server, episode, index=0, seed=0)
+    assert (episode.result().ending, episode.result().num_turns) == (None, 0)
+
+
 def test_another_system_prompt_takes_the_place_of_that_of_the_env() -> None:
     opening = opening_of()
     first, *others = ChatConversation(opening, system_prompt="Count.").request("m")["messages"]
