@@ -12,24 +12,12 @@ import envgym
 from envgym.agents.models.tiny import tiny_tokenizer
 from envgym.cli.main import main
 from envgym.core.turns import Scored
-from envgym.errors import EnvFailure
 from envgym.played import PlayedEpisode
-from envgym.tools import tool
 from tests.peers.conftest import _verl
 from tests.support.pages import ROOT
-from tests.support.toys import Counter
 
 pytestmark = pytest.mark.peers
 PROMPT_LENGTH, RESPONSE_LENGTH = 2048, 1024
-
-
-class Down(Counter):
-    """Its tool needs a service that is down."""
-
-    @tool
-    def add(self, amount: int) -> str:
-        """Add."""
-        raise EnvFailure("the service is down")
 
 
 class OracleServer:
@@ -171,4 +159,4 @@ def test_a_reply_beyond_the_limit_ends_the_episode_with_the_rewards_so_far(run: 
 
 def test_an_invalid_reward_is_raised_and_never_zero(run: Any) -> None:
     with pytest.raises(RuntimeError, match=r"no valid reward: .*the service is down"):
-        run(f"{__name__}:Down", 1)
+        run("tests.support.toys:Down", 1)
