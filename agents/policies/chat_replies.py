@@ -6,14 +6,18 @@ from collections.abc import Mapping
 from envgym.agents.policies.endpoint import read_count
 from envgym.agents.protocols import FinishReason
 from envgym.agents.rollout.messages import MessageReply
-from envgym.chats.replies import BadResponse, field_of, first_choice, get_nested, is_context_full, read_message
+from envgym.chats.replies import (
+    CONTEXT_FULL,
+    BadResponse,
+    field_of,
+    first_choice,
+    get_nested,
+    is_context_full,
+    is_cut,
+    read_message,
+)
 from envgym.core.messages import Action
 
-_CONTEXT_FULL = ("model_context_window_exceeded", "context_length_exceeded")
-_CUT = ("length", "max_tokens", "model_length", "MAX_TOKENS", *_CONTEXT_FULL)
-"""Reasons for which a reply ended that mean that it was cut."""
-_FAILED = ("error", "abort", "network_error")
-"""Reasons that mean that the service broke."""
 _ROUNDING = 1e-3
 """Log-probs may be above 0 by so much."""
 
@@ -25,13 +29,10 @@ def read_response(body: object, *, has_tools: bool = True) -> MessageReply:
     """
     choice = first_choice(body)
     message = field_of(choice, "message", dict, "the choice")
-    finish = choice.get("finish_reason")
-    if finish in _FAILED:
-        raise BadResponse(f"the reply ended with {finish}")
     return MessageReply(
         action=read_message(message, has_tools=has_tools),
-        finish_reason=FinishReason.LENGTH if finish in _CUT else FinishReason.STOP,
-        context_is_full=finish in _CONTEXT_FULL,
+        finish_reason=FinishReason.LENGTH if is_cut(choice) else FinishReason.STOP,
+        context_is_full=choice.get("finish_reason") in CONTEXT_FULL,
         prompt_tokens=read_count(body, "usage", "prompt_tokens"),
         cached_tokens=read_count(body, "usage", "prompt_tokens_details", "cached_tokens"),
         completion_tokens=read_count(body, "usage", "completion_tokens"),

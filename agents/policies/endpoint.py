@@ -16,7 +16,7 @@ import httpx
 from envgym.agents.settings import EndpointSettings
 from envgym.chats.replies import BadResponse, get_nested
 from envgym.errors import InvalidInput, PolicyFailure
-from envgym.runtime.backoff import Backoff
+from envgym.runtime.backoff import PASSING, Backoff, read_retry_after
 
 Json = dict[str, Any]
 """A body that is sent."""
@@ -25,7 +25,7 @@ ReadRefusal = Callable[[int, object], T | None]
 """(status, body) -> the answer that an error stands for, if it stands for one."""
 Sleep = Callable[[float], Awaitable[object]]
 """Waits for some seconds."""
-_PASSING = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
+_PASSING = PASSING | {409}
 """Statuses after which the same request may succeed."""
 _SHOWN = 300
 
@@ -117,7 +117,8 @@ class Endpoint:
                     if response.status_code not in _PASSING:
                         message = _describe(response.status_code, content)
                         raise PolicyFailure(f"{url} refused the request: {message}")
-                    reason, requested_pause = _describe(response.status_code, content), _retry_after(response)
+                    reason = _describe(response.status_code, content)
+                    requested_pause = read_retry_after(response.headers.get("Retry-After"))
                 except httpx.TransportError as error:
                     reason = f"{type(error).__name__}: {error}".rstrip(": ")
                 except BadResponse as error:
@@ -154,14 +155,6 @@ def _content(response: httpx.Response) -> object:
 
 def _describe(status: int, content: object) -> str:
     return f"{status} {error_text(content)}"[:_SHOWN]
-
-
-def _retry_after(response: httpx.Response) -> float | None:
-    """Return the seconds that the endpoint asks for; a date is left to our own backoff."""
-    try:
-        return max(float(response.headers.get("Retry-After", "")), 0.0)
-    except ValueError:
-        return None
 
 
 def read_count(body: object, *keys: str) -> int:

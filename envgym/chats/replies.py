@@ -7,7 +7,7 @@ limits and a limit of the reply that is out of range do not count.
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from envgym.core.messages import Action, ToolCall
 from envgym.parsing import parse_action
@@ -40,6 +40,21 @@ def field_of(holder: object, key: str, kind: type, where: str) -> Any:  # checke
     if not isinstance(value, kind):
         raise BadResponse(f"{where} holds no {key}")
     return value
+
+
+CONTEXT_FULL: Final = ("model_context_window_exceeded", "context_length_exceeded")
+_CUT = ("length", "max_tokens", "model_length", "MAX_TOKENS", *CONTEXT_FULL)
+"""Reasons for which a reply ended that mean that it was cut."""
+_FAILED = ("error", "abort", "network_error")
+"""Reasons that mean that the service broke."""
+
+
+def is_cut(choice: object) -> bool:
+    """Return whether the reply of a choice was cut. Raises: BadResponse: a clause that says that it broke off."""
+    finish = get_nested(choice, "finish_reason")
+    if finish in _FAILED:
+        raise BadResponse(f"the reply ended with {finish}")
+    return finish in _CUT
 
 
 # ---- the assistant message as an action ------------------------------------------------------------------------------
@@ -163,16 +178,17 @@ _RATE = re.compile(
     r"|please wait|billing|credits"
 )
 _GAP = r"(?:[^.;:]|\.\d){0,80}"
+"""Also the rest of a word. No repetition here is without a bound: a search is linear in what a service sends."""
 _FULL = re.compile(
     rf"context[ _-]?(?:length|window|size|limit)[ _:](?:has been )?(?:exceed|overflow|is full)|context{_GAP}overflow"
-    rf"|exceed\w*{_GAP}\bcontext\b|exceed_context|prompt_too_long|max_prompt_tokens_exceeded"
+    rf"|exceed{_GAP}\bcontext\b|exceed_context|prompt_too_long|max_prompt_tokens_exceeded"
     rf"|(?:longer|greater|larger|more) than{_GAP}\b(?:context|model|maximum) length"
     r"|max(?:imum|\.)?[ _](?:context|prompt|model|input)[ _](?:length|len|size|limit)"
     rf"|(?:prompt|inputs?|conversation|messages?|request){_GAP}\btoo (?:long|large)"
     rf"|(?:prompt|input|sequence) length{_GAP}exceed|(?:prompt|input){_GAP}\btoken (?:window|limit)"
-    rf"|(?:prompt|inputs?|messages?|request\w*){_GAP}exceed\w*{_GAP}(?:\b|_)(?:tokens?|length)"
-    rf"|\btokens?\b{_GAP}exceed\w*{_GAP}limit|exceed\w* model token limit|(?<!output )tokens? limit exceeded"
-    rf"|(?:prompt|input){_GAP}context (?:window|length|size)|messages?\[\d+\]\S*: string too long"
+    rf"|(?:prompt|inputs?|messages?|request){_GAP}exceed{_GAP}(?:\b|_)(?:tokens?|length)"
+    rf"|\btokens?\b{_GAP}exceed{_GAP}limit|exceed\w{{0,4}} model token limit|(?<!output )tokens? limit exceeded"
+    rf"|(?:prompt|input){_GAP}context (?:window|length|size)|messages?\[\d{{1,6}}\]\S{{0,80}}: string too long"
     r"|`inputs`(?: tokens \+ `max_new_tokens`)? must (?:be|have)|range of input length"
     r"|reduce (?:the length of )?(?:the|your) (?:messages|input|prompt|conversation)|too many tokens"
     r"|max_(?:completion_)?tokens must be at least 1, got -"

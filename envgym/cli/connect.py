@@ -8,7 +8,7 @@ from contextlib import closing
 from importlib.resources import files
 from pathlib import Path
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final
 
 from envgym.cli.common import add_env_arguments, at_least_0, echo, env_kwargs, make_env
 from envgym.core.tasks import Split
@@ -18,6 +18,7 @@ _ROWS: Final = 1000
 """Rows of the data set in the program for TRL, unless the environment has fewer tasks."""
 _SAMPLES: Final = 20
 """Samples in the command for inspect-ai, unless the split has fewer tasks."""
+_TEST_ROWS: Final = 100
 _PORT: Final = 8000
 _TASKS: Final = 8
 """Tasks of the evaluation with verifiers, unless the environment has fewer."""
@@ -47,9 +48,7 @@ def _trl(args: argparse.Namespace) -> str:
 
     kwargs = env_kwargs(args.settings)
     environment(args.env, settings=kwargs).close()
-    with closing(make_env(args)) as env:
-        size = env.tasks.size(Split.TRAIN)
-    rows = _ROWS if size is None else min(size, _ROWS)
+    rows = _capped(_sizes(args)[Split.TRAIN], _ROWS)
     settings = f", settings={kwargs!r}" if kwargs else ""
     return f"""# pip install envgym trl datasets
 from trl import GRPOConfig, GRPOTrainer
@@ -111,13 +110,16 @@ def _verl(args: argparse.Namespace) -> str:
 
 
 def _rows_program(args: argparse.Namespace, project: str) -> str:
-    make_env(args).close()
+    sizes = _sizes(args)
     words = ("connect", project, args.env, *_set_words(args.settings))
+    commands = []
+    for split, most, name in ((Split.TRAIN, _ROWS, "train"), (Split.TEST, _TEST_ROWS, "validation")):
+        if count := _capped(sizes[split], most):
+            choice = () if split is Split.TRAIN else ("--split", split.value)
+            commands.append(f"#   {_command(*words, *choice, '--rows', str(count), '--out', f'{name}.parquet')}\n")
     program = (files("envgym.cli") / "templates" / "connect" / f"{project}.py.tmpl").read_text(encoding="utf-8")
     return f"""# connect_{project}.py, beside an installed envgym and {project}. The rows for it are written by:
-#   {_command(*words, "--rows", str(_ROWS), "--out", "train.parquet")}
-#   {_command(*words, "--split", "test", "--rows", "100", "--out", "validation.parquet")}
-{program}"""
+{"".join(commands)}{program}"""
 
 
 def _write_rows(args: argparse.Namespace, options: Sequence[str]) -> int:
@@ -143,13 +145,14 @@ def _write_rows(args: argparse.Namespace, options: Sequence[str]) -> int:
 
 def _verifiers(args: argparse.Namespace) -> str:
     """Return a command that evaluates with verifiers."""
-    with closing(make_env(args)) as env:
-        size = env.tasks.size(Split.TRAIN)
-    kwargs = env_kwargs(args.settings)
-    settings = ("--env.taskset.settings", json.dumps(kwargs, default=str)) if kwargs else ()
-    env_words = ("--env.taskset.env", args.env, *settings, "--env.agent.runtime.type", "subprocess")
+    sizes = _sizes(args)
+    split = next((split for split in (Split.TRAIN, Split.TEST) if sizes[split] != 0), Split.TRAIN)
+    kwargs = _json_settings(args)
+    settings = ("--env.taskset.settings", json.dumps(kwargs)) if kwargs else ()
+    choice = () if split is Split.TRAIN else ("--env.taskset.split", split.value)
+    env_words = ("--env.taskset.env", args.env, *choice, *settings, "--env.agent.runtime.type", "subprocess")
     model = ("-m", "MODEL", "--client.base-url", f"http://127.0.0.1:{_PORT}/v1", "--client.api-key-var", "API_KEY")
-    count = ("-n", str(_TASKS if size is None else min(size, _TASKS)), "-r", "2", "--no-push")
+    count = ("-n", str(_capped(sizes[split], _TASKS)), "-r", "2", "--no-push")
     return f"""# pip install envgym verifiers. MODEL is served at the address, with the key in the variable API_KEY:
 {shlex.join(("vf-eval", "envgym_verifiers", *env_words, *model, *count))}
 """
@@ -157,17 +160,33 @@ def _verifiers(args: argparse.Namespace) -> str:
 
 def _inspect(args: argparse.Namespace) -> str:
     """Return the command that evaluates a model with inspect-ai."""
-    with closing(make_env(args)) as env:
-        sizes = {split: env.tasks.size(split) for split in (Split.TEST, Split.TRAIN)}
-    split = next((split for split, size in sizes.items() if size != 0), Split.TEST)
-    size, kwargs = sizes[split], env_kwargs(args.settings)
-    limit = _SAMPLES if size is None else min(size, _SAMPLES)
-    values = [f"env={args.env}", f"split={split}", f"limit={limit}"]
+    sizes = _sizes(args)
+    split = next((split for split in (Split.TEST, Split.TRAIN) if sizes[split] != 0), Split.TEST)
+    kwargs = _json_settings(args)
+    values = [f"env={args.env}", f"split={split}", f"limit={_capped(sizes[split], _SAMPLES)}"]
     values += [f"settings={json.dumps(kwargs)}"] if kwargs else []
     words = [word for value in values for word in ("-T", value)]
     return f"""# pip install 'envgym[inspect]', and the package of the model's provider, here openai
 {shlex.join(["inspect", "eval", "envgym/env", *words, "--model", "openai/gpt-4o-mini"])}
 """
+
+
+def _sizes(args: argparse.Namespace) -> dict[Split, int | None]:
+    """Make the environment once. Returns: the number of tasks of each split; None: it has no last one."""
+    with closing(make_env(args)) as env:
+        return {split: env.tasks.size(split) for split in Split}
+
+
+def _capped(size: int | None, most: int) -> int:
+    return most if size is None else min(size, most)
+
+
+def _json_settings(args: argparse.Namespace) -> dict[str, Any]:
+    """Return the settings of the environment. Raises: InvalidInput: they are no JSON, which a command cannot hold."""
+    from envgym.connect.task_rows import settings_text
+
+    settings: dict[str, Any] = json.loads(settings_text(env_kwargs(args.settings), args.env))
+    return settings
 
 
 def _command(*words: str) -> str:

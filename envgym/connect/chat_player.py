@@ -6,7 +6,6 @@ A reply goes back as it came: a server that recognises a conversation by its mes
 import asyncio
 import json
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from http import HTTPStatus
 from secrets import token_hex
@@ -14,11 +13,12 @@ from typing import Any, Final, TypeVar
 
 from envgym.chats.fields import Json
 from envgym.chats.openai import listed_tools, messages_to_wire
-from envgym.chats.replies import field_of, first_choice, is_context_full, read_message
+from envgym.chats.replies import field_of, first_choice, is_context_full, is_cut, read_message
 from envgym.core.messages import Action, Message, Role
 from envgym.errors import PolicyFailure
 from envgym.played import Opening, PlayedEpisode
-from envgym.runtime.backoff import Backoff
+from envgym.runtime.backoff import PASSING, Backoff, read_retry_after
+from envgym.runtime.event_loop import DaemonThread
 from envgym.runtime.http.client import ConnectionFailed, HttpConnections
 
 T = TypeVar("T")
@@ -27,8 +27,8 @@ ATTEMPTS: Final = 5
 ANSWER_S: Final = 24 * 3600.0
 """Longest wait for one answer: the caller's own limits end an episode long before."""
 _BACKOFF: Final = Backoff(0.5, 8.0)
-_PASSING: Final = frozenset({408, 425, 429, 500, 502, 503, 504, 529})
-"""Statuses after which the same request may succeed."""
+_LONGEST_REQUESTED_S: Final = 60.0
+"""Longest pause that is made because the endpoint asks for it."""
 _SHOWN: Final = 300
 
 
@@ -54,14 +54,16 @@ class ChatConversation:
     def take(self, completion: object) -> Action:
         """Add the reply of the model, and return it as an action. Raises: BadResponse: the answer holds no message."""
         message: Mapping[str, Any] = field_of(first_choice(completion), "message", dict, "the choice")
-        action = read_message(message, has_tools=bool(self._tools))
         fields = {key: value for key, value in message.items() if value is not None}
         calls = fields.get("tool_calls") or []
+        if calls and isinstance(calls, list) and all(isinstance(call, dict) for call in calls):  # else not readable
+            fields["tool_calls"] = calls = _with_own_ids(calls, len(self.messages))
+        action = read_message(fields, has_tools=bool(self._tools))
         if not calls:
             fields.setdefault("content", "")
         self.messages.append({**fields, "role": Role.ASSISTANT.value})
         read = {call.id for call in action.tool_calls}
-        self._call_ids = [call["id"] for call in calls if call.get("id")]
+        self._call_ids = [call["id"] for call in calls]
         self._unread_ids = [call_id for call_id in self._call_ids if call_id not in read]
         return action
 
@@ -83,6 +85,22 @@ class ChatConversation:
         nothing = {"role": Role.TOOL.value, "content": ""}
         answered = [results.get(call_id, {**nothing, "tool_call_id": call_id}) for call_id in self._call_ids]
         self.messages += [*answered, *others]
+
+
+def _with_own_ids(calls: Sequence[Json], number: int) -> list[Json]:
+    """Return the calls of message `number`; one whose id is missing, no text, or that of another call gets its own."""
+    seen: set[str] = set()
+    read: list[Json] = []
+    for index, call in enumerate(calls):
+        call_id = call.get("id")
+        if not isinstance(call_id, str) or not call_id or call_id in seen:
+            call_id = f"call_{number}_{index}"
+            while call_id in seen:
+                call_id += "_"
+            call = {**call, "id": call_id}
+        seen.add(call_id)
+        read.append(call)
+    return read
 
 
 class ModelRefused(PolicyFailure):
@@ -111,9 +129,12 @@ class ChatEndpoint:
         """
         headers = {"Idempotency-Key": token_hex(16)}
         reason = ""
+        requested_s: float | None = None
         for attempt in range(ATTEMPTS):
             if attempt:
-                await self._sleep(_BACKOFF.pause_s(attempt - 1))
+                own_s = _BACKOFF.pause_s(attempt - 1)
+                await self._sleep(own_s if requested_s is None else min(requested_s, _LONGEST_REQUESTED_S))
+            requested_s = None
             try:
                 answer = await self._connections.ask(
                     "POST", "/chat/completions", body, timeout_s=ANSWER_S, headers=headers
@@ -124,10 +145,13 @@ class ChatEndpoint:
                 continue
             except ValueError:
                 content = answer.body.decode(errors="replace")
-            if answer.status == HTTPStatus.OK and isinstance(content, dict):
+            is_ok = answer.status == HTTPStatus.OK
+            if is_ok and isinstance(content, dict) and not content.get("error"):
                 return content
-            if answer.status != HTTPStatus.OK and answer.status not in _PASSING:
-                raise ModelRefused(answer.status, content)
+            refusal = ModelRefused(answer.status, content)
+            if refusal.is_context_full or not (is_ok or answer.status in PASSING):
+                raise refusal
+            requested_s = read_retry_after(answer.headers.get("retry-after"))
             reason = f"{answer.status} {str(content)[:_SHOWN]}"
         raise PolicyFailure(f"the model did not answer in {ATTEMPTS} attempts; the last error: {reason}")
 
@@ -140,31 +164,43 @@ class EpisodeCalls:
     """Calls the methods of an episode: in the event loop, or, where they may wait, in a thread of their own."""
 
     def __init__(self, *, needs_thread: bool) -> None:
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="played-episode") if needs_thread else None
+        self._thread = DaemonThread("played-episode") if needs_thread else None
+        self.was_left = False
+        """Whether the caller was cancelled while a call ran, whose result is then lost."""
 
     async def run(self, call: Callable[[], T]) -> T:
         """Make a call, and return its result."""
         if self._thread is None:
             return call()
-        return await asyncio.get_running_loop().run_in_executor(self._thread, call)
+        try:
+            return await asyncio.wrap_future(self._thread.begin(call))
+        except asyncio.CancelledError:
+            self.was_left = True
+            raise
 
     def end(self, last: Callable[[], object]) -> None:
         """Make the last call after those that still run, and wait for none of them."""
         if self._thread is None:
             last()
             return
-        self._thread.submit(last)
-        self._thread.shutdown(wait=False)
+        self._thread.begin(last)
+        self._thread.end()
 
 
 async def play_chat(
     episode: PlayedEpisode, conversation: ChatConversation, endpoint: ChatEndpoint, calls: EpisodeCalls, *, model: str
-) -> None:
-    """Play the episode to its end.
+) -> bool:
+    """Play the episode to its end, or until a reply is cut, which is not played.
+
+    Returns: whether a reply was cut.
 
     Raises: ModelRefused, PolicyFailure: as `ChatEndpoint.complete`. BadResponse: an answer holds no message.
     """
     while episode.result().ending is None:
-        action = conversation.take(await endpoint.complete(conversation.request(model)))
+        completion = await endpoint.complete(conversation.request(model))
+        if is_cut(first_choice(completion)):
+            return True
+        action = conversation.take(completion)
         turn = await calls.run(partial(episode.act, action))
         conversation.answer(turn.messages)
+    return False

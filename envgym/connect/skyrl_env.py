@@ -22,6 +22,7 @@ from envgym.env import Env, ForkCapability
 from envgym.errors import EnvFailure, InvalidInput, check_known
 from envgym.records import Reply, StepRecord
 from envgym.runtime.cache import source_key
+from envgym.runtime.error_log import log_error
 
 SCHEME = "skyrl://"
 MAX_TURNS = 100
@@ -142,9 +143,14 @@ class SkyrlEnv(Env[TextEnv]):
         return replace(super()._play(Action(str(action))), action=action)
 
     def close(self) -> None:
-        if self.state is not None:
-            self.state.close()
-            self.state = None
+        """Close the environment; its failure is logged, so that the next episode can begin."""
+        state, self.state = self.state, None
+        if state is None:
+            return
+        try:
+            state.close()
+        except Exception as error:  # noqa: BLE001  # runs code of others
+            log_error(error, f"{self._env_id} could not be closed: {type(error).__name__}: {error}")
 
 
 def _json(name: str, value: Mapping[str, Any], where: str) -> str:

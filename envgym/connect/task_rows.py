@@ -78,11 +78,7 @@ def task_rows(
         tasks. InfrastructureError: an episode could not be opened.
     """
     check_known("project", project, _FORMS, where="task_rows")
-    try:
-        text = canonical(dict(settings))
-    except (TypeError, ValueError) as error:
-        do = "pass texts, numbers and mappings"
-        raise InvalidInput.of("settings", "be JSON", str(error), where=env_id, do=do) from None
+    text = settings_text(settings, env_id)
     env = make(env_id, **settings)
     episode = PlayedEpisode(env)
     try:
@@ -98,6 +94,15 @@ def task_rows(
         return rows
     finally:
         episode.close()
+
+
+def settings_text(settings: Mapping[str, Any], env_id: str) -> str:
+    """Write the settings of an environment as JSON. Raises: InvalidInput: they are none."""
+    try:
+        return canonical(dict(settings))
+    except (TypeError, ValueError) as error:
+        do = "pass texts, numbers and mappings"
+        raise InvalidInput.of("settings", "be JSON", str(error), where=env_id, do=do) from None
 
 
 def check_path(path: Path) -> None:

@@ -4,7 +4,9 @@ verifiers finds both as the package `envgym_verifiers`. Its server of model call
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import replace
 from functools import cache, partial
 from typing import Any, Final
 
@@ -14,8 +16,8 @@ from envgym.authoring.openings import opening_messages, prompt_text
 from envgym.connect.chat_player import ChatConversation, ChatEndpoint, EpisodeCalls, ModelRefused, play_chat
 from envgym.core.json_types import canonical
 from envgym.core.tasks import Split
-from envgym.core.turns import Ending, Scored
-from envgym.errors import EnvFailure, InfrastructureError, InvalidInput
+from envgym.core.turns import ZERO, Ending, Invalid, Scored
+from envgym.errors import EnvFailure, InfrastructureError, InvalidInput, ResetNeeded
 from envgym.played import EpisodeResult, PlayedEpisode
 from envgym.registry import maker
 from envgym.serving.templates import EnvTemplate
@@ -30,6 +32,7 @@ except ImportError as error:
 INFO: Final = "envgym"
 """Key in `trace.info` of what the episode gave."""
 _WHERE: Final = "envgym_verifiers"
+_NOT_BEGUN: Final = EpisodeResult(reward=ZERO, ending=None, num_turns=0)
 
 
 class EnvgymTasksetConfig(vf.TasksetConfig):  # type: ignore[misc]  # verifiers has types only where it is installed
@@ -84,10 +87,13 @@ class EnvgymTask(vf.Task[EnvgymTaskData, vf.State, vf.TaskConfig]):  # type: ign
 
         Raises: EnvFailure: there is no valid reward, so that the rollout counts as failed.
         """
-        reward = trace.info.get(INFO, {}).get("reward")
+        info = trace.info.get(INFO, {})
+        reward = info.get("reward")
         if reward is None:
             do = "play the tasks with the harness envgym_verifiers, and leave failed rollouts out"
-            raise EnvFailure.of("episode", "have a valid reward", "none", where=str(self.data.id), do=do)
+            raise EnvFailure.of(
+                "episode", "have a valid reward", info.get("error") or "none", where=str(self.data.id), do=do
+            )
         return float(reward)
 
     @vf.metric  # type: ignore[untyped-decorator]  # as above
@@ -166,33 +172,62 @@ class EnvgymHarness(vf.Harness[vf.HarnessConfig]):  # type: ignore[misc]  # as a
         template = _template_of(task)
         calls = EpisodeCalls(needs_thread=template.needs_thread)
         model = ChatEndpoint(endpoint, secret)
-        episode: PlayedEpisode | None = None
-        is_full = False
-        try:
-            episode = PlayedEpisode(await calls.run(template.make))
-            opening = await calls.run(partial(episode.open, split=task.split, index=task.index, seed=task.seed))
-            own_prompt = task.system_prompt in (None, template.description["system_prompt"])
-            conversation = ChatConversation(opening, system_prompt=None if own_prompt else task.system_prompt)
+        episodes: list[PlayedEpisode] = []  # filled in the thread of the calls: one that comes too late is closed, too
+        is_cut = False
+
+        def close() -> None:
+            for episode in episodes:
+                episode.close()
+
+        async with AsyncExitStack() as ends:
+            ends.push_async_callback(model.close)
+            ends.callback(calls.end, close)
             try:
-                await play_chat(episode, conversation, model, calls, model=ctx.model)
+                await calls.run(lambda: episodes.append(PlayedEpisode(template.make())))
+                (episode,) = episodes
+                opening = await calls.run(partial(episode.open, split=task.split, index=task.index, seed=task.seed))
+                own_prompt = task.system_prompt in (None, template.description["system_prompt"])
+                conversation = ChatConversation(opening, system_prompt=None if own_prompt else task.system_prompt)
+                is_cut = await play_chat(episode, conversation, model, calls, model=ctx.model)
             except ModelRefused as refusal:
-                is_full = refusal.is_context_full
-                if trace.stop_condition is None and not is_full:
+                is_cut = refusal.is_context_full
+                if trace.stop_condition is None and not is_cut:
                     raise
-        finally:
-            if episode is not None:
-                trace.info[INFO] = _info(task, episode, is_full=is_full)
-                calls.end(episode.close)
-            await model.close()
-        _check_valid(episode.result(), str(task.id))
+            finally:
+                result = _result(episodes, was_left=calls.was_left, is_cut=is_cut)
+                trace.info[INFO] = _info(task, result)
+        _check_valid(result, str(task.id))
         return vf.ProgramResult(exit_code=0, stdout="", stderr="")
 
 
-def _info(task: EnvgymTaskData, episode: PlayedEpisode, *, is_full: bool) -> dict[str, Any]:
-    """Return the record of an episode in its trace; the episode may have been stopped at any point."""
-    result = episode.result()
+def _result(episodes: Sequence[PlayedEpisode], *, was_left: bool, is_cut: bool) -> EpisodeResult:
+    """Return the result of an episode that may have been stopped at any point.
+
+    There is no reward so far where a call of the environment was under way, or no turn was played.
+    """
+    try:
+        result = episodes[0].result() if episodes else _NOT_BEGUN
+    except ResetNeeded:
+        result = _NOT_BEGUN
+    if result.ending is not None:
+        return result
+    if was_left:
+        return replace(result, **_aborted("the rollout was stopped while the environment was busy"))
+    if is_cut:
+        return replace(result, ending=Ending.TRUNCATED_TOKENS)
+    return result if result.num_turns else replace(result, **_aborted("the rollout ended before the first turn"))
+
+
+def _aborted(reason: str) -> dict[str, Any]:
+    """Return the fields of a result without a reward."""
+    cause = Ending.ERROR_ABORTED
+    return {"reward": Invalid(cause=cause, reason=reason), "ending": cause, "error": reason}
+
+
+def _info(task: EnvgymTaskData, result: EpisodeResult) -> dict[str, Any]:
+    """Return the record of an episode in its trace."""
     reward = result.reward if isinstance(result.reward, Scored) else None
-    ending = result.ending or (Ending.TRUNCATED_TOKENS if is_full else None)
+    ending = result.ending
     return {
         "env": task.env,
         "split": task.split,

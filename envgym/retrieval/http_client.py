@@ -22,7 +22,7 @@ from envgym.core.json_types import JsonObject, JsonValue, parse_json
 from envgym.errors import InvalidInput, ToolInfraFailure
 from envgym.retrieval.base import Document, Hit, checked_query
 from envgym.retrieval.corpus import document_of
-from envgym.runtime.backoff import Backoff
+from envgym.runtime.backoff import PASSING, Backoff
 
 RETRIEVE, DOCUMENTS, HEALTH = "/retrieve", "/documents", "/health"
 TOKEN_VARIABLE = "ENVGYM_RETRIEVER_TOKEN"
@@ -64,7 +64,6 @@ _BACKOFF = Backoff(0.1)
 MAX_REPLY_BYTES = 32 << 20
 _MAX_PARTS = 100_000
 """Of the JSON of a reply: a hit has about 15."""
-_TRY_AGAIN = frozenset({408, 425, 429, 500, 502, 503, 504})
 _NO_SUCH_REQUEST = frozenset({404, 405, 501})
 
 
@@ -153,7 +152,7 @@ class HttpRetriever:
             if path == DOCUMENTS and status in _NO_SUCH_REQUEST:
                 self._has_documents = False
                 return None
-            if status not in _TRY_AGAIN:
+            if status not in PASSING:
                 return _decode(status, content, self.url + path)
             problem = f"status {status}"
         do = "start it with `envgym serve-retriever`, or raise the time limit"

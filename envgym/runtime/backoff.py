@@ -1,10 +1,21 @@
 """The pauses between attempts of a request. Pure: the caller measures the time, waits, and decides what it repeats."""
 
 import math
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
+PASSING: Final = frozenset({408, 425, 429, 500, 502, 503, 504, 529})
+"""Statuses of HTTP after which the same request may succeed."""
 _MOST_DOUBLINGS = 64
 """Further ones change no pause that anybody waits for."""
+
+
+def read_retry_after(value: str | None) -> float | None:
+    """Return the seconds of a header Retry-After; None: it is missing, or a date, which is left to the own backoff."""
+    try:
+        seconds = float(value or "")
+    except ValueError:
+        return None
+    return max(seconds, 0.0) if math.isfinite(seconds) else None
 
 
 class Backoff(NamedTuple):

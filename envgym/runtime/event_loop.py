@@ -12,7 +12,8 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, suppress
 from contextvars import copy_context
-from functools import cache
+from functools import cache, partial
+from queue import SimpleQueue
 from typing import Any, Protocol, Self, TypeVar
 
 from envgym.runtime.processes.interrupts import interrupt, interrupts_passed_on
@@ -52,17 +53,41 @@ async def in_daemon_thread(work: Callable[[], T]) -> T:
 
     Raises: whatever the work raises.
     """
-    done: Future[T] = Future()
-    done.set_running_or_notify_cancel()  # the work goes on if nobody waits any more
-
-    def run() -> None:
-        try:
-            done.set_result(work())
-        except BaseException as error:  # noqa: BLE001  # whoever waits gets it
-            done.set_exception(error)
-
-    threading.Thread(target=run, name="daemon-work", daemon=True).start()
+    thread = DaemonThread("daemon-work")
+    done = thread.begin(work)
+    thread.end()
     return await asyncio.wrap_future(done)
+
+
+class DaemonThread:
+    """Makes calls one after the other in a thread that the end of the process does not wait for."""
+
+    def __init__(self, name: str) -> None:
+        self._calls: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        threading.Thread(target=self._serve, name=name, daemon=True).start()
+
+    def begin(self, work: Callable[[], T]) -> "Future[T]":
+        """Make a call after those before it, also if nobody waits any more."""
+        done: Future[T] = Future()
+        done.set_running_or_notify_cancel()
+        self._calls.put(partial(_settle, done, work))
+        return done
+
+    def end(self) -> None:
+        """End the thread after the calls that were begun, and do not wait for it."""
+        self._calls.put(None)
+
+    def _serve(self) -> None:
+        while (call := self._calls.get()) is not None:
+            call()
+            del call  # so that the call and its result are freed while the thread waits
+
+
+def _settle(done: "Future[T]", work: Callable[[], T]) -> None:
+    try:
+        done.set_result(work())
+    except BaseException as error:  # noqa: BLE001  # whoever waits gets it
+        done.set_exception(error)
 
 
 class LoopThread:

@@ -16,11 +16,9 @@ from envgym.cli.main import main
 from envgym.conformance.env_under_test import CheckStatus, EnvUnderTest
 from envgym.conformance.suite import CHECKS, run_check
 from envgym.core.turns import Ending, Invalid, Scored
-from envgym.errors import EnvFailure, InvalidInput
+from envgym.errors import InvalidInput
 from envgym.records import StepRecord
-from envgym.tools import tool
 from tests.support.pages import ROOT, blocks_of
-from tests.support.toys import Counter
 
 pytestmark = pytest.mark.connect
 NUM_ROWS, PAGE = 20, "docs/connect.md"
@@ -151,15 +149,6 @@ def test_the_conformance_check_holds(tmp_path: Path) -> None:
 # ---- our environments there --------------------------------------------------------------------------------------
 
 
-class Down(Counter):
-    """Its tool needs a service that is down."""
-
-    @tool
-    def add(self, amount: int) -> str:
-        """Add."""
-        raise EnvFailure("the service is down")
-
-
 @pytest.fixture
 def text_env(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     monkeypatch.syspath_prepend(ROOT / "examples")
@@ -215,9 +204,9 @@ def test_the_limit_of_the_generator_ends_the_episode(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("text_env")
 def test_an_invalid_reward_is_raised_and_never_zero(tmp_path: Path) -> None:
-    (row,) = rows_of(f"{__name__}:Down", tmp_path / "train.parquet", 1)
+    (row,) = rows_of("tests.support.toys:Down", tmp_path / "train.parquet", 1)
     call = '<tool_call>{"name": "add", "arguments": {"amount": 1}}</tool_call>'
-    with closing(envgym.make(f"{__name__}:Down")) as native, closing(made(row)) as theirs:
+    with closing(envgym.make("tests.support.toys:Down")) as native, closing(made(row)) as theirs:
         native.reset(seed=0)
         assert isinstance(play(native, call).reward, Invalid)
         theirs.init(row["prompt"])

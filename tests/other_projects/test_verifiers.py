@@ -7,6 +7,7 @@ import re
 import shlex
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ import envgym_verifiers
 from envgym.errors import InvalidInput
 from tests.agents.policies.fake_server import HANG, Server, running
 from tests.support.pages import blocks_of
+from tests.support.toys import Counter
 
 pytestmark = [pytest.mark.connect, pytest.mark.filterwarnings("ignore")]  # of the libraries
 ROOT = Path(__file__).parents[2]
@@ -157,11 +159,106 @@ def test_an_episode_that_verifiers_stops_has_the_reward_so_far(server: Server) -
     assert (record["ending"], record["turns"]) == (None, 1)
 
 
-def test_an_episode_that_runs_out_of_time_has_the_reward_so_far(server: Server) -> None:
+def test_an_episode_whose_time_ends_before_a_turn_has_no_reward(server: Server) -> None:
     server.script = [HANG]
     (trace,) = play(server, config(COUNTER, agent={"timeout": {"rollout": 0.2}}))
-    assert (trace.ok, trace.is_timeout, trace.rewards["episode_reward"].value) == (True, True, 0.0)
-    assert trace.info["envgym"]["ending"] is None
+    assert (trace.ok, trace.is_timeout, any(trace.rewards.values())) == (False, True, False)
+    assert "episode must have a valid reward" in trace.last_error.message
+
+
+class Gate(Counter):
+    """Waits in one of its methods."""
+
+    blocking = True
+    place = ""
+    reached, goes_on, closed = threading.Event(), threading.Event(), threading.Event()
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._wait("init")
+
+    def begin(self, task: envgym.Task) -> str:
+        self._wait("begin")
+        return super().begin(task)
+
+    @envgym.tool
+    def add(self, amount: int) -> str:
+        """Add to the counter.
+
+        Args:
+            amount: How much to add.
+        """
+        self._wait("add")
+        return super().add(amount)
+
+    def _wait(self, place: str) -> None:
+        if place == self.place:
+            self.reached.set()
+            self.goes_on.wait()
+
+    def close(self) -> None:
+        self.closed.set()
+
+
+@pytest.fixture
+def gate() -> Iterator[type[Gate]]:
+    for event in (Gate.reached, Gate.goes_on):
+        event.clear()
+    yield Gate
+    Gate.place = ""
+    Gate.goes_on.set()
+
+
+async def launch(server: Server, env: str, reached: threading.Event | None) -> Any:
+    """Play a task with the harness; cancel it once `reached` is set. Returns: its trace."""
+    settings = config(env)
+    task = next(iter(load_environment(settings).taskset))
+    trace = vf.Trace(task=vf.TraceTask(type="EnvgymTask", data=task.data), agent=vf.AgentInfo(config=vf.AgentConfig()))
+    harness = envgym_verifiers.EnvgymHarness(vf.HarnessConfig(id="envgym_verifiers"))
+    context = vf.ModelContext(client=client(server), model="policy", sampling=vf.SamplingConfig())
+    playing = asyncio.create_task(harness.launch(context, trace, None, server.url, "secret", {}, task.data))
+    if reached is not None:
+        await asyncio.get_running_loop().run_in_executor(None, reached.wait, LIMIT_S)
+        playing.cancel()
+    await asyncio.gather(playing, return_exceptions=True)
+    return trace
+
+
+@pytest.mark.parametrize("place", ["init", "begin", "add"])
+def test_an_env_that_is_busy_when_it_is_stopped_has_no_reward_and_is_closed(
+    server: Server, gate: type[Gate], place: str
+) -> None:
+    config(f"{__name__}:Gate")  # makes it once
+    gate.place = place
+    gate.closed.clear()
+    trace = asyncio.run(launch(server, f"{__name__}:Gate", gate.reached))
+    record = trace.info["envgym"]
+    assert (record["reward"], record["ending"], record["turns"]) == (None, "ERROR_ABORTED", 0)
+    assert "while the environment was busy" in record["error"]
+    assert not gate.closed.is_set()
+    gate.goes_on.set()
+    assert gate.closed.wait(LIMIT_S)
+
+
+def test_an_episode_that_is_stopped_while_the_model_writes_has_the_reward_so_far(server: Server) -> None:
+    asked = threading.Event()
+
+    def hang(body: Json) -> str:
+        asked.set()
+        return HANG
+
+    server.script = [count, hang]
+    record = asyncio.run(launch(server, COUNTER, asked)).info["envgym"]
+    assert (record["reward"], record["ending"], record["turns"], record["error"]) == (0.0, None, 1, None)
+
+
+def test_a_reply_that_is_cut_is_not_played(server: Server) -> None:
+    cut = completion({"content": "DONE"})
+    cut["choices"][0]["finish_reason"] = "length"
+    server.script = [count, cut]
+    (trace,) = play(server, config(COUNTER))
+    record = trace.info["envgym"]
+    assert (trace.ok, record["ending"], record["turns"], record["reward"]) == (True, "TRUNCATED_TOKENS", 1, 0.0)
 
 
 def test_a_split_without_end_is_a_taskset_without_end() -> None:

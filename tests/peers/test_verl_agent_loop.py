@@ -12,30 +12,20 @@ import envgym
 from envgym.agents.models.tiny import tiny_tokenizer
 from envgym.cli.main import main
 from envgym.core.turns import Scored
-from envgym.errors import EnvFailure
 from envgym.played import PlayedEpisode
-from envgym.tools import tool
 from tests.peers.conftest import _verl
 from tests.support.pages import ROOT
-from tests.support.toys import Counter
 
 pytestmark = pytest.mark.peers
 PROMPT_LENGTH, RESPONSE_LENGTH = 2048, 1024
-
-
-class Down(Counter):
-    """Its tool needs a service that is down."""
-
-    @tool
-    def add(self, amount: int) -> str:
-        """Add."""
-        raise EnvFailure("the service is down")
 
 
 class OracleServer:
     """Samples the oracle's next action in place of a model's tokens; the rest of verl's client is not used."""
 
     episode: PlayedEpisode
+    most_tokens: int | None = None
+    """Of a reply; verl's servers end one at the length of a response."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast) -> None:
         self._tokenizer = tokenizer
@@ -47,7 +37,7 @@ class OracleServer:
 
         assert sampling_params == {"temperature": 1.0}
         text = f"{self.episode.oracle()}<|im_end|>"
-        ids = self._tokenizer(text, add_special_tokens=False)["input_ids"]
+        ids = self._tokenizer(text, add_special_tokens=False)["input_ids"][: self.most_tokens]
         self.calls.append((list(prompt_ids), ids))
         steps = {"min_global_steps": len(self.calls), "max_global_steps": len(self.calls)}
         return TokenOutput(token_ids=ids, log_probs=[-0.5] * len(ids), extra_fields=steps)
@@ -169,6 +159,15 @@ def test_a_reply_beyond_the_limit_ends_the_episode_with_the_rewards_so_far(run: 
     assert output.reward_score == 0.0
 
 
+def test_a_reply_that_the_server_cuts_at_the_limit_is_not_played(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    ((_, _, server),) = run("tests.support.toys:Sums", 1)
+    size = len(server.calls[0][1])
+    for limit, scores in ((size, [1.0]), (size - 1, [])):
+        monkeypatch.setattr(OracleServer, "most_tokens", limit)
+        ((_, output, _),) = run("tests.support.toys:Sums", 1, response_length=limit)
+        assert (len(output.response_ids), output.extra_fields["turn_scores"]) == (limit, scores)
+
+
 def test_an_invalid_reward_is_raised_and_never_zero(run: Any) -> None:
     with pytest.raises(RuntimeError, match=r"no valid reward: .*the service is down"):
-        run(f"{__name__}:Down", 1)
+        run("tests.support.toys:Down", 1)

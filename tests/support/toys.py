@@ -76,6 +76,15 @@ class Counter(Env[CounterState]):
         return f'<tool_call>{{"name": "add", "arguments": {{"amount": {amount}}}}}</tool_call>'
 
 
+class Down(Counter):
+    """Its tool needs a service that is down."""
+
+    @tool
+    def add(self, amount: int) -> str:
+        """Add."""
+        raise EnvFailure("the service is down")
+
+
 class OftenBroken(Counter):
     """Its service is down for the tasks of even numbers."""
 

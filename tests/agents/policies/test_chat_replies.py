@@ -1,6 +1,7 @@
 """Replies of services as they send them: content, thinking and calls, and refusals of too long a conversation."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 from envgym.agents.policies.chat_replies import read_response
 from envgym.agents.protocols import FinishReason, Sampling
 from envgym.agents.rollout.messages import MessageReply, MessageRequest
-from envgym.chats.replies import BadResponse, is_context_full, read_message
+from envgym.chats.replies import _FULL, BadResponse, is_context_full, read_message
 from envgym.core.messages import Message, Role
 from envgym.errors import PolicyFailure
 from tests.agents.policies.fake_server import Pauses, Server
@@ -81,6 +82,13 @@ def test_a_full_context_is_told_from_every_other_refusal(row: dict[str, Any]) ->
 def test_at_least_forty_full_contexts_are_checked() -> None:
     assert sum(row["is_full"] for row in REFUSALS) >= 40
     assert len(REFUSALS) - sum(row["is_full"] for row in REFUSALS) >= 15
+
+
+def test_a_hostile_refusal_costs_no_more_than_its_length() -> None:
+    unescaped = re.sub(r"\\.", "x", _FULL.pattern)
+    assert not re.findall(r"[*+]|,\}", unescaped), "every repetition has a bound"
+    for text in ("request" + "exceed" * 650, "request exceed " * 260, "input" * 800):
+        assert not is_context_full(400, text, 0)
 
 
 @pytest.mark.parametrize("status", [200, 400, 413, 422, 500])

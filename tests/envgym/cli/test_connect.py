@@ -8,6 +8,7 @@ import asyncio
 import json
 import shlex
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -89,7 +90,8 @@ def test_the_class_for_a_project_is_that_of_the_example_and_its_rows_are_written
     program = (ROOT / f"examples/connect_{name}.py").read_text(encoding="utf-8")
     assert text.endswith(program.rstrip("\n") + "\n")
     commands = [shlex.split(line.removeprefix("#   ")) for line in text.splitlines() if line.startswith("#   envgym")]
-    for words, split, number in zip(commands, ("train", "test"), ("1000", "100"), strict=True):
+    for words, split in zip(commands, ("train", "test"), strict=True):
+        number = words[words.index("--rows") + 1]
         shown = out(*(word if word != number else "3" for word in words[1:]))
         assert f"3 rows of {COUNTER}, split {split}" in shown
         assert (folder / words[-1]).stat().st_size
@@ -106,6 +108,36 @@ def test_the_command_for_verifiers_is_of_the_env(words: tuple[str, ...], number:
     assert (name, taskset) == ("vf-eval", "envgym_verifiers")
     assert (values["--env.taskset.env"], values["-n"]) == (words[0], str(number))
     assert json.loads(values.get("--env.taskset.settings", "{}")) == ({"level": 2} if "--set" in words else {})
+
+
+class HeldOut(Counter):
+    """Its tasks are all held out."""
+
+    tasks = ListTasks([Task(id="0", prompt="Count.", payload={"target": 1}, split=Split.TEST)])
+
+    def __init__(self, *, when: object = None) -> None:
+        super().__init__()
+
+
+HELD_OUT = f"{__name__}:HeldOut"
+
+
+def test_the_command_for_verifiers_has_a_split_with_tasks(out: Any) -> None:
+    words = shlex.split(out("connect", "verifiers", HELD_OUT), comments=True)
+    values = dict(pairwise(words))
+    assert (values["--env.taskset.split"], values["-n"]) == ("test", "1")
+
+
+@pytest.mark.parametrize("name", ["skyrl", "verl"])
+@pytest.mark.parametrize("env_id, counts", [(FEW, [1, 2]), (HELD_OUT, [1])])
+@pytest.mark.usefixtures("folder")
+def test_the_commands_for_rows_ask_for_no_more_than_there_are(
+    name: str, env_id: str, counts: list[int], out: Any
+) -> None:
+    text = out("connect", name, env_id)
+    commands = [shlex.split(line.removeprefix("#   ")) for line in text.splitlines() if line.startswith("#   envgym")]
+    for words, count in zip(commands, counts, strict=True):
+        assert f"holds {count} rows" in out(*words[1:])
 
 
 @pytest.mark.parametrize("env_id, limit", [("math/arithmetic-v0", 20), (FEW, 2)])
@@ -125,6 +157,8 @@ def test_the_command_for_inspect_names_the_env(env_id: str, limit: int, out: Any
         (("mcp", COUNTER, "--set", "turns=3"), "'turns'"),
         (("inspect", COUNTER, "--set", "turns=3"), "'turns'"),
         (("openenv", COUNTER, "--set", "max_turns=0"), "max_turns must be at least 1"),
+        (("verifiers", HELD_OUT, "--set", "when=2024-01-01"), "settings must be JSON, got Object of type date"),
+        (("inspect", HELD_OUT, "--set", "when=2024-01-01"), "settings must be JSON, got Object of type date"),
         (("verifiers", COUNTER, "--set", "max_turns=0"), "max_turns must be at least 1"),
         (("trl", "tests.envgym.connect.test_trl:Changing"), "every task must have the tools of the first task"),
         (("skyrl", "puzzles/guess_numbr-v0"), "did you mean puzzles/guess_number-v0"),

@@ -22,7 +22,7 @@ from envgym.core.messages import Action, Message, Role, ToolCall
 from envgym.errors import PolicyFailure
 from envgym.parsing import parse_action
 from envgym.played import EpisodeResult, Opening, PlayedEpisode
-from tests.agents.policies.fake_server import Server, running
+from tests.agents.policies.fake_server import Pauses, Server, running
 from tests.support.toys import Counter
 
 COUNTER, SUMS = "tests.support.toys:Counter", "tests.support.toys:Sums"
@@ -135,6 +135,26 @@ def test_every_call_is_answered_once_and_right_after_the_reply() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    "given", [("c1", "c1"), ("", ""), (7, 7), (None, "c1"), ({"n": 1}, ["c1"]), ("call_2_1", None)]
+)
+def test_calls_without_ids_of_their_own_get_their_results(given: tuple[object, object]) -> None:
+    episode = PlayedEpisode(envgym.make(COUNTER))
+    conversation = ChatConversation(episode.open(index=0, seed=0))
+    assert len(conversation.messages) == 2
+    calls = listed(("", "add", '{"amount": 1}'), ("", "add", '{"amount": 2}'))
+    calls = [{**call, "id": call_id} for call, call_id in zip(calls, given, strict=True)]
+    conversation.answer(episode.act(conversation.take(completion(tool_calls=calls))).messages)
+    episode.close()
+    asked, *results = conversation.messages[2:]
+    ids = [call["id"] for call in asked["tool_calls"]]
+    assert [call["function"] for call in asked["tool_calls"]] == [call["function"] for call in calls]
+    assert len(set(ids)) == 2
+    assert all(ids)
+    assert [result["tool_call_id"] for result in results] == ids
+    assert [result["content"].partition(";")[0][-1] for result in results] == ["1", "3"]
+
+
 def test_a_call_in_the_text_is_played_and_answered_as_text(server: Server) -> None:
     text = '<tool_call>\n{"name": "add", "arguments": {"amount": 1}}\n</tool_call>'
     episode = PlayedEpisode(envgym.make(COUNTER, max_turns=2))
@@ -142,6 +162,16 @@ def test_a_call_in_the_text_is_played_and_answered_as_text(server: Server) -> No
     conversation = play(server, episode, index=0, seed=0)
     assert episode.result().ending == "TRUNCATED_TURNS"
     assert [message["role"] for message in conversation.messages[2:]] == ["assistant", "user"] * 2
+
+
+@pytest.mark.parametrize("finish", ["length", "model_context_window_exceeded"])
+def test_a_reply_that_is_cut_is_not_played(server: Server, finish: str) -> None:
+    episode = PlayedEpisode(envgym.make(SUMS))
+    cut = completion(content="1")
+    cut["choices"][0]["finish_reason"] = finish
+    server.script = [cut]
+    play(server, episode, index=0, seed=0)
+    assert (episode.result().ending, episode.result().num_turns) == (None, 0)
 
 
 def test_another_system_prompt_takes_the_place_of_that_of_the_env() -> None:
@@ -158,9 +188,9 @@ def test_an_env_without_tools_offers_none() -> None:
 # ---- failures of the model -------------------------------------------------------------------------------------------
 
 
-def ask(server: Server) -> object:
+def ask(server: Server, sleep: Any = nap) -> object:
     async def run() -> object:
-        endpoint = ChatEndpoint(server.url, "secret", sleep=nap)
+        endpoint = ChatEndpoint(server.url, "secret", sleep=sleep)
         try:
             return await endpoint.complete({"model": "m", "messages": []})
         finally:
@@ -170,10 +200,19 @@ def ask(server: Server) -> object:
 
 
 def test_a_failure_that_may_pass_is_tried_again_as_the_same_request(server: Server) -> None:
-    server.script = [(503, {"error": "busy"}, {}), (429, "slow down", {}), "no JSON", completion(content="hi")]
+    passing = [(503, {"error": "busy"}, {}), (429, "slow down", {}), (200, {"error": "overloaded"}, {}), "no JSON"]
+    server.script = [*passing, completion(content="hi")]
     assert ask(server) == completion(content="hi")
     assert len({headers["Idempotency-Key"] for headers in server.headers}) == 1
-    assert len(server.bodies) == 4
+    assert len(server.bodies) == ATTEMPTS == 5
+
+
+def test_a_pause_is_that_which_the_endpoint_asks_for(server: Server) -> None:
+    asked = ["3", "1e9", "soon", "nan"]
+    server.script = [*((429, "slow down", {"Retry-After": text}) for text in asked), completion(content="hi")]
+    pauses = Pauses()
+    ask(server, pauses)
+    assert pauses.seen == [3.0, 60.0, 2.0, 4.0]
 
 
 def test_a_failure_that_stays_is_one_of_the_policy(server: Server) -> None:
@@ -191,6 +230,8 @@ def test_a_failure_that_stays_is_one_of_the_policy(server: Server) -> None:
         (401, "unauthorized", False),
         (400, "Prompt length (300) exceeds maximum context length (256)", True),
         (400, "upstream 400: this model's maximum context length is 4096 tokens", True),
+        (500, "the request exceeds the available context size", True),
+        (200, "this model's maximum context length is 4096 tokens", True),
     ],
 )
 def test_a_refusal_is_not_tried_again(server: Server, status: int, message: str, is_full: bool) -> None:

@@ -1,6 +1,6 @@
 """Environments of SkyRL-gym by id, without the package: rows as tasks, and no reward where theirs is none.
 
-The package's own environments are played in tests/other_projects/test_skyrl.py.
+The package's own environments are played in tests/other_projects/test_skyrl_gym.py.
 """
 
 import json
@@ -165,6 +165,20 @@ def test_calls_and_thinking_in_the_text_reach_the_environment(make: Make) -> Non
     record = play(env, call)
     assert (record.observation, record.tool_calls, record.tool_errors) == (f"again: {call}", 0, 0)
     assert record.action.tool_calls[0].name == "search"
+
+
+def test_an_environment_that_cannot_be_closed_hinders_no_later_episode(
+    make: Make, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(state: Repeat) -> None:
+        raise OSError("no socket")
+
+    env = make(row(0))
+    monkeypatch.setattr(Repeat, "close", fail)
+    begin(env)
+    assert begin(env)[0] == "Say w0."
+    env.close()
+    assert "could not be closed: OSError: no socket" in caplog.text
 
 
 def test_environments_are_closed(make: Make) -> None:

@@ -4,10 +4,11 @@ import asyncio
 import contextvars
 import signal
 import threading
+from functools import partial
 
 import pytest
 
-from envgym.runtime.event_loop import make_runner, run_coroutine, shared_loop
+from envgym.runtime.event_loop import DaemonThread, make_runner, run_coroutine, shared_loop
 from tests.support.loops import in_a_running_loop
 
 VARIABLE = contextvars.ContextVar("VARIABLE", default="unset")
@@ -29,6 +30,26 @@ def test_error_inside_a_running_loop_is_that_of_the_coroutine() -> None:
 
     with pytest.raises(ValueError, match="told"):
         in_a_running_loop(lambda: run_coroutine(fail()))
+
+
+def test_a_daemon_thread_makes_calls_one_after_the_other() -> None:
+    thread = DaemonThread("calls")
+    order: list[int] = []
+
+    def call(number: int) -> threading.Thread:
+        order.append(number)
+        return threading.current_thread()
+
+    calls = [thread.begin(partial(call, number)) for number in range(3)]
+    failing = thread.begin(lambda: 1 / 0)
+    thread.end()
+    (one,) = {call.result(60) for call in calls}
+    assert order == [0, 1, 2]
+    assert one.daemon, "the end of the process does not wait for it"
+    with pytest.raises(ZeroDivisionError):
+        failing.result(60)
+    one.join(60)
+    assert not one.is_alive()
 
 
 def test_one_runner_keeps_its_loop_and_leaves_no_thread() -> None:
