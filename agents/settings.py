@@ -230,7 +230,8 @@ class EvaluationSettings(SamplingSettings):
     success_at: float = 1.0
     """An episode succeeds when its reward is at least this."""
     max_invalid_rate: float = Field(default=0.5, ge=0, le=1)
-    """An evaluation by itself stops when a larger share of its episodes is invalid; training has a limit of its own."""
+    """An evaluation by itself stops when a larger share of its episodes is invalid. Training has a limit of its own; an
+    evaluation above this one is none of `run.keep_best`."""
     search: Choice = Choice(name="chain")
     """How an episode is found: `chain` plays it, other searches choose it among several."""
     metrics: tuple[Choice, ...] = ()

@@ -133,10 +133,11 @@ class TrainLoop:
         report: Path | None = None
         if self._checkpoint is not None:
             self._restore(self._checkpoint)
-        if self.settings.run.keep_best is not None:
-            self._best = BestCheckpointKeeper(self.settings.run, self.run_directory.path)
         try:
             self.callbacks.on_start(self.run_directory.path, self.settings.model_dump(mode="json"), self.step, steps)
+            if self.settings.run.keep_best is not None:
+                limit = self.settings.evaluation.max_invalid_rate
+                self._best = BestCheckpointKeeper(self.settings.run, self.run_directory.path, max_invalid_rate=limit)
             if self._checkpoint is None:
                 self._warm_start(runner)
             if self._demonstrations is not None:

@@ -14,8 +14,9 @@ from envgym.errors import RunError, SettingsError
 from envgym.report.from_run import report_of_run
 from envgym.runs.best import BestCheckpoint, read_best, write_best
 from envgym.runs.directory import RunDirectory
+from envgym.trainer.metrics.callbacks import Callback
 from envgym.trainer.settings import EVALUATION_METRICS, TrainSettings
-from envgym.trainer.train import train
+from envgym.trainer.train import TrainLoop, train
 from tests.support.tiny_runs import StopAfter, step_metrics, tiny_settings
 
 PLANNED = (0.1, 0.5, 0.9, 0.3, 0.9, 0.2)
@@ -159,6 +160,41 @@ def test_the_mean_over_environments_counts_and_one_without_the_metric_makes_none
     assert mean([{"success": 0.25}, {"success": 0.75}], "success") == 0.5  # (1/4 + 3/4) / 2
     assert math.isnan(mean([{"success": 0.25}, {}], "success"))
     assert math.isnan(mean([], "success"))
+
+
+@pytest.mark.parametrize("mode", ["max", "min"])
+def test_an_evaluation_with_too_many_invalid_episodes_is_never_the_best(mode: str, tmp_path: Path) -> None:
+    def evaluation(success: float, invalid_share: float) -> dict[str, float]:
+        return {"success": success, "invalid_share": invalid_share}
+
+    run = tiny_settings(run={"keep_best": "success", "keep_best_mode": mode}, evaluation={"every": 1}).run
+    keeper = best_checkpoint.BestCheckpointKeeper(run, tmp_path, max_invalid_rate=0.5)
+    assert keeper.candidate([evaluation(1.0, 0.9)], 0) is None  # one valid episode of ten
+    assert keeper.candidate([evaluation(0.5, 0.0), evaluation(0.0, 0.6)], 1) is None
+    assert keeper.candidate([evaluation(math.nan, 1.0)], 2) is None
+    assert (best := keeper.candidate([evaluation(0.25, 0.5)], 3)) is not None
+    assert (best.step, best.value) == (3, 0.25)
+
+
+def test_a_damaged_file_ends_the_resumed_run_as_failed_and_closes_its_models(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train(settings(tmp_path, steps=1))
+    (tmp_path / "best.json").write_text("{")
+    called, close = list[object](), TrainLoop._close
+
+    async def closed(loop: TrainLoop) -> None:
+        called.append("closed")
+        await close(loop)
+
+    class Ends(Callback):
+        def on_end(self, report: Path | None) -> None:
+            called.append(report)
+
+    monkeypatch.setattr(TrainLoop, "_close", closed)
+    with pytest.raises(RunError, match=r"best\.json"):
+        train(settings(tmp_path, steps=2), callbacks=[Ends()], resume=True)
+    assert called == ["closed", None]
 
 
 @pytest.mark.parametrize("mode, better, worse", [("max", 0.6, 0.4), ("min", 0.4, 0.6)])

@@ -1,5 +1,6 @@
 """What a run reports while it runs: the base of callbacks, and the progress display."""
 
+import math
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -101,8 +102,9 @@ class LiveProgress(Callback):
         self._shown.print(f"step {step:>4}/{self._last}  " + "  ".join(parts) + self._shown.time_left(_STEPS))
 
     def on_evaluation(self, step: int, label: str, metrics: Metrics) -> None:
-        text = "{success:.1%} [{success_low:.1%}, {success_high:.1%}]".format(**metrics)
-        self._shown.print(f"evaluation after {step} steps ({label}, {int(metrics['tasks'])} tasks): success {text}")
+        text = "success {success:.1%} [{success_low:.1%}, {success_high:.1%}]".format(**metrics)
+        text = "no valid episode" if math.isnan(metrics["success"]) else text
+        self._shown.print(f"evaluation after {step} steps ({label}, {int(metrics['tasks'])} tasks): {text}")
 
     def on_end(self, report: Path | None) -> None:
         if self._display is not None:

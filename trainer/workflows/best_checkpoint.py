@@ -20,11 +20,14 @@ def mean_over_envs(metrics: Sequence[Metrics], name: str) -> float:
 class BestCheckpointKeeper:
     """Compares the evaluations of a run, and names the best checkpoint in the run's directory."""
 
-    def __init__(self, settings: TrainRunSettings, run: Path) -> None:
-        """Go on with the checkpoint that the run has named, where it is of the same metric and still exists."""
+    def __init__(self, settings: TrainRunSettings, run: Path, *, max_invalid_rate: float) -> None:
+        """Go on with the checkpoint that the run has named, where it is of the same metric and still exists.
+
+        An evaluation with a larger share of invalid episodes than `max_invalid_rate` is no candidate.
+        """
         assert settings.keep_best is not None, "the setting names a metric"
         self._metric, self._mode, self._run = settings.keep_best, settings.keep_best_mode, run
-        self._is_known = False
+        self._max_invalid_rate, self._is_known = max_invalid_rate, False
         best = read_best(run)
         is_same = best is not None and (best.metric, best.mode) == (self._metric, self._mode)
         self._best = best if best is not None and is_same and checkpoint_of_step(run, best.step).exists() else None
@@ -45,6 +48,8 @@ class BestCheckpointKeeper:
         """
         if not self._is_known:
             self._check_metric(metrics)
+        if any(own["invalid_share"] > self._max_invalid_rate for own in metrics):
+            return None
         value = mean_over_envs(metrics, self._metric)
         is_better = math.isfinite(value) if self._best is None else self._best.is_beaten_by(value)
         return BestCheckpoint(step=step, metric=self._metric, mode=self._mode, value=value) if is_better else None

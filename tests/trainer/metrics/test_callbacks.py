@@ -1,5 +1,6 @@
 """Callbacks: who is told what, in which order, and what reaches the terminal and the disk."""
 
+import math
 import re
 import time
 from pathlib import Path
@@ -49,6 +50,17 @@ class Recorder(Callback):
 def test_callback_without_methods_says_and_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     a_run(Callback(), tmp_path)
     assert (capsys.readouterr(), list(tmp_path.iterdir())) == (("", ""), [])
+
+
+def test_evaluation_without_a_valid_episode_is_shown_as_that(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    progress = LiveProgress()
+    progress.on_start(tmp_path, {"run": {"name": "cat"}}, 0, 2)
+    progress.on_evaluation(0, "held-out", {**EVALUATION, "success": math.nan})
+    progress.on_end(None)
+    shown = capsys.readouterr()
+    assert "(held-out, 40 tasks): no valid episode" in shown.out + shown.err
 
 
 def test_several_are_told_everything_in_their_order(tmp_path: Path) -> None:

@@ -2,15 +2,17 @@
 
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import redirect_stdout
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from pathlib import Path
+from threading import Lock, Thread
 from typing import Any, ClassVar, Final
 
 from envgym.agents.evaluation.play import EvalRecord
-from envgym.errors import SettingsError
+from envgym.errors import RunError, SettingsError
 from envgym.runs.directory import RunDirectory, read_object
 from envgym.runs.files import write_json
 from envgym.trainer.metrics.callbacks import Callback
@@ -21,7 +23,7 @@ from envgym.trainer.metrics.update import Metrics
 FOLDER: Final = "trackers"
 """Folder of a run directory with a file per tracker: the id of the tracker's run, and the number of starts."""
 ATTEMPT: Final = "run/attempt"
-"""Metric that every train step has in addition: number of starts of the run, from 1. Repeated steps differ in it."""
+"""Metric that every train step has in addition: number of the tracker's starts, from 1. Repeated steps differ in it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,9 +37,9 @@ class TrackedRun:
     first_step: int
     """Train steps that are done; 0 for a new run."""
     attempt: int
-    """Number of starts, this one included."""
-    id: str | None
-    """Id of the tracker's run, as `open_run` returned it at the first start; None at the first start."""
+    """Number of the tracker's starts in the run directory, this one included. One that fails does not count."""
+    id: str
+    """Id of the tracker's run, as `create_run` returned it."""
 
 
 class Tracker(Callback, ABC):
@@ -50,15 +52,21 @@ class Tracker(Callback, ABC):
 
     NAME: ClassVar[str]
     """Name in `run.trackers`."""
+    LIMIT_S: ClassVar[float | None] = 60.0
+    """Longest time in seconds that a run waits for the tracker to start, and to end; None: it waits for ever."""
 
     def __init__(self) -> None:
-        self._attempt, self._is_open = 0, False
+        self._attempt, self._is_open, self._lock = 0, False, Lock()
 
     # ---- what a tracker implements ---------------------------------------------------------------------------
 
     @abstractmethod
-    def open_run(self, run: TrackedRun) -> str:
-        """Create the tracker's run, or continue the one with `run.id`; return its id."""
+    def create_run(self, name: str) -> str:
+        """Create the tracker's run, or only its id; return the id. It is called once for a run directory."""
+
+    @abstractmethod
+    def open_run(self, run: TrackedRun) -> None:
+        """Begin to write to the tracker's run with `run.id`."""
 
     @abstractmethod
     def send(self, step: int, metrics: Metrics) -> None:
@@ -70,29 +78,16 @@ class Tracker(Callback, ABC):
 
     @abstractmethod
     def close_run(self, *, failed: bool) -> None:
-        """Send what is not sent yet, and mark the tracker's run as finished or failed."""
+        """Send what is not sent yet, and mark the tracker's run as finished or failed, also where `open_run` failed."""
 
     # ---- callbacks -------------------------------------------------------------------------------------------
 
     def on_start(self, directory: Path, config: Mapping[str, Any], first_step: int, last_step: int) -> None:
-        """Open the tracker's run and send recorded steps that it lacks. Raises: whatever the package raises."""
-        file = directory / FOLDER / f"{self.NAME}.json"
-        saved = read_object(file) if file.exists() else {}
-        self._attempt = saved.get("attempts", 0) + 1
-        run_id = self.open_run(
-            TrackedRun(
-                directory=directory,
-                name=config["run"]["name"],
-                config=masked(config),
-                first_step=first_step,
-                attempt=self._attempt,
-                id=saved.get("id"),
-            )
-        )
-        self._is_open = True
-        write_json(file, {"id": run_id, "attempts": self._attempt})
-        if first_step:
-            self._send_missing(RunDirectory(directory), first_step)
+        """Open the tracker's run and send recorded steps that it lacks.
+
+        Raises: whatever the package raises; RunError: it takes longer than `LIMIT_S`.
+        """
+        self._call("start", partial(self._start, directory, config, first_step))
 
     def on_step(self, step: int, metrics: Metrics) -> None:
         self.send(step, {ATTEMPT: float(self._attempt), **metrics})
@@ -102,9 +97,58 @@ class Tracker(Callback, ABC):
 
     def on_end(self, report: Path | None) -> None:
         """Close the tracker's run, as failed if there is no report."""
+        self._call("end", partial(self._end, failed=report is None))
+
+    def _start(self, directory: Path, config: Mapping[str, Any], first_step: int) -> None:
+        file, name = directory / FOLDER / f"{self.NAME}.json", config["run"]["name"]
+        saved = read_object(file) if file.exists() else {}
+        attempts = saved.get("attempts", 0)
+        if "id" not in saved:
+            saved = {"id": self.create_run(name), "attempts": attempts}
+            write_json(file, saved)  # before anything else can fail: the next start continues this run
+        self._attempt, self._is_open, run_id = attempts + 1, True, saved["id"]
+        self.open_run(
+            TrackedRun(
+                directory=directory,
+                name=name,
+                config=masked(config),
+                first_step=first_step,
+                attempt=self._attempt,
+                id=run_id,
+            )
+        )
+        write_json(file, {"id": run_id, "attempts": self._attempt})
+        if first_step:
+            self._send_missing(RunDirectory(directory), first_step)
+
+    def _end(self, *, failed: bool) -> None:
         if self._is_open:
             self._is_open = False
-            self.close_run(failed=report is None)
+            self.close_run(failed=failed)
+
+    def _call(self, what: str, work: Callable[[], None]) -> None:
+        """Do work in a thread, after earlier work that is still under way, and wait for it as long as the limit says.
+
+        Lines that the package prints meanwhile go to standard error: standard output is for the results of a command.
+        """
+        errors = list[BaseException]()
+
+        def run() -> None:
+            try:
+                with self._lock:
+                    work()
+            except BaseException as error:  # noqa: BLE001  # of the package; the waiting thread raises it
+                errors.append(error)
+
+        thread = Thread(target=run, name=f"tracker-{self.NAME}-{what}", daemon=True)
+        with redirect_stdout(sys.stderr):
+            thread.start()
+            thread.join(self.LIMIT_S)
+        if thread.is_alive():
+            must, do = f"{what} within {self.LIMIT_S} s", "see that its server answers, then resume the run"
+            raise RunError.of(f"tracker {self.NAME}", must, "no answer", where="run.trackers", do=do)
+        if errors:
+            raise errors[0]
 
     def _send_missing(self, run: RunDirectory, last: int) -> None:
         sent: dict[str, Collection[int] | None] = {}
@@ -141,8 +185,3 @@ def load_package(module: str, *, tracker: str, package: str) -> Any:  # a module
         do = f"run `pip install {package}`, or leave it out of run.trackers"
         must = f"have the {package} package installed"
         raise SettingsError.of(f"tracker {tracker}", must, got, where="settings", do=do) from None
-
-
-def quiet_stdout() -> redirect_stdout[Any]:
-    """Return a block in which printed lines go to standard error: standard output is for the results of a command."""
-    return redirect_stdout(sys.stderr)

@@ -4,11 +4,12 @@ import posixpath
 import re
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from functools import cached_property
 from itertools import islice
 from typing import Any, ClassVar, Final, TypeVar
 
 from envgym.runs.changes import leaves_of
-from envgym.trainer.metrics.trackers.base import TrackedRun, Tracker, load_package, quiet_stdout
+from envgym.trainer.metrics.trackers.base import TrackedRun, Tracker, load_package
 from envgym.trainer.metrics.trackers.sender import Sender
 from envgym.trainer.metrics.update import Metrics
 
@@ -37,21 +38,21 @@ class MLflow(Tracker):
         super().__init__()
         self._mlflow = load_package("mlflow", tracker=self.NAME, package="mlflow-skinny")
         self._uri, self._experiment = uri, experiment
-        self._client: Any = None  # MlflowClient
         self._run_id = ""
         self._sender: Sender | None = None
 
-    def open_run(self, run: TrackedRun) -> str:
-        self._client = self._mlflow.MlflowClient(tracking_uri=self._uri)
-        if run.id is None:
-            created = self._client.create_run(self._experiment_id(), run_name=run.name)
-            self._run_id = created.info.run_id
-        else:
-            self._run_id = run.id
-            self._client.update_run(self._run_id, status="RUNNING")
+    @cached_property
+    def _client(self) -> Any:  # MlflowClient
+        return self._mlflow.MlflowClient(tracking_uri=self._uri)
+
+    def create_run(self, name: str) -> str:
+        return str(self._client.create_run(self._experiment_id(), run_name=name).info.run_id)
+
+    def open_run(self, run: TrackedRun) -> None:
+        self._run_id, self._sender = run.id, None
+        self._client.update_run(self._run_id, status="RUNNING")
         self._log_settings(run.config)
         self._sender = Sender(self._log, name=self.NAME)
-        return self._run_id
 
     def send(self, step: int, metrics: Metrics) -> None:
         assert self._sender is not None, "a run begins with on_start"
@@ -62,12 +63,11 @@ class MLflow(Tracker):
         return {item.step for item in self._client.get_metric_history(self._run_id, mlflow_name(metric))}
 
     def close_run(self, *, failed: bool) -> None:
-        assert self._sender is not None, "a run begins with on_start"
         try:
-            self._sender.close()
+            if self._sender is not None:
+                self._sender.close()
         finally:
-            with quiet_stdout():
-                self._client.set_terminated(self._run_id, "FAILED" if failed else "FINISHED")
+            self._client.set_terminated(self._run_id, "FAILED" if failed else "FINISHED")
 
     def _experiment_id(self) -> str:
         experiment = self._client.get_experiment_by_name(self._experiment)

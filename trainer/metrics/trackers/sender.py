@@ -4,11 +4,7 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from threading import Thread
 
-from envgym.errors import RunError
 from envgym.trainer.metrics.update import Metrics
-
-_END_S = 60.0
-"""Longest time that the end of a run waits for rows that are not sent yet."""
 
 
 class Sender:
@@ -16,7 +12,7 @@ class Sender:
 
     def __init__(self, send: Callable[[int, Metrics], None], *, name: str) -> None:
         """Start the thread; `name` is the tracker's."""
-        self._send, self._name = send, name
+        self._send = send
         self._rows = SimpleQueue[tuple[int, Metrics] | None]()
         self._error: Exception | None = None
         self._thread = Thread(target=self._run, name=f"tracker-{name}", daemon=True)
@@ -28,15 +24,12 @@ class Sender:
             raise self._error
         self._rows.put((step, metrics))
 
-    def close(self, *, limit_s: float = _END_S) -> None:
-        """Wait `limit_s` seconds at most until every row is sent. Raises: whatever a row raised; RunError: too slow."""
+    def close(self) -> None:
+        """Wait until every row is sent. Raises: whatever a row raised."""
         self._rows.put(None)
-        self._thread.join(limit_s)
+        self._thread.join()
         if self._error is not None:
             raise self._error
-        got, do = f"{self._rows.qsize()} rows left", "resume the run, which sends them"
-        must = f"send its rows within {limit_s:g} s"
-        RunError.unless(not self._thread.is_alive(), f"tracker {self._name}", must, got, where="end of the run", do=do)
 
     def _run(self) -> None:
         while (row := self._rows.get()) is not None:

@@ -15,20 +15,23 @@ class TensorBoard(Tracker):
     """
 
     NAME: ClassVar[str] = "tensorboard"
+    LIMIT_S: ClassVar[float | None] = None
 
     def __init__(self) -> None:
         super().__init__()
         self._writer: Any = None  # SummaryWriter, of a package that is loaded late
         self._is_new = True
 
-    def open_run(self, run: TrackedRun) -> str:
+    def create_run(self, name: str) -> str:
+        return self.NAME
+
+    def open_run(self, run: TrackedRun) -> None:
         folder = run.directory / self.NAME
         self._is_new = not folder.exists()
         if find_spec("tensorboard") is not None:
             from torch.utils.tensorboard import SummaryWriter  # heavy: loaded where it is needed
 
             self._writer = SummaryWriter(str(folder), purge_step=run.first_step + 1)
-        return self.NAME
 
     def send(self, step: int, metrics: Metrics) -> None:
         if self._writer is None:

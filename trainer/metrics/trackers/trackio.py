@@ -14,7 +14,7 @@ from envgym.core.trajectory import Trajectory
 from envgym.core.tree import Tree
 from envgym.core.turns import Invalid
 from envgym.errors import RunError, SettingsError
-from envgym.trainer.metrics.trackers.base import TrackedRun, Tracker, load_package, quiet_stdout
+from envgym.trainer.metrics.trackers.base import TrackedRun, Tracker, load_package
 from envgym.trainer.metrics.update import Metrics
 
 EPISODES = "episodes"
@@ -56,19 +56,19 @@ class Trackio(Tracker):
         self._traces: list[Any] = []  # trackio.Trace
         self._last: tuple[int, str] | None = None
 
-    def open_run(self, run: TrackedRun) -> str:
-        """Open the run. Its name is its id in a project, so it ends with random digits."""
-        self._last = None
-        name = run.id or f"{run.name}-{uuid4().hex[:8]}"
+    def create_run(self, name: str) -> str:
+        """Return a name with random digits: it is the run's id in a project."""
+        return f"{name}-{uuid4().hex[:8]}"
+
+    def open_run(self, run: TrackedRun) -> None:
+        self._run, self._last = None, None
         places = self._trackio.utils.resolve_space_id_and_server_url(**self._places)
-        self._is_local, self._is_new = places == (None, None), run.id is None
+        self._is_local, self._is_new = places == (None, None), run.attempt == 1
         if self._is_local:
             _check_writable(Path(self._trackio.TRACKIO_DIR))
-        with quiet_stdout():
-            self._run = self._trackio.init(
-                project=self._project, name=name, config=dict(run.config), resume="allow", embed=False, **self._places
-            )
-        return name
+        self._run = self._trackio.init(
+            project=self._project, name=run.id, config=dict(run.config), resume="allow", embed=False, **self._places
+        )
 
     def on_episodes(self, step: int, trees: Sequence[Tree]) -> None:
         """Keep a few of the step's episodes, evenly taken from its trees, as traces of its row."""
@@ -93,12 +93,12 @@ class Trackio(Tracker):
 
         Raises: RunError: the last row is not in the database of this machine.
         """
-        with quiet_stdout():
-            if failed:
-                self._run.alert(
-                    title="run failed", text="It ended without a report.", level=self._trackio.AlertLevel.ERROR
-                )
-            self._trackio.finish()  # else trackio finishes the run once more when the process ends
+        if self._run is None:
+            return
+        if failed:
+            level = self._trackio.AlertLevel.ERROR
+            self._run.alert(title="run failed", text="It ended without a report.", level=level)
+        self._run.finish()
         if self._last is not None and self._is_local:
             step, metric = self._last
             is_stored, where = step in (self.steps_of(metric) or ()), str(self._trackio.TRACKIO_DIR)

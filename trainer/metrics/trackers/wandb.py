@@ -44,21 +44,25 @@ class Wandb(Tracker):
         self._held: list[dict[str, Any]] | None = None
         """Rows in the files of earlier starts, once read."""
 
-    def open_run(self, run: TrackedRun) -> str:
-        run_id = run.id or uuid4().hex[:16]
-        self._is_new, self._row = run.id is None, (run.attempt - 1) * _ROWS_PER_ATTEMPT
-        self._directory, self._held = run.directory, None
+    def create_run(self, name: str) -> str:
+        return uuid4().hex[:16]
+
+    def open_run(self, run: TrackedRun) -> None:
+        self._is_new, self._row = run.attempt == 1, (run.attempt - 1) * _ROWS_PER_ATTEMPT
+        self._run, self._directory, self._held = None, run.directory, None
         self._run = self._wandb.init(
             **self._settings,
             name=run.name,
             config=dict(run.config),
             dir=str(run.directory),
-            id=run_id,
+            id=run.id,
             resume="allow",
+            settings=self._wandb.Settings(
+                init_timeout=self.LIMIT_S, finish_timeout=self.LIMIT_S, finish_timeout_raises=True
+            ),
         )
         self._run.define_metric(STEP_AXIS, hidden=True)
         self._run.define_metric("*", step_metric=STEP_AXIS)
-        return run_id
 
     def send(self, step: int, metrics: Metrics) -> None:
         self._run.log({STEP_AXIS: step, **metrics}, step=self._row, commit=True)
@@ -77,4 +81,5 @@ class Wandb(Tracker):
         return {int(row[STEP_AXIS]) for row in self._held if metric in row and STEP_AXIS in row}
 
     def close_run(self, *, failed: bool) -> None:
-        self._run.finish(exit_code=int(failed))
+        if self._run is not None:
+            self._run.finish(exit_code=int(failed))

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection
 from pathlib import Path
+from threading import Event
 from typing import ClassVar
 
 import pytest
@@ -25,12 +26,16 @@ class Memory(Tracker):
         super().__init__()
         self.rows, self.can_read = rows, can_read
         self.opened, self.closed = list[TrackedRun](), list[bool]()
+        self.created = list[str]()
 
-    def open_run(self, run: TrackedRun) -> str:
+    def create_run(self, name: str) -> str:
+        self.created.append(name)
+        return f"id-{len(self.rows)}"
+
+    def open_run(self, run: TrackedRun) -> None:
         self.opened.append(run)
-        self.id = run.id or f"id-{len(self.rows)}"
+        self.id = run.id
         self.rows.setdefault(self.id, [])
-        return self.id
 
     def send(self, step: int, metrics: Metrics) -> None:
         self.rows[self.id].append((step, metrics))
@@ -54,9 +59,77 @@ def test_run_has_an_id_a_number_of_starts_and_settings_without_secrets(tmp_path:
     for first in (0, 0):
         tracker.on_start(tmp_path, CONFIG, first, 2)
         tracker.on_end(tmp_path / "report.html")
-    assert [(run.id, run.attempt, run.name) for run in tracker.opened] == [(None, 1, "cat"), ("id-0", 2, "cat")]
+    assert [(run.id, run.attempt, run.name) for run in tracker.opened] == [("id-0", 1, "cat"), ("id-0", 2, "cat")]
+    assert tracker.created == ["cat"]
     assert tracker.opened[0].config == {"run": {"name": "cat"}, "model": {"api_key": "***"}}
     assert (tmp_path / "trackers" / "memory.json").read_text() == '{\n "id": "id-0",\n "attempts": 2\n}\n'
+
+
+class Broken(Memory):
+    """Cannot open its run at the first start."""
+
+    def open_run(self, run: TrackedRun) -> None:
+        super().open_run(run)
+        if len(self.opened) == 1:
+            raise OSError("no route")
+
+
+def test_start_that_fails_leaves_a_run_that_ends_as_failed_and_the_next_start_continues(tmp_path: Path) -> None:
+    record(tmp_path, 1, 2)
+    tracker = Broken({})
+    with pytest.raises(OSError, match="no route"):
+        tracker.on_start(tmp_path, CONFIG, 0, 2)
+    tracker.on_end(None)
+    assert tracker.closed == [True]
+    tracker.on_start(tmp_path, CONFIG, 2, 3)
+    assert (tracker.created, [(run.id, run.attempt) for run in tracker.opened]) == (["cat"], [("id-0", 1)] * 2)
+    assert [(step, row[ATTEMPT]) for step, row in tracker.rows["id-0"]] == [(1, 1.0), (2, 1.0)]
+
+
+class Hanging(Memory):
+    """Gets no answer, when it starts or ends, until it is released."""
+
+    LIMIT_S: ClassVar[float | None] = 0.0
+
+    def __init__(self, place: str) -> None:
+        super().__init__({})
+        self.place, self.has_begun, self.released, self.has_closed = place, Event(), Event(), Event()
+
+    def open_run(self, run: TrackedRun) -> None:
+        self.has_begun.set()
+        assert self.place != "start" or self.released.wait(60)
+        super().open_run(run)
+
+    def close_run(self, *, failed: bool) -> None:
+        assert self.place != "end" or self.released.wait(60)
+        super().close_run(failed=failed)
+        self.has_closed.set()
+
+
+def test_training_waits_for_a_start_no_longer_than_the_limit_and_the_run_is_closed_later(tmp_path: Path) -> None:
+    tracker = Hanging("start")
+    must = r"tracker memory must {} within 0.0 s, got no answer \(run.trackers\)"
+    with pytest.raises(RunError, match=must.format("start")):
+        tracker.on_start(tmp_path, CONFIG, 0, 2)
+    assert tracker.has_begun.wait(60)
+    with pytest.raises(RunError, match=must.format("end")):
+        tracker.on_end(None)
+    assert tracker.closed == []
+    tracker.released.set()
+    assert tracker.has_closed.wait(60)
+    assert (len(tracker.opened), tracker.closed) == (1, [True])
+
+
+def test_end_waits_for_a_tracker_no_longer_than_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tracker = Hanging("end")
+    monkeypatch.setattr(Hanging, "LIMIT_S", None)
+    tracker.on_start(tmp_path, CONFIG, 0, 2)
+    monkeypatch.setattr(Hanging, "LIMIT_S", 0.0)
+    with pytest.raises(RunError, match=r"tracker memory must end within 0.0 s"):
+        tracker.on_end(tmp_path / "report.html")
+    tracker.released.set()
+    assert tracker.has_closed.wait(60)
+    assert tracker.closed == [False]
 
 
 def test_rows_have_the_number_of_the_start_and_evaluations_their_label(tmp_path: Path) -> None:

@@ -50,7 +50,7 @@ def test_package_that_is_missing_is_one_sentence(
 class WandbDouble(SimpleNamespace):
     """Keeps what it is called with; online."""
 
-    offline = False
+    offline, is_down = False, False
     path = "me/p/id"
 
     def __init__(self) -> None:
@@ -58,7 +58,12 @@ class WandbDouble(SimpleNamespace):
         self.codes = list[int]()
         self.history = list[dict[str, float]]()
 
+    def Settings(self, **settings: Any) -> dict[str, Any]:
+        return settings
+
     def init(self, **settings: Any) -> "WandbDouble":
+        if self.is_down:
+            raise OSError("no route")
         self.opened.append(settings)
         return self
 
@@ -96,6 +101,8 @@ def test_wandb_has_the_train_step_as_axis_and_steps_that_grow(tmp_path: Path, wa
     first, second = wandb.opened
     assert (first["id"], first["resume"]) == (second["id"], "allow")
     assert (first["project"], first["entity"], first["mode"], first["name"]) == ("p", "me", "offline", "cat")
+    limits = {"init_timeout": 60.0, "finish_timeout": 60.0, "finish_timeout_raises": True}
+    assert first["settings"].items() >= limits.items()
     assert wandb.axes[:2] == ["train/step {'hidden': True}", "* {'step_metric': 'train/step'}"]
     assert wandb.rows == [
         (number, {"train/step": step, "run/attempt": attempt, "loss": step / 4})
@@ -119,6 +126,17 @@ def test_runs_of_two_directories_are_two_at_wandb(tmp_path: Path, wandb: WandbDo
     for name in ("a", "b"):
         a_run(Wandb("p"), tmp_path / name)
     assert len({settings["id"] for settings in wandb.opened}) == 2
+
+
+def test_wandb_that_cannot_start_has_nothing_to_close_and_starts_later(tmp_path: Path, wandb: WandbDouble) -> None:
+    wandb.is_down, tracker = True, Wandb("p")
+    with pytest.raises(OSError, match="no route"):
+        tracker.on_start(tmp_path, CONFIG, 0, 1)
+    tracker.on_end(None)
+    wandb.is_down = False
+    a_run(tracker, tmp_path)
+    assert [step for step, _ in wandb.rows] == [0, 1]
+    assert wandb.codes == [0]
 
 
 def test_wandb_mode_that_does_not_exist_is_refused(wandb: WandbDouble) -> None:
@@ -198,7 +216,7 @@ def test_mlflow_gets_settings_once_and_every_row(
     double.params["run.steps"] = "2"  # as if the run was made longer
     a_run(MLflow(uri="http://host", experiment="cats"), tmp_path)
     assert double.uris == ["http://host"] * 2
-    assert double.statuses == ["FAILED", "RUNNING", "FINISHED"]
+    assert double.statuses == ["RUNNING", "FAILED", "RUNNING", "FINISHED"]
     assert [batch["params"] for batch in double.batches if "params" in batch] == [
         [("run.name", "cat"), ("run.steps", "3")]
     ]
@@ -208,6 +226,26 @@ def test_mlflow_gets_settings_once_and_every_row(
         [("run/attempt", attempt, step), ("loss", step / 4, step)] for attempt in (1.0, 2.0) for step in (1, 2)
     ]
     assert capsys.readouterr().out == ""
+
+
+def test_mlflow_run_whose_start_failed_ends_as_failed_and_is_continued(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    double = MLflowDouble()
+    monkeypatch.setitem(sys.modules, "mlflow", double)
+    tracker = MLflow(experiment="cats")
+
+    def refused(run_id: str, **batch: Any) -> None:
+        raise OSError("no route")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(double, "log_batch", refused)
+        with pytest.raises(OSError, match="no route"):
+            tracker.on_start(tmp_path, CONFIG, 0, 2)
+    tracker.on_end(None)
+    monkeypatch.setattr(double, "create_run", refused)  # no second run is made
+    a_run(tracker, tmp_path)
+    assert double.statuses == ["RUNNING", "FAILED", "RUNNING", "FINISHED"]
 
 
 def test_mlflow_gets_at_most_a_thousand_metrics_a_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
