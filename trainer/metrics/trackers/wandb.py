@@ -55,6 +55,7 @@ class Wandb(Tracker):
             dir=str(run.directory),
             id=run_id,
             resume="allow",
+            settings={"x_disable_meta": True},  # it would hold the command line, with its secrets
         )
         self._run.define_metric(STEP_AXIS, hidden=True)
         self._run.define_metric("*", step_metric=STEP_AXIS)

@@ -96,6 +96,7 @@ def test_wandb_has_the_train_step_as_axis_and_steps_that_grow(tmp_path: Path, wa
     first, second = wandb.opened
     assert (first["id"], first["resume"]) == (second["id"], "allow")
     assert (first["project"], first["entity"], first["mode"], first["name"]) == ("p", "me", "offline", "cat")
+    assert first["settings"].items() >= {"x_disable_meta": True}.items(), "it would store the command line"
     assert wandb.axes[:2] == ["train/step {'hidden': True}", "* {'step_metric': 'train/step'}"]
     assert wandb.rows == [
         (number, {"train/step": step, "run/attempt": attempt, "loss": step / 4})
