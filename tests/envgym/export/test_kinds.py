@@ -14,7 +14,7 @@ from envgym.cli.export import KINDS, data_kind
 from envgym.core.builder import TreeBuilder
 from envgym.core.tree import Edge, Rewrite, Tree
 from envgym.core.turns import Invalid, TurnOutcome
-from envgym.export.data_files import RowWriter
+from envgym.export.data_files import RowWriter, complete
 from envgym.export.episodes import EpisodeChoice, RecordedGroup, RecordedTree
 from envgym.export.rows import DataRow, RowOptions
 from tests.support.example_trees import TASK, glue, policy, prompt, tool
@@ -210,6 +210,12 @@ def test_lone_surrogates_are_replaced() -> None:
     assert texts(row["messages"]) == ["\ufffdQ", "a\ufffd"]
 
 
+def test_trees_without_tokens_are_counted_as_such() -> None:
+    tree = TreeBuilder(id="a/0/0", env_id="math/arithmetic-v0", task=TASK, seed=11, prompt=())
+    turn(tree, tree.root, "a", 1.0, segments=())
+    assert rows("tokens", tree.freeze(messages=(user("Q"),))) == ([], Counter({"recorded without tokens": 1}))
+
+
 # ---- files -----------------------------------------------------------------------------------------------------------
 
 
@@ -234,7 +240,7 @@ def test_fields_of_messages_that_no_row_has_are_left_out_of_a_file(tmp_path: Pat
     ]
     for row in cells:
         writer.add(DataRow(TASK.split, TASK.key, 2, row))
-    writer.close()
+    complete([writer])
     table = pa.parquet.read_table(writer.path)
     assert table.schema.field("messages").type == pa.list_(pa.field("element", pa.struct({"a": pa.string()})))
     assert table.to_pylist() == [
