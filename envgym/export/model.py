@@ -15,7 +15,7 @@ from envgym.config.masking import MASK, masked
 from envgym.config.settings import read_yaml_value
 from envgym.core.tasks import Split
 from envgym.errors import SettingsError
-from envgym.export.card import write_card
+from envgym.export.card import licence_head, write_card
 from envgym.export.curve import CurvePoint, draw_curve
 from envgym.export.dataset import new_folder
 from envgym.export.provenance import PROVENANCE, provenance, public_env_id
@@ -170,7 +170,7 @@ def model_card(
     at_step = evaluations_at(evaluations, source.step)
     table_rows = [*(evaluations_at(evaluations, 0) if source.step else []), *at_step]
     head = {
-        "license": source.licence,
+        **licence_head([source.licence]),
         "base_model": source.base,
         "base_model_relation": None if source.base is None else _RELATIONS[source.form],
         "library_name": "peft" if source.form == "adapter" else "transformers",

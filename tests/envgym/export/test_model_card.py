@@ -10,6 +10,7 @@ from huggingface_hub import ModelCard
 
 from envgym.cli.main import build_parser
 from envgym.config.settings import apply_overrides
+from envgym.export.card import licence_head
 from envgym.export.curve import CurvePoint
 from envgym.export.model import (
     ModelSource,
@@ -176,6 +177,21 @@ def test_texts_that_are_no_paths_stay(tmp_path: Path) -> None:
     assert [portable(text) for text in texts] == texts
     (tmp_path / "a b.jsonl").touch()
     assert portable(str(tmp_path / "a b.jsonl")) == "a b.jsonl"
+
+
+@pytest.mark.parametrize(
+    "licences, head",
+    [
+        (["Apache-2.0"], {"license": "apache-2.0"}),
+        (["Tongyi Qianwen"], {"license": "other", "license_name": "tongyi qianwen"}),
+        (["MIT", "mit"], {"license": "mit"}),
+        (["MIT", "Apache-2.0"], {"license": "other"}),
+        (["MIT", None], {}),
+        ([], {}),
+    ],
+)
+def test_a_card_names_licences_as_the_hub_does(licences: list[str | None], head: dict[str, str]) -> None:
+    assert licence_head(licences) == head
 
 
 def test_a_failed_export_leaves_nothing(tmp_path: Path) -> None:
