@@ -12,9 +12,10 @@ from envgym.agents.loop.agent import Agent
 from envgym.core.builder import split_segments
 from envgym.core.messages import Message, reworded, with_hint
 from envgym.core.segments import Origin, Segment
+from envgym.core.tree import PLAIN_PROMPT
 from envgym.records import ResetRecord
 
-PLAIN = "plain"
+PLAIN = PLAIN_PROMPT
 """Name in `Tree.prompts` of the first context without the hint."""
 
 

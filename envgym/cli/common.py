@@ -2,13 +2,14 @@
 
 import argparse
 import json
+import math
 import os
 import re
 import secrets
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager, redirect_stdout, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO
@@ -74,6 +75,14 @@ def at_least_0(text: str) -> int:
     if not (text.isascii() and text.isdecimal()):
         raise argparse.ArgumentTypeError(f"must be a whole number of at least 0, got {text}")
     return int(text)
+
+
+def not_negative(text: str) -> float:
+    """Read a number. Raises: ArgumentTypeError: it is none, negative or not finite."""
+    with suppress(ValueError):
+        if 0 <= (number := float(text)) < math.inf:
+            return number
+    raise argparse.ArgumentTypeError(f"must be a finite number of at least 0, got {text}")
 
 
 def option_of(name: str) -> str:

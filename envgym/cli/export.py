@@ -8,7 +8,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
-from envgym.cli.common import add_json_argument, at_least_0, check_options, echo, print_json
+from envgym.cli.common import add_json_argument, at_least_0, check_options, echo, not_negative, print_json
 from envgym.cli.export_model import MODEL_OPTIONS, add_model_arguments, export_model_command
 from envgym.errors import check_known
 
@@ -83,7 +83,7 @@ def _add_data_arguments(group: "argparse._ArgumentGroup") -> None:
     group.add_argument("--redact", metavar="FILE:FUNCTION", help="function of a text that returns the text to export")
     group.add_argument("--format", choices=("parquet", "jsonl"), help="format of the data files (default: parquet)")
     text = "preferences: least difference of the rewards of chosen and rejected (default: any)"
-    group.add_argument("--min-margin", type=float, metavar="REWARD", help=text)
+    group.add_argument("--min-margin", type=not_negative, metavar="REWARD", help=text)
     text = "preferences: the best against the worst sibling (extremes, default), or all pairs of different reward"
     group.add_argument("--pairs", choices=("extremes", "all"), help=text)
     text = "preferences: compare the rest of the episode (episode, default), or one assistant message (turn)"

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
-from typing import Literal, NamedTuple, get_args
+from typing import Final, Literal, NamedTuple, get_args
 
 from envgym.core.frozen import quick_init
 from envgym.core.messages import Message, ToolSpec
@@ -146,6 +146,10 @@ class RecordedPrefix(NamedTuple):
     """The state, in that tree."""
     num_turns: int
     """Turns of every episode of this tree that were replayed, not sampled."""
+
+
+PLAIN_PROMPT: Final = "plain"
+"""Name in `Tree.prompts` of the context without the hint that the root's context has."""
 
 
 @dataclass(frozen=True, kw_only=True)

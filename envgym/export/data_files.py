@@ -1,9 +1,9 @@
 """Data files of an export, written row by row: Parquet, or a JSON object a line."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, Literal, TextIO
+from typing import Any, Final, Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -17,7 +17,7 @@ Schema = Any  # pyarrow has no types
 
 
 class RowWriter:
-    """A data file that grows; `close` completes it."""
+    """A data file that grows; `complete` completes it."""
 
     def __init__(self, path: Path, columns: Mapping[str, Schema], format: Format) -> None:
         """Open the file, whose folder is made where it is missing."""
@@ -25,34 +25,25 @@ class RowWriter:
         self._schema = pa.schema(list(columns.items()))
         self._buffer: list[dict[str, Any]] = []
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._lines: TextIO | None = path.open("w", encoding="utf-8") if format == "jsonl" else None
-        self._parquet = None if format == "jsonl" else pq.ParquetWriter(path, self._schema, compression="zstd")
+        self.table = path if format == "parquet" else path.with_suffix(".rows")
+        """The rows as Parquet, from which JSON lines are made."""
+        self._parquet: Schema = pq.ParquetWriter(self.table, self._schema, compression="zstd")
 
     def add(self, row: DataRow) -> None:
         """Add a row."""
         self.num_rows += 1
         self.num_turns += row.num_turns
-        if self._lines is not None:
-            self._lines.write(json.dumps(_without_none(row.cells), ensure_ascii=False, allow_nan=False) + "\n")
-            return
         self._buffer.append(row.cells)
         if len(self._buffer) == _BUFFERED_ROWS:
             self._flush()
 
-    def close(self) -> None:
-        """Complete the file; may be called twice."""
-        if self._lines is not None:
-            self._lines.close()
-        if self._parquet is not None:
-            self._flush()
-            self._parquet.close()
-            self._parquet = None
-            _leave_out_unused(self.path)
+    def end(self) -> None:
+        """Write the last rows."""
+        self._flush()
+        self.abandon()
 
     def abandon(self) -> None:
-        """Close an incomplete file."""
-        if self._lines is not None:
-            self._lines.close()
+        """Close an incomplete file; may be called twice."""
         if self._parquet is not None:
             self._parquet.close()
             self._parquet = None
@@ -63,24 +54,41 @@ class RowWriter:
             self._buffer = []
 
 
-def _without_none(value: Any) -> Any:  # any JSON
-    if isinstance(value, dict):
-        return {key: _without_none(part) for key, part in value.items() if part is not None}
-    return [_without_none(part) for part in value] if isinstance(value, list) else value
+def complete(writers: Sequence[RowWriter]) -> None:
+    """Complete the files of a data set, so that all of them have the same fields.
+
+    Fields of list entries that are null in all rows of all files are left out: a reader gives each entry all fields,
+    and many chat templates take a key whose value is null for one that is set.
+    """
+    for writer in writers:
+        writer.end()
+    unused: dict[str, set[str]] = {}
+    for writer in writers:
+        with pq.ParquetFile(writer.table) as file:
+            for field in file.schema_arrow:
+                if _entries_type(field.type):
+                    own = _unused(file, field.name)
+                    unused[field.name] = unused.get(field.name, own) & own
+    for writer in writers:
+        if any(unused.values()):
+            _leave_out(writer.table, unused)
+        if writer.table != writer.path:
+            _write_lines(writer.table, writer.path)
+            writer.table.unlink()
+
+
+def _write_lines(table: Path, path: Path) -> None:
+    with pq.ParquetFile(table) as file, path.open("w", encoding="utf-8") as lines:
+        for batch in file.iter_batches(batch_size=_BUFFERED_ROWS):
+            lines.writelines(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n" for row in batch.to_pylist())
 
 
 # ---- fields that no message has --------------------------------------------------------------------------------------
 
 
-def _leave_out_unused(path: Path) -> None:
-    """Write a Parquet file again without the fields of list entries that are null in all rows.
-
-    A reader gives each entry all fields, and many chat templates take a key whose value is null for one that is set.
-    """
+def _leave_out(path: Path, unused: Mapping[str, set[str]]) -> None:
+    """Write a Parquet file again without some fields of list entries."""
     with pq.ParquetFile(path) as file:
-        unused = {field.name: _unused(file, field.name) for field in file.schema_arrow if _entries_type(field.type)}
-        if not any(unused.values()):
-            return
         draft = path.with_suffix(".draft")
         schema = pa.schema([
             pa.field(field.name, _pruned_type(field.type, unused.get(field.name, set()))) for field in file.schema_arrow

@@ -11,8 +11,8 @@ from typing import Any, Final
 
 from envgym.core.tasks import Split
 from envgym.errors import InvalidInput, RunError
-from envgym.export.card import hub_licence, size_category, write_card
-from envgym.export.data_files import Format, RowWriter
+from envgym.export.card import licence_head, size_category, write_card
+from envgym.export.data_files import Format, RowWriter, complete
 from envgym.export.episodes import TEST, RecordedGroup, chosen_files, num_episodes, read_groups
 from envgym.export.provenance import PROVENANCE, provenance
 from envgym.export.rows import NO_MESSAGES, DataKind, DataRow, RowOptions
@@ -154,8 +154,7 @@ def _write_rows(
             before, done = done, done + sum(len(recorded.tree.leaves) for recorded in group.trees)
             if done // _REPORTED > before // _REPORTED:
                 on_progress("export", min(done, total - 1), total)
-        for file in contents.files.values():
-            file.close()
+        complete(list(contents.files.values()))
     on_progress("export", total, total)
     return contents
 
@@ -204,7 +203,7 @@ def _choices(kind: DataKind, options: RowOptions, per_task: int | None) -> dict[
 def _card(kind: DataKind, record: Mapping[str, Any]) -> str:
     num_rows = sum(part["rows"] for part in record["splits"])
     head = {
-        "license": hub_licence([env["licence"] for env in record["envs"]]),
+        **licence_head([env["licence"] for env in record["envs"]]),
         "task_categories": ["text-generation"],
         "tags": ["envgym", "reinforcement-learning", "agents", kind.name],
         "size_categories": [size_category(num_rows)],

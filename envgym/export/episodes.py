@@ -12,7 +12,7 @@ from typing import Any, Final, Literal, NamedTuple
 from envgym.core.serialize import tree_from_json
 from envgym.core.tasks import Split
 from envgym.core.trajectory import Trajectory
-from envgym.core.tree import Tree
+from envgym.core.tree import PLAIN_PROMPT, Tree
 from envgym.core.turns import is_success
 from envgym.errors import InvalidInput, RunError, UnknownName, suggestion
 from envgym.runs.directory import RunDirectory, file_label, file_step, label_of, reading
@@ -23,6 +23,7 @@ Advantages = Sequence[float | Sequence[float]]
 """One entry for each node of an episode's path: a number, or one for each sampled token of the node."""
 
 TEST: Final = "of test tasks"
+HINTED: Final = "with a hint in the prompt"
 _COLUMNS: Final = ("tree_id", "leaf", "split", "advantages", "tree")
 _BATCH_ROWS: Final = 256
 _TEXT: Final = r'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
@@ -130,8 +131,9 @@ def read_groups(
 
     Args:
         files: those of one label.
-        choice: test tasks are left out unless it includes them; all episodes of a tree are read.
-        left_out: counts the episodes of test tasks that are left out.
+        choice: test tasks are left out unless it includes them, and trees with a hint always, because hints can hold
+            parts of the solution; all episodes of a tree are read.
+        left_out: counts the episodes that are left out.
         with_tokens: whether segments keep their tokens; otherwise they are cut, which is much faster.
 
     Raises: RunError: a file cannot be read.
@@ -154,6 +156,9 @@ def _trees(file: Path, choice: EpisodeChoice, left_out: Counter[str], *, with_to
                 left_out[TEST] += len(rows)
                 continue
             tree = tree_from_json(json.loads(text) if with_tokens else read_shortened(text))
+            if PLAIN_PROMPT in tree.prompts:
+                left_out[HINTED] += len(rows)
+                continue
             advantages = {row["leaf"]: json.loads(row["advantages"]) for row in rows if row["advantages"] is not None}
             yield RecordedTree(tree=tree, label=choice.label, step=file_step(file), advantages=advantages)
 

@@ -19,8 +19,8 @@ _STAYS: Final = "the folder is complete and unchanged; push it again later"
 def push_folder(folder: Path, repo: str, *, private: bool = False) -> str:
     """Upload a folder that `envgym export` wrote, and return the address of its repository.
 
-    The repository is made where it is missing. The endpoint and the token are those of the user's login (`HF_ENDPOINT`,
-    `HF_TOKEN`, `hf auth login`).
+    The repository is made where it is missing, and loses files that the folder lacks, but `.gitattributes`. The
+    endpoint and the token are those of the user's login (`HF_ENDPOINT`, `HF_TOKEN`, `hf auth login`).
 
     Args:
         folder: exported model or data set.
@@ -62,6 +62,7 @@ def _upload(api: Any, folder: Path, repo: str, *, repo_type: str, private: bool)
         folder_path=folder,
         repo_type=repo_type,
         commit_message="Upload with envgym",
+        delete_patterns=["*"],  # what the folder lacks; `.gitattributes` stays
     )
     return str(created)
 

@@ -1,20 +1,24 @@
 """Write a trained model as a folder for the Hub: weights, card with the evaluations of its run, curve, provenance."""
 
 import json
+import os
+import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePath
+from types import MappingProxyType
 from typing import Any, Final, Literal, NamedTuple
 
+from envgym.config.masking import MASK, masked
 from envgym.config.settings import read_yaml_value
 from envgym.core.tasks import Split
 from envgym.errors import SettingsError
-from envgym.export.card import write_card
+from envgym.export.card import licence_head, write_card
 from envgym.export.curve import CurvePoint, draw_curve
 from envgym.export.dataset import new_folder
-from envgym.export.provenance import PROVENANCE, provenance
+from envgym.export.provenance import PROVENANCE, provenance, public_env_id
 from envgym.report.data import EvaluationData
 from envgym.report.from_run import evaluation_data
 from envgym.runs.best import BestCheckpoint, read_best
@@ -78,7 +82,6 @@ def export_model(
             base_licence=source.licence,
             **details,
         )
-        record["envs"] = [{**env, "id": portable(env["id"])} for env in record["envs"]]
         curve = curve_points(evaluations)
         if len(curve) > 1:
             write_atomic(draft / _CURVE, draw_curve(curve))
@@ -104,7 +107,7 @@ def evaluations_of(run: RunDirectory) -> list[EnvEvaluation]:
     """Return the evaluations of a run, by step and label. Raises: RunError: one cannot be read."""
     with reading(str(run.path / "evals")):
         records = sorted(run.evals(), key=lambda data: (data["step"], data["label"]))
-        return [EnvEvaluation(portable(data["env_id"]), evaluation_data(data)) for data in records]
+        return [EnvEvaluation(public_env_id(data["env_id"]), evaluation_data(data)) for data in records]
 
 
 def evaluations_at(evaluations: Sequence[EnvEvaluation], step: int) -> list[EnvEvaluation]:
@@ -167,7 +170,7 @@ def model_card(
     at_step = evaluations_at(evaluations, source.step)
     table_rows = [*(evaluations_at(evaluations, 0) if source.step else []), *at_step]
     head = {
-        "license": source.licence,
+        **licence_head([source.licence]),
         "base_model": source.base,
         "base_model_relation": None if source.base is None else _RELATIONS[source.form],
         "library_name": "peft" if source.form == "adapter" else "transformers",
@@ -186,7 +189,9 @@ def model_card(
         "chosen_by": _chosen_by(read_best(run.path), source.step),
         "curve": _CURVE if len(curve_points(evaluations)) > 1 else "",
         "recipe": list(_recipe(config)),
-        "command": evaluation_command(config),
+        "command": (command := evaluation_command(config, [evaluation.data for evaluation in at_step])),
+        "has_masked": MASK in command,
+        "has_other_settings": len(config["envs"]) > 1 and any(env.get("settings") for env in config["envs"]),
         "agent": config.get("agent", {}).get("name", ""),
     }
     return write_card("model_card.md.jinja", values, head)
@@ -240,29 +245,46 @@ def _recipe(config: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
     yield from ((name, values[key]) for key, name in _RECIPE_KEYS if values.get(key) not in (None, ""))
 
 
-def evaluation_command(config: Mapping[str, Any], folder: str = "FOLDER") -> str:
-    """Return the command that evaluates an exported folder with the environments and the agent of its run.
+def evaluation_command(config: Mapping[str, Any], at: Sequence[EvaluationData] = (), folder: str = "FOLDER") -> str:
+    """Return the command that evaluates an exported folder with the environments, agent and search of its run.
 
-    Paths of the machine that trained are shortened to their names.
+    Secrets are masked, and paths of the machine that trained are shortened to their names.
+
+    Args:
+        config: settings of the run.
+        at: its evaluations of the exported model, one for each environment. Their number of tasks can be smaller than
+            that of the settings.
+        folder: name of the exported folder.
     """
     words = ["envgym", "eval", "--model", folder]
     envs = config.get("envs", ())
     for env in envs:
-        words += ["--env", portable(env["id"])]
+        words += ["--env", public_env_id(env["id"])]
     if len(envs) == 1:  # `--env-set` is of all
         words += _set_words("--env-set", envs[0].get("settings", {}))
-    agent = {name: value for name, value in config.get("agent", {}).items() if value is not None}
+    agent, search = dict(config.get("agent", {})), dict(config.get("evaluation", {}).get("search") or {})
     words += ["--agent", portable(agent.pop("name", "tool_calling")), *_set_words("--agent-set", agent)]
+    if search.get("name", "chain") != "chain":
+        words += ["--search", portable(search.pop("name")), *_set_words("--search-set", search)]
     if (dtype := config.get("model", {}).get("dtype", "float32")) != "float32":
         words += ["--dtype", dtype]
-    evaluation = config.get("evaluation", {})
-    for name, default in (("tasks", 100), ("samples", 1), ("temperature", 0.0), ("success_at", 1.0)):
+    evaluation = {**config.get("evaluation", {}), "seed": config.get("run", {}).get("seed", 0)}
+    if numbers := {len(data.tasks) for data in at}:
+        evaluation["tasks"] = max(numbers)
+    for name, default in _EVALUATION_OPTIONS.items():
         words += [f"--{name.replace('_', '-')}", str(evaluation.get(name, default))]
     return shlex.join(words)
 
 
+_EVALUATION_OPTIONS: Final[Mapping[str, object]] = MappingProxyType({
+    "split": Split.TEST, "tasks": 100, "samples": 1, "temperature": 0.0, "top_p": 1.0, "top_k": 0, "success_at": 1.0,
+    "seed": 0,
+})  # fmt: skip
+"""Option of `envgym eval` -> the value where the settings of a run have none."""
+
+
 def _set_words(option: str, settings: Mapping[str, Any]) -> list[str]:
-    values = leaves_of(_portable_tree(settings))
+    values = leaves_of(_portable_tree(masked(settings)))
     pairs = [f"{key}={_yaml(value)}" for key, value in values.items() if value is not None]
     return [word for pair in pairs for word in (option, pair)]
 
@@ -285,5 +307,10 @@ def _portable_tree(value: Any) -> Any:  # a JSON tree
 
 
 def portable(text: str) -> str:
-    """Return a text without the folders of an absolute path, such as `my_env.py:MyEnv`."""
-    return PurePath(text).name if PurePath(text).is_absolute() else text
+    """Return the name of the file or folder that an absolute path leads to; another text as it is.
+
+    A path of another machine has no blanks and at least one folder above it.
+    """
+    path = PurePath(text)
+    is_path = path.is_absolute() and (os.path.exists(text) or (len(path.parts) > 2 and not re.search(r"\s", text)))
+    return path.name if is_path else text

@@ -21,6 +21,7 @@ from envgym.export.rows import (
     DataRow,
     Json,
     RowOptions,
+    Span,
     episode_cells,
     message_cell,
     recorded_contexts,
@@ -28,7 +29,8 @@ from envgym.export.rows import (
 )
 
 _TurnName = tuple[int | str, int]
-"""Number of a tree in its group and the node at which the turn ends; or a text for the opening that trees share."""
+"""Number of a tree in its group and the node at which the turn ends; or a text for what trees share: the
+opening, or with it the first message of the policy."""
 
 
 class _Sibling(NamedTuple):
@@ -68,16 +70,28 @@ class _Siblings:
     best: dict[_TurnName, _Sibling]
     worst: dict[_TurnName, _Sibling]
 
-    def add(self, number: int, recorded: RecordedTree, episode: Trajectory, contexts: list[Context]) -> None:
-        """Add an episode. A group's trees with one opening are siblings at it."""
+    def add(
+        self, number: int, recorded: RecordedTree, episode: Trajectory, contexts: list[Context], span: Span
+    ) -> None:
+        """Add an episode. A group's trees with one opening are siblings at it.
+
+        First turns of one message are one sibling there, if nothing but the message is compared.
+        """
         assert isinstance(episode.reward, Scored), "only valid episodes are compared"
         reward = episode.reward.value
         opening = json.dumps([message_cell(message) for message in contexts[0].opening or ()])
+        is_message = span == "turn" or sum(len(context.turns) for context in contexts) == 1
         path: list[_TurnName] = [(opening, 0)]
         for context in contexts:
             for place, turn in enumerate(context.turns):
-                name = (number, turn.node)
-                path.append(name)
+                name: _TurnName = (number, turn.node)
+                if is_message and len(path) == 1:
+                    first = (f"{opening} {json.dumps(message_cell(turn.messages[0]))}", 0)
+                    self.paths.append([*path, first])
+                    self.rewards.append(reward)
+                    path, name = [name], first
+                else:
+                    path.append(name)
                 sibling = _Sibling(recorded, episode, reward, context, place)
                 if turn.is_sampled:
                     self.best[name] = max(self.best.get(name, sibling), sibling, key=lambda item: item.reward)
@@ -97,7 +111,7 @@ def _rows(group: RecordedGroup, options: RowOptions) -> Iterator[DataRow]:
                 continue
             contexts = list(recorded_contexts(conversations.contexts(episode), options))
             if contexts:
-                siblings.add(number, recorded, episode, contexts)
+                siblings.add(number, recorded, episode, contexts, options.span)
     pairs = sibling_pairs(siblings.paths, siblings.rewards, which=options.pairs, min_margin=options.min_margin)
     for pair in pairs:
         yield from _row(pair, siblings, options)

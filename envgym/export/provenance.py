@@ -1,10 +1,12 @@
 """Where an export comes from: `provenance.json`, which data sets and models share."""
 
 from collections.abc import Iterable
+from functools import lru_cache
 from importlib.metadata import PackageMetadata, PackageNotFoundError, metadata
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, Final
 
+from envgym.config.masking import masked
 from envgym.core.json_types import content_hash
 from envgym.core.version import __version__
 from envgym.errors import UnknownName
@@ -41,9 +43,11 @@ def provenance(run: RunDirectory, kind: str, *, env_ids: Iterable[str] | None = 
     }
 
 
+@lru_cache
 def public_env_id(env_id: str) -> str:
-    """Return the id of an environment; of one in a file, the name of the file without its folders."""
-    return env_id.rpartition("/")[2] if ".py:" in env_id else env_id
+    """Return the id of an environment without secrets; of one in a file, the name of the file without its folders."""
+    public: str = masked(env_id)
+    return PurePath(public).name if ".py:" in public or PurePath(public).is_absolute() else public
 
 
 def _public_name(model: str | None) -> str | None:

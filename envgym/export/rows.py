@@ -50,6 +50,7 @@ CONTEXT_COLUMNS: Final[Mapping[str, tuple[pa.DataType, str]]] = MappingProxyType
     }
 )
 NO_MESSAGES: Final = "recorded before messages were kept"
+NO_TOKENS: Final = "recorded without tokens"
 NO_TURN: Final = "without a finished turn of the policy"
 INVALID: Final = "without a valid reward"
 

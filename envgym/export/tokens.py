@@ -10,6 +10,7 @@ from envgym.export.episodes import Advantages, RecordedGroup
 from envgym.export.rows import (
     CONTEXT_COLUMNS,
     EPISODE_COLUMNS,
+    NO_TOKENS,
     NO_TURN,
     DataKind,
     DataRow,
@@ -29,7 +30,8 @@ def _rows(group: RecordedGroup, options: RowOptions) -> Iterator[DataRow]:
         for episode in chosen_episodes(recorded, options):
             for number, row in enumerate(episode.rows):
                 if not any(row.loss_mask):
-                    options.left_out[NO_TURN] += 1
+                    has_tokens = any(node.edge.segments for node in tree.nodes)
+                    options.left_out[NO_TURN if has_tokens else NO_TOKENS] += 1
                     continue
                 cells = episode_cells(recorded, episode) | _cells(number, row)
                 cells["advantages"] = _advantages(episode, row, recorded.advantages.get(episode.leaf))

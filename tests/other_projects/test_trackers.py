@@ -138,6 +138,7 @@ def test_repeated_steps_are_kept_apart_and_a_failed_run_ends_as_failed(
     for name, rows in readers.all("run/attempt").items():
         repeated = [(3, 2.0)] if name == "tensorboard" else [(3, 1.0), (3, 2.0)]
         assert sorted(rows) == [(1, 1.0), (2, 1.0), *repeated, (4, 2.0)], name
+    assert not any(b"sk-0123456789" in file.read_bytes() for file in readers.wandb_files), "command line and settings"
     run = readers.mlflow_run
     assert run.info.status == "FAILED"
     assert [alert["title"] for alert in readers.trackio_run.alerts()] == ["run failed"]

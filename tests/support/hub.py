@@ -11,7 +11,7 @@ from threading import Thread
 from typing import Any
 
 TOKEN = "hf_test"
-Reply = tuple[HTTPStatus, dict[str, Any]]
+Reply = tuple[HTTPStatus, dict[str, Any] | list[dict[str, Any]]]
 
 
 @dataclass
@@ -60,6 +60,8 @@ class StubHub:
                 for item in body["objects"]
             ]
             return HTTPStatus.OK, {"transfer": "basic", "objects": objects}
+        if "/tree/" in path:
+            return HTTPStatus.OK, [{"type": "file", "path": file, "size": 1, "oid": "c" * 40} for file in self.files]
         return HTTPStatus.OK, {"id": self.name, "private": bool(self.is_private), "siblings": [], "sha": "b" * 40}
 
     def _create(self, body: dict[str, Any]) -> Reply:
@@ -78,6 +80,8 @@ class StubHub:
                 self.files[value["path"]] = base64.b64decode(value["content"])
             elif line["key"] == "lfsFile":
                 self.files[value["path"]] = self._objects[value["oid"]]
+            elif line["key"] == "deletedFile":
+                del self.files[value["path"]]
         oid = "a" * 40
         return {"success": True, "commitOid": oid, "commitUrl": f"{self.url}/{self.name}/commit/{oid}"}
 

@@ -135,11 +135,21 @@ def recorded_run(
     return run
 
 
-def answer(text: str, reward: float, *, place: str, split: Split = Split.TRAIN, number: int = 0) -> Tree:
+def answer(
+    text: str,
+    reward: float,
+    *,
+    place: str,
+    split: Split = Split.TRAIN,
+    number: int = 0,
+    calls: tuple[ToolCall, ...] = (),
+) -> Tree:
     """Return an episode of one turn."""
     task = Task(id=f"{split}/{number}", prompt="Q", payload={"number": number, "split": split.value}, split=split)
     tree = TreeBuilder(id=place, env_id="math/arithmetic-v0", task=task, seed=11, prompt=[prompt(1, 2)])
-    outcome = TurnOutcome(action=acted(assistant(text)), observation=Observation(), reward=Scored(value=reward))
+    outcome = TurnOutcome(
+        action=acted(assistant(text, tool_calls=calls)), observation=Observation(), reward=Scored(value=reward)
+    )
     edge = Edge(segments=(policy(10, 11),), ends_turn=True)
     tree.add(tree.root, edge, outcome=outcome, ending=Ending.TERMINATED)
     return tree.freeze(messages=(user(f"Question {number}"),))

@@ -19,7 +19,7 @@ SHAPE = TinySettings(hidden_size=64, num_layers=2, num_heads=2, num_kv_heads=2, 
 IDS = torch.tensor([[5, 60, 70, 80, 90]])
 
 
-def save_adapter(folder: Path, *, dtype: torch.dtype = torch.float32) -> ModelSettings:
+def save_adapter(folder: Path, *, dtype: torch.dtype = torch.float32, std: float = 0.1) -> ModelSettings:
     """Save a LoRA adapter with weights that are not zero, and return the settings that load it."""
     is_short = dtype is torch.bfloat16
     loaded = load("tiny", tiny=SHAPE, dtype="bfloat16" if is_short else "float32")
@@ -27,7 +27,7 @@ def save_adapter(folder: Path, *, dtype: torch.dtype = torch.float32) -> ModelSe
     generator = torch.Generator().manual_seed(1)
     for name, parameter in model.named_parameters():
         if "lora_" in name:
-            parameter.data = torch.randn(parameter.shape, generator=generator).to(parameter.dtype) * 0.1
+            parameter.data = torch.randn(parameter.shape, generator=generator).to(parameter.dtype) * std
     model.save_pretrained(str(folder))
     loaded.tokenizer.save_pretrained(folder)
     return ModelSettings(name="tiny", tiny=SHAPE, adapter=str(folder), dtype="bfloat16" if is_short else "float32")
@@ -64,14 +64,28 @@ def test_rounding_to_bfloat16_is_no_difference(tmp_path: Path) -> None:
     assert AutoModelForCausalLM.from_pretrained(tmp_path / "out").dtype == torch.bfloat16
 
 
-def test_a_merge_that_changes_the_model_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("dtype, std", [(torch.float32, 0.001), (torch.bfloat16, 0.1), (torch.bfloat16, 0.01)])
+def test_a_merge_without_the_adapter_is_refused(
+    dtype: torch.dtype, std: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from peft import PeftModel
 
-    settings = save_adapter(tmp_path / "adapter")
+    settings = save_adapter(tmp_path / "adapter", dtype=dtype, std=std)
     monkeypatch.setattr(PeftModel, "merge_and_unload", lambda self, **options: self.unload(), raising=False)
     (tmp_path / "out").mkdir()
-    with pytest.raises(RunError, match="merged model must give the logits of the adapter, got logits that differ by"):
+    with pytest.raises(RunError, match="must lose at most 50% of what the adapter changes, got logits that differ by"):
         write_merged(settings, tmp_path / "out")
+
+
+def test_an_adapter_that_rounding_loses_is_refused_and_one_that_does_nothing_is_not(tmp_path: Path) -> None:
+    for std in (0.001, 0.0):
+        settings = save_adapter(tmp_path / f"adapter {std}", dtype=torch.bfloat16, std=std)
+        (out := tmp_path / f"out {std}").mkdir()
+        if std:
+            with pytest.raises(RunError, match=r"merged in bfloat16 must .* export the adapter itself with --adapter"):
+                write_merged(settings, out)
+        else:
+            assert write_merged(settings, out) == 0
 
 
 def test_an_adapter_names_its_base_on_the_hub_and_no_folder_of_this_machine(tmp_path: Path) -> None:

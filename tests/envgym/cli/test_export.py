@@ -2,18 +2,20 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 
-from envgym import Split
+from envgym import Split, ToolCall
 from envgym.cli.main import main
 from envgym.core.tree import Tree
 from tests.support.recorded_runs import answer, recorded_run
 
 Export = Callable[..., tuple[int, str]]
+CALLS = (ToolCall(name="add", arguments={"a": 1}, id="1"),)
 KINDS = ("chat", "sharegpt", "preferences", "steps", "tokens")
 
 
@@ -52,6 +54,22 @@ def rows(folder: Path, split: str = "train") -> list[dict[str, Any]]:
 
 def answers(folder: Path) -> list[str]:
     return [row["messages"][-1]["content"] for row in rows(folder)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_trees_with_a_hint_are_left_out_and_counted(kind: str, run: Path, export: Export, tmp_path: Path) -> None:
+    hinted = [replace(tree, prompts={"plain": (1,)}) for tree in four_episodes(3)]
+    recorded_run(run, hinted, step=3)
+    code, text = export(kind, "--json")
+    assert (code, json.loads(text)["left_out"].get("with a hint in the prompt")) == (0, 4)
+    assert {row["step"] for row in rows(tmp_path / "out")} == {1, 2}
+
+
+@pytest.mark.parametrize("margin", ["-0.5", "nan", "inf", "much"])
+def test_a_margin_is_a_finite_number_of_at_least_0(margin: str, export: Export) -> None:
+    code, told = export("preferences", f"--min-margin={margin}")
+    assert code == 2
+    assert f"--min-margin must be a finite number of at least 0, got {margin}" in told
 
 
 # ---- what is written -------------------------------------------------------------------------------------------------
@@ -108,7 +126,7 @@ def test_options_choose_episodes(options: tuple[str, ...], expected: list[str], 
     assert answers(tmp_path / "out") == expected
 
 
-def test_json_lines_leave_out_absent_fields(export: Export, tmp_path: Path) -> None:
+def test_json_lines_have_every_column_and_the_fields_that_some_message_has(export: Export, tmp_path: Path) -> None:
     export("chat", "--format", "jsonl", "--steps", "1")
     lines = (tmp_path / "out" / "data" / "train.jsonl").read_text().splitlines()
     first = json.loads(lines[0])
@@ -116,7 +134,7 @@ def test_json_lines_leave_out_absent_fields(export: Export, tmp_path: Path) -> N
         {"role": "user", "content": "Question 0"},
         {"role": "assistant", "content": "right"},
     ]
-    assert not {"tools", "rewrite"} & first.keys()
+    assert (first["tools"], first["rewrite"]) == (None, None)
 
 
 def test_redaction_changes_every_text(export: Export, tmp_path: Path) -> None:
@@ -192,3 +210,24 @@ def test_a_failure_leaves_nothing(export: Export, tmp_path: Path, monkeypatch: p
     code, text = export("chat")
     assert (code, "disk must have space left" in text) == (2, True)
     assert {path.name for path in tmp_path.iterdir()} == before
+
+
+# ---- splits and formats ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("format", ["parquet", "jsonl"])
+def test_all_files_of_a_folder_load_as_one_data_set(format: str, run: Path, export: Export, tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets")
+    plain = [answer("x" * 4000, 1.0, place=f"step-000003/000/{number:02d}") for number in range(150)]
+    called = [answer("", 1.0, place=f"step-000004/000/{number:02d}", calls=CALLS) for number in range(2)]
+    recorded_run(run, plain, step=3)
+    recorded_run(run, called, step=4)
+    tested = [answer("", 1.0, place=f"train/test/0/{number}", split=Split.TEST, calls=CALLS) for number in range(2)]
+    recorded_run(run, tested, step=5)
+    assert export("chat", "--include-test", "--format", format)[0] == 0
+    loaded = datasets.load_dataset(str(tmp_path / "out"), cache_dir=str(tmp_path / "c"))
+    assert {split: len(rows) for split, rows in loaded.items()} == {"train": 160, "test": 2}
+    for split in loaded:
+        assert loaded[split][-1]["messages"][-1]["tool_calls"][0]["function"]["name"] == "add"
+    fields = [frozenset(entry) for split in loaded for row in loaded[split] for entry in row["messages"]]
+    assert len(set(fields)) == 1

@@ -295,7 +295,8 @@ def test_resuming_another_run_is_refused_and_nothing_is_lost(command: Command, f
     assert refused(command, files, "train", "run.yaml", *words) == (
         "envgym: resumed settings must be those of the run, got changes in ['optim.lr'] (runs/vowels); resume with its "
         "own, or start another run; only run.steps, run.checkpoint_every, run.keep_checkpoints, run.keep_best, "
-        "run.save_episodes_every, run.max_invalid_rate, run.trackers, evaluation.every, launch may change."
+        "run.keep_best_mode, run.save_episodes_every, run.max_invalid_rate, run.trackers, evaluation.every, launch "
+        "may change."
     )
 
 

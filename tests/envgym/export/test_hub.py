@@ -81,6 +81,14 @@ def test_a_push_that_fails_at_the_commit_is_one_sentence_and_can_be_repeated(hub
     assert (hub.repo_type, hub.is_private, hub.files) == ("dataset", False, files)
 
 
+@pytest.mark.slow
+def test_a_push_leaves_no_file_of_an_earlier_one(hub: StubHub, tmp_path: Path) -> None:
+    hub.is_private, hub.files = False, {"adapter_config.json": b"{}", "data/test.parquet": b"", ".gitattributes": b"*"}
+    files = exported(tmp_path / "out")
+    assert push(tmp_path / "out", "me/first", hub=hub).returncode == 0
+    assert hub.files == {**files, ".gitattributes": b"*"}
+
+
 # ---- in this process -------------------------------------------------------------------------------------------------
 
 

@@ -14,7 +14,7 @@ from envgym.cli.export import KINDS, data_kind
 from envgym.core.builder import TreeBuilder
 from envgym.core.tree import Edge, Rewrite, Tree
 from envgym.core.turns import Invalid, TurnOutcome
-from envgym.export.data_files import RowWriter
+from envgym.export.data_files import RowWriter, complete
 from envgym.export.episodes import EpisodeChoice, RecordedGroup, RecordedTree
 from envgym.export.rows import DataRow, RowOptions
 from tests.support.example_trees import TASK, glue, policy, prompt, tool
@@ -101,16 +101,34 @@ def test_episodes_of_a_group_are_siblings() -> None:
     assert len(rows("preferences", *trees, pairs="all")[0]) == 3
 
 
+def test_equal_answers_are_one_sibling_with_their_mean_reward() -> None:
+    answers = [
+        chain(number, text, reward) for number, (text, reward) in enumerate(zip("ABABC", (1, 0, 0, 1, 0), strict=True))
+    ]
+    assert rows("preferences", *answers[:4], pairs="all") == ([], Counter())
+    found, _ = rows("preferences", *answers, pairs="all")
+    assert [(texts(row["chosen"]), texts(row["rejected"]), row["margin"]) for row in found] == [
+        (["A"], ["C"], 0.5),
+        (["B"], ["C"], 0.5),
+    ]
+
+
+def test_equal_first_turns_are_one_sibling_of_one_message_and_their_forks_stay_apart() -> None:
+    same = replace(forked(), id="step-000001/000/01")
+    pairs, left_out = rows("preferences", forked(), same, span="turn")
+    seen = [(texts(row["prompt"]), texts(row["chosen"]), texts(row["rejected"]), row["margin"]) for row in pairs]
+    fork = (["Q", "a", "after a"], ["win"], ["lose"], 1.0)
+    assert sorted(seen) == sorted([(["Q"], ["a"], ["b"], 0.25), fork, fork])
+    assert not left_out
+
+
 def test_what_cannot_be_compared_is_no_pair_and_is_counted() -> None:
     broken = Invalid(cause=Ending.ERROR_ENV, reason="the service is down")
     assert rows("preferences", chain(0, "a", 1.0), chain(1, "b", broken)) == (
         [],
         Counter({"without a valid reward": 1}),
     )
-    assert rows("preferences", chain(0, "a", 1.0), chain(1, "a", 0.0)) == (
-        [],
-        Counter({"pairs with equal messages": 1}),
-    )
+    assert rows("preferences", chain(0, "a", 1.0), chain(1, "a", 0.0)) == ([], Counter())
     assert rows("preferences", chain(0, "a", 1.0), chain(1, "b", 0.0, "hinted Q")) == ([], Counter())
 
 
@@ -210,6 +228,12 @@ def test_lone_surrogates_are_replaced() -> None:
     assert texts(row["messages"]) == ["\ufffdQ", "a\ufffd"]
 
 
+def test_trees_without_tokens_are_counted_as_such() -> None:
+    tree = TreeBuilder(id="a/0/0", env_id="math/arithmetic-v0", task=TASK, seed=11, prompt=())
+    turn(tree, tree.root, "a", 1.0, segments=())
+    assert rows("tokens", tree.freeze(messages=(user("Q"),))) == ([], Counter({"recorded without tokens": 1}))
+
+
 # ---- files -----------------------------------------------------------------------------------------------------------
 
 
@@ -234,7 +258,7 @@ def test_fields_of_messages_that_no_row_has_are_left_out_of_a_file(tmp_path: Pat
     ]
     for row in cells:
         writer.add(DataRow(TASK.split, TASK.key, 2, row))
-    writer.close()
+    complete([writer])
     table = pa.parquet.read_table(writer.path)
     assert table.schema.field("messages").type == pa.list_(pa.field("element", pa.struct({"a": pa.string()})))
     assert table.to_pylist() == [

@@ -10,6 +10,7 @@ from huggingface_hub import ModelCard
 
 from envgym.cli.main import build_parser
 from envgym.config.settings import apply_overrides
+from envgym.export.card import licence_head
 from envgym.export.curve import CurvePoint
 from envgym.export.model import (
     ModelSource,
@@ -20,6 +21,7 @@ from envgym.export.model import (
     model_index,
     portable,
 )
+from envgym.export.provenance import public_env_id
 from envgym.runs.best import BestCheckpoint, write_best
 from envgym.runs.directory import RunDirectory
 
@@ -113,15 +115,46 @@ def test_the_curve_is_that_of_the_label_with_the_most_evaluations(tmp_path: Path
 
 
 def test_the_command_of_the_card_is_one_of_envgym_without_paths_of_the_machine() -> None:
-    words = shlex.split(evaluation_command(CONFIG, "FOLDER"))
+    words = shlex.split(evaluation_command(CONFIG))
     args = build_parser("eval").parse_args(words[1:])
     assert (args.model, args.env, args.agent) == ("FOLDER", ["math/arithmetic-v0"], "tool_calling")
     assert args.env_set == ["level=2", 'kinds=["expression"]', "data=a.jsonl"]
     assert args.agent_set == ["max_turn_tokens=64", "text_format.name=hermes"]
     assert (args.tasks, args.samples, args.temperature, args.success_at, args.dtype) == (4, 1, 0.0, 1.0, "bfloat16")
+    assert (args.split, args.seed, args.top_p, args.top_k, args.search) == ("test", 3, 1.0, 0, None)
     several = {**CONFIG, "envs": [{"id": "a/b-v0", "settings": {"level": 1}}, {"id": "/home/me/env.py:Mine"}]}
     args = build_parser("eval").parse_args(shlex.split(evaluation_command(several))[1:])
     assert (args.env, args.env_set) == (["a/b-v0", "env.py:Mine"], [])
+
+
+def test_the_command_of_the_card_is_of_the_tasks_and_the_sampling_of_the_evaluation(tmp_path: Path) -> None:
+    search = {"name": "best_of", "n": 4}
+    sampling = {"tasks": 200, "temperature": 0.7, "top_p": 0.9, "top_k": 5, "split": "train", "search": search}
+    run = make_run(tmp_path, evaluation(20, [1, 0, 0], "during"), evaluation=sampling)
+    command = next(line for line in card_of(run, tmp_path / "out").splitlines() if line.startswith("envgym eval"))
+    args = build_parser("eval").parse_args(shlex.split(command)[1:])
+    assert (args.tasks, args.split, args.temperature, args.top_p, args.top_k) == (3, "train", 0.7, 0.9, 5)
+    assert (args.search, args.search_set) == ("best_of", ["n=4"])
+
+
+def test_a_card_without_the_settings_of_several_environments_says_so(tmp_path: Path) -> None:
+    envs = [{"id": "math/arithmetic-v0", "settings": {"level": 1}}, {"id": "a/b-v0"}]
+    card = card_of(make_run(tmp_path, envs=envs), tmp_path / "out")
+    assert "A similar evaluation, without the settings of the environments" in card
+
+
+def test_no_secret_of_the_settings_is_in_the_folder(tmp_path: Path) -> None:
+    server = {"command": ["serve", "--api-key", "S3CRET"], "env": {"GITHUB_PAT": "github_pat_S3CRET"}}
+    address = "openenv://user:S3CRET@host:8000"
+    envs = [{"id": address, "settings": {"api_key": "S3CRET", "mcp": [server], "level": 1}}]
+    agent = {"name": "tool_calling", "auxiliary": {"password": "S3CRET"}}
+    result = {**evaluation(20, [1, 0]), "env_id": address}
+    card = card_of(make_run(tmp_path, result, envs=envs, agent=agent), tmp_path / "out")
+    for file in (tmp_path / "out").iterdir():
+        assert b"S3CRET" not in file.read_bytes(), file.name
+    assert "openenv://***@host:8000" in card
+    assert "and your secrets in place of `***`:" in card
+    assert "level=1" in card
 
 
 @pytest.mark.parametrize(
@@ -136,6 +169,29 @@ def test_settings_of_the_command_are_read_as_they_were(value: Any) -> None:
 def test_absolute_paths_lose_their_folders_alone() -> None:
     names = ["/home/me/my_env.py:MyEnv", "my_env.py:MyEnv", "math/arithmetic-v0", "", "package.module:Env"]
     assert [portable(name) for name in names] == ["my_env.py:MyEnv", *names[1:]]
+    assert [public_env_id(name) for name in names] == ["my_env.py:MyEnv", *names[1:]]
+
+
+def test_texts_that_are_no_paths_stay(tmp_path: Path) -> None:
+    texts = ["/no_think Answer.", "/no_think", "/a/b and more\n/c", "/" + "x" * 5000]
+    assert [portable(text) for text in texts] == texts
+    (tmp_path / "a b.jsonl").touch()
+    assert portable(str(tmp_path / "a b.jsonl")) == "a b.jsonl"
+
+
+@pytest.mark.parametrize(
+    "licences, head",
+    [
+        (["Apache-2.0"], {"license": "apache-2.0"}),
+        (["Tongyi Qianwen"], {"license": "other", "license_name": "tongyi qianwen"}),
+        (["MIT", "mit"], {"license": "mit"}),
+        (["MIT", "Apache-2.0"], {"license": "other"}),
+        (["MIT", None], {}),
+        ([], {}),
+    ],
+)
+def test_a_card_names_licences_as_the_hub_does(licences: list[str | None], head: dict[str, str]) -> None:
+    assert licence_head(licences) == head
 
 
 def test_a_failed_export_leaves_nothing(tmp_path: Path) -> None:

@@ -12,12 +12,12 @@ from threading import Lock, Thread
 from typing import Any, ClassVar, Final
 
 from envgym.agents.evaluation.play import EvalRecord
+from envgym.config.masking import masked
 from envgym.errors import RunError, SettingsError
 from envgym.runs.directory import RunDirectory, read_object
 from envgym.runs.files import write_json
 from envgym.trainer.metrics.callbacks import Callback
 from envgym.trainer.metrics.evaluation import evaluation_metrics
-from envgym.trainer.metrics.trackers.config import masked
 from envgym.trainer.metrics.update import Metrics
 
 FOLDER: Final = "trackers"

@@ -58,7 +58,10 @@ class Wandb(Tracker):
             id=run.id,
             resume="allow",
             settings=self._wandb.Settings(
-                init_timeout=self.LIMIT_S, finish_timeout=self.LIMIT_S, finish_timeout_raises=True
+                init_timeout=self.LIMIT_S,
+                finish_timeout=self.LIMIT_S,
+                finish_timeout_raises=True,
+                x_disable_meta=True,  # it would hold the command line, with its secrets
             ),
         )
         self._run.define_metric(STEP_AXIS, hidden=True)

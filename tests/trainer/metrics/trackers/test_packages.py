@@ -101,8 +101,8 @@ def test_wandb_has_the_train_step_as_axis_and_steps_that_grow(tmp_path: Path, wa
     first, second = wandb.opened
     assert (first["id"], first["resume"]) == (second["id"], "allow")
     assert (first["project"], first["entity"], first["mode"], first["name"]) == ("p", "me", "offline", "cat")
-    limits = {"init_timeout": 60.0, "finish_timeout": 60.0, "finish_timeout_raises": True}
-    assert first["settings"].items() >= limits.items()
+    settings = {"init_timeout": 60.0, "finish_timeout": 60.0, "finish_timeout_raises": True, "x_disable_meta": True}
+    assert first["settings"].items() >= settings.items(), "with its metadata it would store the command line"
     assert wandb.axes[:2] == ["train/step {'hidden': True}", "* {'step_metric': 'train/step'}"]
     assert wandb.rows == [
         (number, {"train/step": step, "run/attempt": attempt, "loss": step / 4})
