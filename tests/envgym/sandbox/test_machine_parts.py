@@ -206,6 +206,14 @@ def test_files_are_bounded_in_bytes_and_number(tmp_path: Path, monkeypatch: pyte
     assert sum(map(len, read_all(tmp_path, 40).values())) == 40
     with pytest.raises(_guest_files.TooMuch, match="more than 39 bytes"):
         read_all(tmp_path, 39)
+    folder = tmp_path / ("ä" * 50)
+    folder.mkdir()
+    (folder / "a").touch()
+    monkeypatch.setattr(_guest_files, "MAX_NAMES", 106)
+    assert len(read_all(tmp_path, 40)) == 5
+    monkeypatch.setattr(_guest_files, "MAX_NAMES", 105)
+    with pytest.raises(_guest_files.TooMuch, match="names of more than 105 bytes"):
+        read_all(tmp_path)
     monkeypatch.setattr(_guest_files, "MAX_FILES", 3)
     with pytest.raises(_guest_files.TooMuch, match="more than 3 files"):
         read_all(tmp_path)

@@ -325,6 +325,24 @@ def test_the_command_refuses_what_does_not_fit(
     assert text in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    "words, limits", [([], MachineLimits()), (["--sessions", "3", "--lease-seconds", "9"], MachineLimits(3, 9.0))]
+)
+def test_the_command_has_the_limits_of_machines(
+    words: Sequence[str], limits: MachineLimits, back_end: FileMachines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[MachineLimits] = []
+
+    async def listen(server: MachineServer, host: str, port: int) -> str:
+        seen.append(server._limits)
+        raise InvalidInput("seen")
+
+    monkeypatch.setattr("envgym.sandbox.make_machines", lambda name: back_end)
+    monkeypatch.setattr(MachineServer, "listen", listen)
+    assert main(["serve", "--protocol", "sandbox", "docker", *words]) == 2
+    assert seen == [limits]
+
+
 def test_remote_is_chosen_with_its_address_and_offers_machines_only() -> None:
     assert isinstance(make_machines("remote:http://127.0.0.1:1"), RemoteSandbox)
     with pytest.raises(InvalidInput, match=r"^sandbox must offer programs, got remote:http://127.0.0.1:1, without run"):
