@@ -187,6 +187,20 @@ def test_a_disk_that_is_filled_in_the_background_is_noticed(machine: Machine) ->
     machine.run("rm -f /work/f*", timeout_s=LONG)
 
 
+def test_space_that_another_machine_frees_hides_no_writes(machines: MachineBackend) -> None:
+    other = machines.start(replace(SMALL, disk=256 * MIB))
+    try:
+        assert other.run("head -c 200000000 /dev/zero > /work/file", timeout_s=LONG).is_success
+        machine = machines.start(replace(SMALL, disk=16 * MIB))
+    finally:
+        other.close()
+    try:
+        write = "for i in 1 2 3; do head -c 12000000 /dev/zero > /work/$i; done"
+        assert machine.run(f"{write}; sleep 99", timeout_s=LONG).ending is RunEnding.DISK
+    finally:
+        machine.close()
+
+
 # ---- files
 
 
