@@ -29,18 +29,20 @@ _ENVGYM, _OPENENV, _MCP, _SANDBOX = "envgym", "openenv", "mcp", "sandbox"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
+    from envgym.sandbox.machines.server import MachineLimits
     from envgym.serving.sessions import SessionLimits
     from envgym.serving.wire import DEFAULT_PORT
 
-    limits = SessionLimits()
+    limits, machines = SessionLimits(), MachineLimits()
     help_envs = "ids or import paths; a client can make no others; with --protocol sandbox: the name of one sandbox"
     parser.add_argument("envs", metavar="ENV", nargs="+", help=help_envs)
     parser.add_argument("--host", help=f"address to listen on (default: {_DEFAULT_HOST})")
     help_port = f"port; 0: any free one (default: {DEFAULT_PORT})"
     parser.add_argument("--port", type=at_least_0, help=help_port)
-    help_sessions = f"envs at a time; further clients wait (default: {limits.sessions})"
-    parser.add_argument("--sessions", type=at_least_0, default=limits.sessions, metavar="N", help=help_sessions)
-    help_lease = f"end a session whose client was silent for so long (default: {limits.lease_s:g})"
+    help_sessions = f"envs at a time; further clients wait (default: {limits.sessions}; machines: {machines.machines})"
+    parser.add_argument("--sessions", type=at_least_0, metavar="N", help=help_sessions)
+    defaults = f"{limits.lease_s:g}; machines: {machines.lease_s:g}"
+    help_lease = f"end a session whose client was silent for so long (default: {defaults})"
     parser.add_argument("--lease-seconds", type=float, metavar="S", help=help_lease)
     help_idle = f"end a session that was not called for so long, though its client lives (default: {limits.idle_s:g})"
     parser.add_argument("--idle-seconds", type=float, default=limits.idle_s, metavar="S", help=help_idle)
@@ -75,7 +77,7 @@ def run(args: argparse.Namespace) -> int:
     from envgym.runtime.event_loop import run_coroutine
     from envgym.runtime.processes.group import announce
     from envgym.runtime.processes.interrupts import describe_interrupt_by
-    from envgym.sandbox.machines.server import MachineServer
+    from envgym.sandbox.machines.server import MachineLimits, MachineServer
     from envgym.sandbox.machines.wire import DEFAULT_PORT as SANDBOX_PORT
     from envgym.sandbox.machines.wire import TOKEN_VARIABLE as SANDBOX_TOKEN_VARIABLE
     from envgym.serving.server import EnvServer
@@ -85,8 +87,10 @@ def run(args: argparse.Namespace) -> int:
 
     host = _DEFAULT_HOST if args.host is None else args.host
     port = DEFAULT_PORT if args.port is None else args.port
-    lease_s = SessionLimits().lease_s if args.lease_seconds is None else args.lease_seconds
-    limits = SessionLimits(args.sessions, lease_s, args.idle_seconds, args.call_seconds)
+    sessions, lease_s = MachineLimits() if args.protocol == _SANDBOX else SessionLimits()[:2]
+    sessions = sessions if args.sessions is None else args.sessions
+    lease_s = lease_s if args.lease_seconds is None else args.lease_seconds
+    limits = SessionLimits(sessions, lease_s, args.idle_seconds, args.call_seconds)
     got, do = tuple(limits), "raise --sessions, --lease-seconds, --idle-seconds or --call-seconds"
     InvalidInput.unless(all(value > 0 for value in limits), "limits", "be above 0", got, where="envgym serve", do=do)
     rights = ClientRights(args.client_setting, _variants(args.accept), args.client_tasks)
@@ -121,7 +125,7 @@ def run(args: argparse.Namespace) -> int:
                 addresses = {_MCP: f"{url}{MCP_PATH}", _SANDBOX: f"remote:{url}"}
                 echo(addresses.get(args.protocol, f"{url}/{env_id}"), flush=True)
             metrics = f" {url}/metrics counts them;" if isinstance(server, EnvServer) else ""
-            echo(f"{args.sessions} sessions at most;{metrics} Ctrl-C stops.", flush=True)
+            echo(f"{sessions} sessions at most;{metrics} Ctrl-C stops.", flush=True)
             announce(url=url)
             await asyncio.Event().wait()
         finally:

@@ -203,10 +203,11 @@ def answering() -> Iterator[None]:
     """Turn what goes wrong with the engine into one sentence. Raises: ToolInfraFailure."""
     from docker.errors import APIError, DockerException
     from requests.exceptions import RequestException
+    from urllib3.exceptions import HTTPError
 
     try:
         yield
-    except (DockerException, RequestException, OSError, EOFError) as error:
+    except (DockerException, RequestException, HTTPError, OSError, EOFError) as error:
         reason = str(getattr(error, "explanation", "") or error).strip() or type(error).__name__
         is_refusal = isinstance(error, (APIError, EOFError))  # it runs, but not this container
         do = "check the image" if is_refusal else "start it (dockerd), or name another one in DOCKER_HOST"

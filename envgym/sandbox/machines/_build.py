@@ -2,9 +2,11 @@
 
 import hashlib
 import io
+import re
 import tarfile
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +20,9 @@ if TYPE_CHECKING:
 REPOSITORY = "envgym-machine"
 """Images are tagged `envgym-machine:<hash of what they are built from>`, and kept."""
 MAX_CONTEXT = 512 * MIB
+BUILD_MEMORY = 8192 * MIB
+"""Bytes of the processes of a `RUN`, without swap."""
+BUILD_CPUS = 4
 _SETTLED = tarfile.TarInfo().mtime
 _FORMAT = "1"
 
@@ -26,6 +31,8 @@ def build_image(context: Path, *, dockerfile: str, bases: Mapping[str, str], net
     """Return the image that a Dockerfile describes. Raises: as `MachineBackend.build`."""
     text = _read_dockerfile(context, dockerfile)
     text = with_bases(text, bases, where=str(context / dockerfile)) if bases else text
+    if not network:
+        check_adds(text, where=str(context / dockerfile))
     archive = _archive(context, dockerfile, text)
     api = connect()
     try:
@@ -54,6 +61,22 @@ def with_bases(text: str, bases: Mapping[str, str], *, where: str) -> str:
                 lines[number] = " ".join(words)
         is_continued = line.rstrip().endswith("\\") and not line.lstrip().startswith("#")
     return "\n".join(lines)
+
+
+def check_adds(text: str, *, where: str) -> None:
+    """Check that the engine itself fetches nothing for an `ADD`. Raises: InvalidInput: an address, or it may be one."""
+    escape = re.search(r"^\s*#\s*escape\s*=\s*`", text, re.IGNORECASE | re.MULTILINE)
+    must, do = "be left out if no network is allowed", "continue lines with a backslash"
+    InvalidInput.unless(escape is None, "escape", must, "`", where=where, do=do)
+    lines = [line for line in text.split("\n") if line.strip() and not line.lstrip().startswith("#")]
+    for line in re.sub(r"(?<!\\)\\[ \t]*\n", "", "\n".join(lines)).split("\n"):
+        words = line.split()
+        words = words[1:] if words[0].upper() == "ONBUILD" else words
+        if words and words[0].upper() == "ADD":
+            written = re.sub("[\"']", "", line)
+            is_file = not any(mark in written for mark in ("://", "git@", "$", "\\"))
+            must, do = "name files of the context if no network is allowed", "write them out, or use COPY"
+            InvalidInput.unless(is_file, "ADD", must, line.strip(), where=where, do=do)
 
 
 def _read_dockerfile(context: Path, dockerfile: str) -> str:
@@ -108,6 +131,7 @@ def _image_id(api: "APIClient", image: str) -> str | None:
 def _build(archive: bytes, dockerfile: str, tag: str, *, network: bool, timeout_s: float, where: str) -> None:
     """Build an image. Raises: InvalidInput: the Dockerfile fails. ToolInfraFailure: no engine, or time is over."""
     from docker.errors import APIError
+    from urllib3.exceptions import ReadTimeoutError
 
     deadline, last_step = time.monotonic() + timeout_s, ""
     api = connect()
@@ -120,14 +144,17 @@ def _build(archive: bytes, dockerfile: str, tag: str, *, network: bool, timeout_
                     raise
                 raise _unbuilt(str(error.explanation), where) from None
         try:
-            with answering():
+            with answering(), suppress(ReadTimeoutError):
                 for step in api._stream_helper(response, decode=True):
                     if "error" in step:
                         raise _unbuilt(f"{step['error']} after {last_step}" if last_step else step["error"], where)
                     last_step = str(step.get("stream", "")).strip() or last_step
                     if time.monotonic() > deadline:
-                        got, do = f"{timeout_s:g} s after {last_step}", "raise its time limit"
-                        raise ToolInfraFailure.of("Dockerfile", "build in time", got, where=where, do=do)
+                        break
+                else:
+                    return
+            got, do = f"{timeout_s:g} s after {last_step}", "raise its time limit"
+            raise ToolInfraFailure.of("Dockerfile", "build in time", got, where=where, do=do)
         finally:
             response.close()  # at which the engine stops
     finally:
@@ -138,7 +165,8 @@ def _post(api: "APIClient", archive: bytes, dockerfile: str, tag: str, *, networ
     """Ask for a build, and return its response, which can be closed, unlike that of the SDK's own method."""
     headers = {"Content-Type": "application/tar"}
     api._set_auth_headers(headers)
-    options = {"t": tag, "dockerfile": dockerfile, "rm": True, "forcerm": True}
+    options: dict[str, Any] = {"t": tag, "dockerfile": dockerfile, "rm": True, "forcerm": True}
+    options |= {"memory": BUILD_MEMORY, "memswap": BUILD_MEMORY, "cpuperiod": 100_000, "cpuquota": BUILD_CPUS * 100_000}
     options |= {} if network else {"networkmode": "none"}
     url = api._url("/build")
     response = api._post(url, data=archive, params=options, headers=headers, stream=True, timeout=timeout_s)

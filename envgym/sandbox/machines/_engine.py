@@ -33,6 +33,9 @@ CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "NET_BIND_S
 """What root may do in a machine: change files and users there, and end processes."""
 OWN_MEMORY = 32 * MIB
 """What the guest and the kernel may need."""
+_SYSCTLS = {"kernel.shm_rmid_forced": "1", "kernel.msgmni": "32", "kernel.sem": "250 32000 32 128"}
+"""Shared memory ends with the processes that use it, and queues and semaphores that do not are few."""
+_SHARED_FILES = f"rw,nosuid,nodev,noexec,mode=1777,size={64 * MIB},nr_inodes=4096"
 _OWN_PROCESSES = 2
 _ENGINE_S = 300
 """Seconds that one request to the engine may take, such as a copy of many files."""
@@ -141,6 +144,8 @@ class MachineEngine:
             "MemorySwap": spec.memory + OWN_MEMORY,
             "PidsLimit": spec.processes + _OWN_PROCESSES,
             "IpcMode": "private",
+            "Sysctls": _SYSCTLS,
+            "Tmpfs": {"/dev/shm": _SHARED_FILES},
             "Init": False,  # the guest is process 1: no program's signal reaches that
             "LogConfig": {"Type": "none"},
         }

@@ -13,6 +13,8 @@ from envgym.sandbox.machines._guest_processes import UserIds
 
 MAX_FILES = 20_000
 """Files that one `get` may find, directories included."""
+MAX_NAMES = 4 << 20
+"""Bytes of the paths of the files that one `get` returns."""
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _OLD = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
@@ -116,7 +118,7 @@ def read(path: str, max_bytes: int, give: Give) -> None:
 class _Reading:
     def __init__(self, max_bytes: int, give: Give) -> None:
         self._bytes_left, self._files_left, self._give = max_bytes, MAX_FILES, give
-        self._max_bytes = max_bytes
+        self._max_bytes, self._names_left = max_bytes, MAX_NAMES
 
     def folder(self, descriptor: int, prefix: str) -> None:
         if prefix.count("/") > _MAX_DEPTH:
@@ -150,6 +152,9 @@ class _Reading:
         try:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
                 return
+            self._names_left -= len(os.fsencode(path))
+            if self._names_left < 0:
+                raise TooMuch(f"names of more than {MAX_NAMES} bytes")
             self._give(path, b"")
             while part := os.read(descriptor, CHUNK):
                 self._bytes_left -= len(part)

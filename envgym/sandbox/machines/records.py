@@ -166,8 +166,8 @@ class Machine(Protocol):
         Links are not followed, those in `path` included: what is behind them is absent, as is all that is no regular
         file.
 
-        Raises: InvalidInput: the path is not absolute. ToolError: more than `max_bytes`, or more files than are
-            allowed. ToolInfraFailure: the machine does not work.
+        Raises: InvalidInput: the path is not absolute. ToolError: more than `max_bytes`, or more files or longer
+            names than are allowed. ToolInfraFailure: the machine does not work.
         """
         ...
 

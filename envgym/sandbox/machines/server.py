@@ -96,12 +96,14 @@ class MachineServer:
     async def _expire(self) -> None:
         while True:
             await asyncio.sleep(min(1.0, self._limits.lease_s / 4))
-            now = time.monotonic()
-            for id in [id for id, item in self._held.items() if now > item.expires]:
+            for id, item in list(self._held.items()):
+                if self._held.get(id) is not item or time.monotonic() <= item.expires:
+                    continue  # also of one that changed while another was removed
+                del self._held[id]
                 try:
-                    await self._remove(self._held.pop(id))
-                except ToolInfraFailure as failure:
-                    log_error(failure, "a machine whose client is lost was not removed")
+                    await self._remove(item)
+                except Exception as error:  # noqa: BLE001  # the leases of the others still end
+                    log_error(error, "a machine whose client is lost was not removed")
 
     async def _remove(self, item: _Held) -> None:
         if item.reply is not None and item.machine is None:
@@ -160,6 +162,8 @@ class MachineServer:
         except Exception as error:  # noqa: BLE001  # kept for a client that asks again
             if isinstance(order, wire.Start):
                 self._held.pop(order.machine, None)
+            if isinstance(error, Busy):
+                item.number = order.number - 1  # asked again, it may find room
             return _error_reply(error)
 
     async def _answer_for(self, order: wire.OfMachine, item: _Held) -> Fields:

@@ -143,6 +143,31 @@ def test_a_command_that_has_the_first_process_ended_loses_the_machine(machine: M
         assert is_well(machine)
 
 
+def test_no_memory_outlives_the_processes_that_share_it(machine: Machine) -> None:
+    code = """import ctypes
+c, key = ctypes.CDLL(None), ctypes.c_void_p
+c.shmat.restype = key
+for _ in range(200):
+    place = c.shmat(c.shmget(0, 2**20, 0o1600), None, 0)
+    ctypes.memset(place, 1, 2**20)
+    c.shmdt(key(place))"""
+    machine.put({"fill.py": code.encode()}, "/work")
+    done = machine.run("for i in 1 2 3; do python3 fill.py; done; cat /proc/sysvipc/shm | wc -l", timeout_s=LONG)
+    assert (done.ending, done.output.split()[-1:]) == (RunEnding.EXITED, [b"1"]), done
+    machine.put({"a": bytes(2**20)}, "/work")
+    assert is_well(machine)
+
+
+def test_what_outlives_processes_in_memory_is_little(machine: Machine) -> None:
+    code = """import ctypes, os
+c = ctypes.CDLL(None)
+queues = next(n for n in range(1000) if c.msgget(0, 0o1600) < 0)
+semaphores = 250 * next(n for n in range(1000) if c.semget(0, 250, 0o1600) < 0)
+print(queues, semaphores, os.statvfs("/dev/shm").f_files)"""
+    numbers = [int(word) for word in machine.run(["python3", "-c", code], timeout_s=LONG).output.split()]
+    assert all(0 < number <= most for number, most in zip(numbers, (32, 32_000, 4096), strict=True)), numbers
+
+
 def test_a_full_disk_ends_the_command_and_can_be_cleared(machine: Machine) -> None:
     done = machine.run("while :; do head -c 10000000 /dev/zero > f$RANDOM$RANDOM; done", timeout_s=LONG)
     assert done.ending is RunEnding.DISK
@@ -160,6 +185,20 @@ def test_a_disk_that_is_filled_in_the_background_is_noticed(machine: Machine) ->
         time.sleep(1.0)  # nothing asks meanwhile: the guest looks itself
     machine.end_processes()
     machine.run("rm -f /work/f*", timeout_s=LONG)
+
+
+def test_space_that_another_machine_frees_hides_no_writes(machines: MachineBackend) -> None:
+    other = machines.start(replace(SMALL, disk=256 * MIB))
+    try:
+        assert other.run("head -c 200000000 /dev/zero > /work/file", timeout_s=LONG).is_success
+        machine = machines.start(replace(SMALL, disk=16 * MIB))
+    finally:
+        other.close()
+    try:
+        write = "for i in 1 2 3; do head -c 12000000 /dev/zero > /work/$i; done"
+        assert machine.run(f"{write}; sleep 99", timeout_s=LONG).ending is RunEnding.DISK
+    finally:
+        machine.close()
 
 
 # ---- files

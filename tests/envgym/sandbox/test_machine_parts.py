@@ -9,7 +9,7 @@ import pytest
 from envgym.errors import InvalidInput, SettingsError, UnknownName
 from envgym.sandbox import BwrapSandbox, DockerSandbox, LocalSandbox, make_machines, make_sandbox
 from envgym.sandbox.machines import CommandResult, MachineSpec, _guest_files
-from envgym.sandbox.machines._build import with_bases
+from envgym.sandbox.machines._build import check_adds, with_bases
 from envgym.sandbox.machines._guest_frames import Output
 from envgym.sandbox.machines._guest_processes import UserIds, find_user
 from envgym.sandbox.machines.requests import read_folder
@@ -144,6 +144,38 @@ def test_bases_are_replaced_in_from_lines_alone() -> None:
 # ---- files
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "ADD http://127.0.0.1/x /x",
+        "  add --chown=1 a https://127.0.0.1/x /x",
+        'ADD ["http://127.0.0.1/x", "/x"]',
+        'ADD ["http\\u003a//127.0.0.1/x", "/x"]',
+        'ADD ht"tp:/"/127.0.0.1/x /x',
+        "ADD $URL /x",
+        "ADD git@127.0.0.1:x /x",
+        "ADD a \\\n# text\n\n http://127.0.0.1/x /x",
+        "AD\\  \nD http://127.0.0.1/x /x",
+        "RUN echo \\\\\nADD http://127.0.0.1/x /x",
+        "ONBUILD ADD http://127.0.0.1/x /x",
+    ],
+)
+def test_a_file_of_an_address_needs_a_network(line: str) -> None:
+    with pytest.raises(InvalidInput, match=r"^ADD must name files of the context if no network is allowed"):
+        check_adds(f"FROM a\n{line}\n", where="Dockerfile")
+
+
+def test_the_character_that_continues_a_line_stays() -> None:
+    with pytest.raises(InvalidInput, match=r"^escape must be left out if no network is allowed"):
+        check_adds("# Escape = `\nFROM a\nAD`\nD http://127.0.0.1/x /x\n", where="Dockerfile")
+
+
+def test_files_of_the_context_need_no_network() -> None:
+    adds = 'ADD --chown=1 a.tar "b c" /x\nADD ["a", "/x"]\n'
+    others = "RUN echo \\\nADD http://127.0.0.1\nCOPY $A /x\n# ADD http://a b\n"
+    check_adds(f"FROM a\n{adds}{others}", where="Dockerfile")
+
+
 def test_a_folder_is_read_with_its_permissions_and_refused_with_links(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "run").write_text("1")
@@ -174,6 +206,14 @@ def test_files_are_bounded_in_bytes_and_number(tmp_path: Path, monkeypatch: pyte
     assert sum(map(len, read_all(tmp_path, 40).values())) == 40
     with pytest.raises(_guest_files.TooMuch, match="more than 39 bytes"):
         read_all(tmp_path, 39)
+    folder = tmp_path / ("ä" * 50)
+    folder.mkdir()
+    (folder / "a").touch()
+    monkeypatch.setattr(_guest_files, "MAX_NAMES", 106)
+    assert len(read_all(tmp_path, 40)) == 5
+    monkeypatch.setattr(_guest_files, "MAX_NAMES", 105)
+    with pytest.raises(_guest_files.TooMuch, match="names of more than 105 bytes"):
+        read_all(tmp_path)
     monkeypatch.setattr(_guest_files, "MAX_FILES", 3)
     with pytest.raises(_guest_files.TooMuch, match="more than 3 files"):
         read_all(tmp_path)

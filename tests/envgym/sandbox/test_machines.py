@@ -281,6 +281,29 @@ def test_a_dockerfile_that_does_not_build_is_one_sentence(
     assert "\n" not in str(failure.value)
 
 
+def test_a_step_that_says_nothing_is_given_up_in_time(machines: MachineBackend, tmp_path: Path) -> None:
+    (tmp_path / "Dockerfile").write_text(f"FROM envgym-sandbox\nRUN sleep 60 # {tmp_path}\n")
+    with pytest.raises(ToolInfraFailure):
+        machines.build(tmp_path, timeout_s=3.0)
+
+
+def test_commands_of_a_dockerfile_have_limits(
+    machines: MachineBackend, api: "APIClient", tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("envgym.sandbox.machines._build.BUILD_MEMORY", 64 * MIB)
+    hungry = """python3 -c 'len(b"x" * (512 << 20))'"""
+    (tmp_path / "Dockerfile").write_text(f"FROM envgym-sandbox\nRUN {hungry}; echo $? > /tmp/code # {tmp_path}\n")
+    image = machines.build(tmp_path)
+    try:
+        started = machines.start(replace(SMALL, image=image))
+        try:
+            assert started.get("/tmp/code") == {"code": b"137\n"}
+        finally:
+            started.close()
+    finally:
+        api.remove_image(image)
+
+
 def test_a_context_without_a_dockerfile_and_an_unknown_image_are_refused(
     machines: MachineBackend, tmp_path: Path
 ) -> None:

@@ -23,7 +23,7 @@ from envgym.sandbox.machines.wire import PATHS, TOKEN_VARIABLE
 from envgym.sandbox.records import RunEnding
 from envgym.sandbox.remote import RemoteSandbox
 from tests.envgym.sandbox.conftest import SMALL
-from tests.envgym.sandbox.file_machines import WAIT_S, FileMachines
+from tests.envgym.sandbox.file_machines import WAIT_S, FileMachine, FileMachines
 
 SPEC = MachineSpec(image="image", env={"A": "1"}, user="1000", network=True)
 
@@ -258,6 +258,44 @@ def test_a_full_server_is_asked_again(back_end: FileMachines, monkeypatch: pytes
     assert len(back_end.machines) == 2
 
 
+def start_body(id: str) -> bytes:
+    return json.dumps({"machine": id * 32, "number": 0, "spec": {"image": "image"}}).encode()
+
+
+def test_a_fork_at_a_full_server_succeeds_when_it_is_asked_again_with_room(back_end: FileMachines) -> None:
+    with serving(back_end, machines=2) as url:
+        for id in "ab":
+            assert post(url, "/v1/machines/start", start_body(id))[0] == 200
+        fork = json.dumps({"machine": "a" * 32, "number": 5, "to": "c" * 32}).encode()
+        assert [post(url, "/v1/machines/fork", fork)[0] for _ in range(2)] == [503, 503]
+        assert post(url, "/v1/machines/close", json.dumps({"machine": "b" * 32, "number": 1}).encode())[0] == 200
+        assert [post(url, "/v1/machines/fork", fork) for _ in range(2)] == [(200, {}), (200, {})]
+    assert len(back_end.machines) == 3
+
+
+def test_leases_end_also_after_a_client_closes_and_a_removal_fails_meanwhile(
+    back_end: FileMachines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_removing, is_closed = threading.Event(), threading.Event()
+
+    def close(machine: FileMachine) -> None:
+        if machine is back_end.machines[0]:
+            is_removing.set()
+            is_closed.wait(WAIT_S)
+            raise RuntimeError("a defect")
+        machine.is_closed.set()
+
+    monkeypatch.setattr(FileMachine, "close", close)
+    with serving(back_end, lease_s=1.0) as url:
+        for id in "ab":
+            assert post(url, "/v1/machines/start", start_body(id))[0] == 200
+        assert is_removing.wait(WAIT_S)
+        post(url, "/v1/machines/close", json.dumps({"machine": "b" * 32, "number": 1}).encode())
+        is_closed.set()
+        assert post(url, "/v1/machines/start", start_body("c"))[0] == 200
+        assert back_end.machines[2].is_closed.wait(WAIT_S)
+
+
 def test_a_server_that_ends_removes_all_machines(back_end: FileMachines) -> None:
     with serving(back_end) as url:
         remote = RemoteSandbox(url)
@@ -285,6 +323,24 @@ def test_the_command_refuses_what_does_not_fit(
 ) -> None:
     assert main(["serve", "--protocol", "sandbox", *words]) == 2
     assert text in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "words, limits", [([], MachineLimits()), (["--sessions", "3", "--lease-seconds", "9"], MachineLimits(3, 9.0))]
+)
+def test_the_command_has_the_limits_of_machines(
+    words: Sequence[str], limits: MachineLimits, back_end: FileMachines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[MachineLimits] = []
+
+    async def listen(server: MachineServer, host: str, port: int) -> str:
+        seen.append(server._limits)
+        raise InvalidInput("seen")
+
+    monkeypatch.setattr("envgym.sandbox.make_machines", lambda name: back_end)
+    monkeypatch.setattr(MachineServer, "listen", listen)
+    assert main(["serve", "--protocol", "sandbox", "docker", *words]) == 2
+    assert seen == [limits]
 
 
 def test_remote_is_chosen_with_its_address_and_offers_machines_only() -> None:
