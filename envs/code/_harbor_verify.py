@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from envgym.core.turns import ZERO, Ending, Invalid, Reward
-from envgym.envs.code._harbor_folder import HarborTask, files_of
+from envgym.envs.code._harbor_folder import Files, HarborTask
 from envgym.envs.code._harbor_reward import JSON, MAX_BYTES, TEXT, read_reward
 from envgym.errors import EnvFailure, InvalidInput, ToolError
 from envgym.sandbox import MIB, RunEnding
@@ -17,7 +17,7 @@ TESTS, SOLUTION, LOGS = "/tests", "/solution", "/logs"
 REWARDS = f"{LOGS}/verifier"
 _PRELOAD = "ld.so.preload"
 _AGENT_FAULTS = (ToolError, InvalidInput)
-"""Errors of a machine whose files are not what they were at the start: full, linked elsewhere, without users."""
+"""Errors of a machine whose files are not what `prepare_logs` found: full, linked elsewhere, without users."""
 _OWN_S = 60.0
 """Seconds for packing and unpacking files, and for commands of our own."""
 MAX_KEPT = 64 * MIB
@@ -31,6 +31,8 @@ class Verification:
     """What is needed to test the result of an agent."""
 
     task: HarborTask
+    tests: Files
+    """As they were when the episode began."""
     workdir: str
     """Where the tests run."""
     user: str
@@ -41,6 +43,23 @@ class Verification:
     """Starts a new container of the task's image, prepared as the agent's was."""
     env: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     """Variables of the tests, in addition to those of the machine."""
+
+
+def prepare_logs(machine: Machine, plan: Verification, *, agent: str) -> None:
+    """Make the folder of the agent's logs, in one that is root's, and run a command as the tests will be run.
+
+    Raises: EnvFailure: the image or the task does not allow it.
+    """
+    where, do = plan.task.where, "correct the image, or [agent] and [verifier] in task.toml"
+    own_logs = f"chown 0:0 {LOGS} && chmod 755 {LOGS}"
+    try:
+        machine.put({}, f"{LOGS}/agent", owner=agent)
+        done = machine.run(own_logs, timeout_s=_OWN_S, workdir="/", user=ROOT)
+        machine.run("exit 0", timeout_s=_OWN_S, workdir="/", env=plan.env, user=plan.user)
+    except _AGENT_FAULTS as error:
+        raise EnvFailure.of("machine", "allow the logs and the tests", str(error), where=where, do=do) from error
+    if not done.is_success:
+        raise EnvFailure.of("machine", f"let root own {LOGS}", _tail(done), where=where, do=do)
 
 
 def verify(plan: Verification, machine: Machine) -> Reward:
@@ -75,15 +94,14 @@ def verify(plan: Verification, machine: Machine) -> Reward:
 def _run_tests(plan: Verification, machine: Machine) -> Reward:
     """Put the tests in, run them, and read what they wrote. Raises: ToolError: the files' state does not allow it."""
     task, seconds = plan.task, plan.task.file.verifier.timeout_sec
-    tests = files_of(task.tests, where=task.where)
-    machine.put(tests, TESTS, mode=0o755, is_fresh=True)
-    machine.put({}, REWARDS, mode=0o755, owner=plan.user, is_fresh=True)
+    machine.put(plan.tests, TESTS, mode=0o700, owner=plan.user, is_fresh=True)
+    machine.put({}, REWARDS, owner=plan.user, is_fresh=True)
     result = machine.run(f"{TESTS}/test.sh", timeout_s=seconds, workdir=plan.workdir, env=plan.env, user=plan.user)
     if result.ending is RunEnding.WALL_TIME:
         reason = f"The tests of {task.where} must end within {seconds:g} s; they were stopped."
         return Invalid(cause=Ending.ERROR_ENV, reason=reason)
     machine.end_processes()
-    reward = read_reward(_written(machine), tests, where=task.where)
+    reward = read_reward(_written(machine), plan.tests, where=task.where)
     if isinstance(reward, Invalid) and result.ending.is_limit:
         return ZERO  # the machine is as large as the task says: the agent's files or programs have filled it
     if isinstance(reward, Invalid):

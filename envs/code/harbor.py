@@ -14,7 +14,7 @@ from envgym.envs.code._harbor_config import network_of, resolve_variables
 from envgym.envs.code._harbor_folder import HarborTask, files_of
 from envgym.envs.code._harbor_settings import HarborLimits, SweSettings
 from envgym.envs.code._harbor_tasks import load_supply
-from envgym.envs.code._harbor_verify import LOGS, ROOT, SOLUTION, Verification, verify, wait_healthy
+from envgym.envs.code._harbor_verify import ROOT, SOLUTION, Verification, prepare_logs, verify, wait_healthy
 from envgym.errors import (
     EnvFailure,
     InfrastructureError,
@@ -211,15 +211,16 @@ class Harbor(Env[HarborState]):
             do = "set WORKDIR or environment.workdir, or keep in [metadata.envgym]"
             raise EnvFailure.of("working directory", "be below /", workdir, where=work.where, do=do)
         agent, verifier = work.file.agent.user, work.file.verifier
-        machine.put({}, f"{LOGS}/agent", owner=uid if agent is None else str(agent))
         plan = Verification(
             task=work,
+            tests=files_of(work.tests, where=work.where),
             workdir=workdir,
             user=uid if verifier.user is None else str(verifier.user),
             is_fresh=mode == "fresh",
             start=lambda: self._start(work, image),
             env=resolve_variables(verifier.env, self.host_env, where=work.where),
         )
+        prepare_logs(machine, plan, agent=uid if agent is None else str(agent))
         return HarborState(task=work, machine=machine, shell=_shell(work, machine), plan=plan)
 
     # ---- tools -------------------------------------------------------------------------------------------------

@@ -171,6 +171,13 @@ def test_fresh_verification_sees_the_working_directory_and_nothing_else(begin: B
     assert hand_in(env) == ZERO
 
 
+def test_the_tests_are_those_of_the_begin_of_the_episode(begin: Begin, tmp_path: Path) -> None:
+    folder = write_task(tmp_path)
+    env = begin(folder)
+    (folder / "tests" / "link").symlink_to("/etc")
+    assert solve(env) == ONE
+
+
 INVALID = {
     "nothing is written": ("exit 1", "wrote no reward.txt and no reward.json"),
     "an empty file": ("> /logs/verifier/reward.txt", "must have 1 to 65536 bytes"),
@@ -213,6 +220,12 @@ BROKEN: dict[str, tuple[dict[str, Any], str]] = {
         {"toml": "[agent]\nuser = 'nobody-of-this-name'\n"},
         "nobody-of-this-name",
     ),
+    "a verifier that the image does not know": (
+        {"toml": "[verifier]\nuser = 'nobody-of-this-name'\n"},
+        "nobody-of-this-name",
+    ),
+    "a variable of no name": ({"toml": "[verifier]\nenv = {'A=B' = 'x'}\n"}, "A=B"),
+    "logs that are a link": ({"dockerfile": DOCKERFILE + "RUN ln -s /var/log /logs\n"}, "machine must allow the logs"),
     "a variable of the host": ({"toml": "[environment.env]\nA = '${NOT_THERE}'\n"}, "host_env"),
     "a health check that fails": (
         {"toml": "[environment.healthcheck]\ncommand = 'false'\ninterval_sec = 0\nretries = 2\n"},
@@ -230,6 +243,7 @@ def test_a_task_that_cannot_start_is_one_sentence_and_leaves_nothing(
     with pytest.raises((EnvFailure, ValueError)) as error:
         begin(folder)
     assert sentence in str(error.value)
+    assert str(folder) in str(error.value)
     assert leftovers(engine) == before
 
 
