@@ -145,7 +145,12 @@ def _unpack(machine: Machine, path: str, archive: bytes, excluded: tuple[str, ..
     done = machine.run(clear, timeout_s=_OWN_S, workdir="/", env={"KEPT": path}, user=ROOT)
     if not done.is_success:
         raise EnvFailure(f"{path} of a new container cannot be cleared: {_tail(done)}")
-    command = 'exec tar --extract --gzip --same-permissions --numeric-owner --directory "$KEPT" --file -'
+    unpack = "tar --extract --gzip --same-permissions --numeric-owner --file - --directory"
+    command = f'exec {unpack} "$KEPT"'
+    if excluded:  # a link in the archive could lead into what is kept, so that it is unpacked elsewhere
+        names = " ".join(f'"$new"/{name}' for name in excluded)
+        move = """find "$new" -mindepth 1 -maxdepth 1 -exec sh -c 'mv -- "$@" "$KEPT"' sh {} +"""
+        command = f'new=$(mktemp -d "$KEPT.XXXXXX") && {unpack} "$new" && rm -rf {names} && {move} && rm -rf "$new"'
     done = machine.run(command, timeout_s=_OWN_S, workdir="/", env={"KEPT": path}, user=ROOT, stdin=archive)
     if not done.is_success:
         raise ToolError(f"{path} cannot be unpacked.")

@@ -147,6 +147,7 @@ class Harbor(Env[HarborState]):
         image = self._image(work)
         machine = self._start(work, image)
         try:
+            _prepare(machine, work, work.conceal)
             wait_healthy(work, machine)
             self.state = self._state(work, image, machine)
         except BaseException:
@@ -189,11 +190,7 @@ class Harbor(Env[HarborState]):
             do = "pull or build the image, or map it by `base`"
             raise EnvFailure.of("machine", "start", str(error), where=work.where, do=do) from error
         try:
-            if work.prepare:
-                done = machine.run(work.prepare, timeout_s=_OWN_S, user=ROOT)
-                if not done.is_success:
-                    do = "correct the image or the instance"
-                    raise EnvFailure.of("machine", "be prepared", done.text, where=work.where, do=do)
+            _prepare(machine, work, work.prepare)
         except BaseException:
             machine.close()
             raise
@@ -350,6 +347,16 @@ class Harbor(Env[HarborState]):
         state: HarborState | None = getattr(self, "state", None)
         if state is not None:
             state.machine.close()
+
+
+def _prepare(machine: Machine, work: HarborTask, command: str) -> None:
+    """Run a command of a task as root, if it has one. Raises: EnvFailure: it fails."""
+    if not command:
+        return
+    done = machine.run(command, timeout_s=work.file.environment.build_timeout_sec, user=ROOT)
+    if not done.is_success:
+        do = "correct the image or the instance"
+        raise EnvFailure.of("machine", "be prepared", done.text, where=work.where, do=do)
 
 
 def _shell(work: HarborTask, machine: Machine) -> MachineShell:
