@@ -1,5 +1,6 @@
 """Verification of a task: the agent's processes are ended, the tests are put in, run, and their reward file is read."""
 
+import shlex
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -55,11 +56,22 @@ def prepare_logs(machine: Machine, plan: Verification, *, agent: str) -> None:
     try:
         machine.put({}, f"{LOGS}/agent", owner=agent)
         done = machine.run(own_logs, timeout_s=_OWN_S, workdir="/", user=ROOT)
-        machine.run("exit 0", timeout_s=_OWN_S, workdir="/", env=plan.env, user=plan.user)
+        can_run = _look(plan, machine)
     except _AGENT_FAULTS as error:
         raise EnvFailure.of("machine", "allow the logs and the tests", str(error), where=where, do=do) from error
     if not done.is_success:
         raise EnvFailure.of("machine", f"let root own {LOGS}", _tail(done), where=where, do=do)
+    if not can_run.is_success:
+        must = "have the program in the first line of test.sh, and let the tests enter the working directory"
+        raise EnvFailure.of("machine", must, can_run.text or "neither or one", where=where, do=do)
+
+
+def _look(plan: Verification, machine: Machine) -> CommandResult:
+    """Look for the program that runs the tests, in their directory. Raises: InvalidInput: as `Machine.run`."""
+    first = plan.tests["test.sh"].partition(b"\n")[0].decode(errors="replace")
+    program = first[2:].split()[0] if first.startswith("#!") and first[2:].strip() else "/bin/sh"
+    command = f"test -x {shlex.quote(program)}"
+    return machine.run(command, timeout_s=_OWN_S, workdir=plan.workdir, env=plan.env, user=plan.user)
 
 
 def verify(plan: Verification, machine: Machine) -> Reward:
@@ -94,6 +106,9 @@ def verify(plan: Verification, machine: Machine) -> Reward:
 def _run_tests(plan: Verification, machine: Machine) -> Reward:
     """Put the tests in, run them, and read what they wrote. Raises: ToolError: the files' state does not allow it."""
     task, seconds = plan.task, plan.task.file.verifier.timeout_sec
+    seen = _look(plan, machine)
+    if seen.ending is RunEnding.EXITED and not seen.is_success:
+        return ZERO  # what was there at the start is gone
     machine.put(plan.tests, TESTS, mode=0o700, owner=plan.user, is_fresh=True)
     machine.put({}, REWARDS, owner=plan.user, is_fresh=True)
     result = machine.run(f"{TESTS}/test.sh", timeout_s=seconds, workdir=plan.workdir, env=plan.env, user=plan.user)

@@ -39,6 +39,39 @@ def test_a_part_of_the_work_gets_a_part_of_the_reward(begin: Begin) -> None:
     assert hand_in(env) == Scored(value=0.25, components=parts)
 
 
+GROUP = "cd /srv/share; chgrp -R gardeners .; find . -type d -exec chmod 2770 {} +; find . -type f -exec chmod 660 {} +"
+HOSTILE = {
+    "deep brackets": ("merge-configs", """python3 -c "print('[' * 100000)" > merged.json"""),
+    "a pipe": (
+        "share-folder",
+        f"{GROUP}; chmod 600 secret.txt; rm plans/a.txt; mkfifo -m 660 plans/a.txt; chgrp gardeners plans/a.txt",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", HOSTILE)
+def test_files_that_a_program_cannot_read_get_nothing(begin: Begin, case: str) -> None:
+    name, command = HOSTILE[case]
+    env = begin(task=name)
+    bash(env, command)
+    reward = hand_in(env)
+    assert isinstance(reward, Scored), reward
+    assert reward.value == 0.0
+
+
+@pytest.mark.parametrize("command", ["rm -rf /app", "rm -f /bin/bash", "mv /bin/sh /bin/dash /tmp"])
+def test_a_machine_that_cannot_run_the_tests_any_more_gets_nothing(begin: Begin, tmp_path: Path, command: str) -> None:
+    env = begin(write_task(tmp_path))
+    bash(env, command)
+    assert hand_in(env) == ZERO
+
+
+def test_a_directory_that_the_tests_cannot_enter_gets_nothing(begin: Begin, tmp_path: Path) -> None:
+    env = begin(write_task(tmp_path, dockerfile=DOCKERFILE + "RUN mkdir -p /app && chown agent /app\nUSER agent\n"))
+    bash(env, "chmod 000 /app")
+    assert hand_in(env) == ZERO
+
+
 # ---- the agent's side
 
 
@@ -224,6 +257,7 @@ BROKEN: dict[str, tuple[dict[str, Any], str]] = {
         {"toml": "[verifier]\nuser = 'nobody-of-this-name'\n"},
         "nobody-of-this-name",
     ),
+    "no program for the tests": ({"test": "#!/bin/no-such-shell\n"}, "have the program in the first line of test.sh"),
     "a variable of no name": ({"toml": "[verifier]\nenv = {'A=B' = 'x'}\n"}, "A=B"),
     "logs that are a link": ({"dockerfile": DOCKERFILE + "RUN ln -s /var/log /logs\n"}, "machine must allow the logs"),
     "a variable of the host": ({"toml": "[environment.env]\nA = '${NOT_THERE}'\n"}, "host_env"),
