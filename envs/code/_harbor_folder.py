@@ -42,6 +42,8 @@ class HarborTask:
     solution: Path | Files | None = None
     prepare: str = ""
     """Shell command that root runs in a new machine, before the agent and before the tests."""
+    conceal: str = ""
+    """Shell command that root runs after `prepare`, before the agent alone."""
     excluded: tuple[str, ...] = ()
     """Names at the top of a kept path that a new container keeps as they are."""
     key: str = ""

@@ -21,6 +21,12 @@ from envgym.errors import InvalidInput
 FIELDS = ("repo", "base_commit", "patch", "test_patch", "FAIL_TO_PASS", "PASS_TO_PASS")
 _COMMIT = frozenset("0123456789abcdef")
 _GIT = "git -c safe.directory='*'"
+_CONCEAL = f"""merged=$({_GIT} for-each-ref --merged=HEAD --format='%(refname)')
+for name in $({_GIT} remote); do {_GIT} remote remove "$name" || exit; done
+{_GIT} for-each-ref --format='%(refname)' | grep -vxF -e "$merged" | sed 's/^/delete /' |
+  {_GIT} update-ref --no-deref --stdin || exit
+cd "$({_GIT} rev-parse --absolute-git-dir)" && rm -rf logs ./?*_HEAD && {_GIT} gc --quiet --prune=now"""
+"""Removes all that is not part of HEAD from a repository: later commits hold the solution."""
 
 
 def swe_task(task: Task, settings: SweSettings) -> HarborTask:
@@ -69,6 +75,7 @@ def swe_task(task: Task, settings: SweSettings) -> HarborTask:
         tests=MappingProxyType(tests),
         solution=MappingProxyType({"solve.sh": _solution(patch, settings.workdir)}),
         prepare=f"cd {settings.workdir} && {_GIT} reset -q --hard && {_GIT} checkout -q {commit}",
+        conceal=f"cd {settings.workdir} && {_CONCEAL}",
         excluded=(".git",),
         key=task.key,
     )

@@ -5,6 +5,7 @@ Nothing here imports code of the repository. A test that does not report, becaus
 
 import json
 import os
+import shutil
 import subprocess
 import tempfile
 from pathlib import Path
@@ -53,21 +54,21 @@ def patched_files(patch: str) -> set[str]:
 
 
 def restore(root: Path, name: str, is_tracked: bool) -> None:
-    """Bring a file to its state at the base commit; no link in its path is followed."""
+    """Bring a file to its state at the base commit; links, and what else is in the way, are removed."""
     path = root / name
     for part in reversed([path, *path.parents]):
-        if part != root and root in part.parents and part.is_symlink():
-            part.unlink()
+        if root in part.parents and (part.is_symlink() or not part.is_dir()):
+            part.unlink(missing_ok=True)
     if path.is_dir():
-        return
-    path.unlink(missing_ok=True)
+        shutil.rmtree(path)
     if is_tracked:
         git(root, "checkout", "-q", "HEAD", "--", name)
 
 
 def git(root: Path, *arguments: str) -> str:
     """Run git with the repository's own settings of the base commit alone."""
-    command = ["git", "-c", "safe.directory=*", "-c", "core.hooksPath=/dev/null", *arguments]
+    options = ("safe.directory=*", "core.hooksPath=/dev/null", "core.fsmonitor=false")
+    command = ["git", *(word for option in options for word in ("-c", option)), *arguments]
     environment = {**os.environ, "GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_GLOBAL": os.devnull}
     done = subprocess.run(command, cwd=root, env=environment, stdout=subprocess.PIPE, check=True, text=True)
     return done.stdout

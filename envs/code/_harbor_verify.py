@@ -1,12 +1,13 @@
 """Verification of a task: the agent's processes are ended, the tests are put in, run, and their reward file is read."""
 
+import shlex
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from envgym.core.turns import ZERO, Ending, Invalid, Reward
-from envgym.envs.code._harbor_folder import HarborTask, files_of
+from envgym.envs.code._harbor_folder import Files, HarborTask
 from envgym.envs.code._harbor_reward import JSON, MAX_BYTES, TEXT, read_reward
 from envgym.errors import EnvFailure, InvalidInput, ToolError
 from envgym.sandbox import MIB, RunEnding
@@ -17,7 +18,7 @@ TESTS, SOLUTION, LOGS = "/tests", "/solution", "/logs"
 REWARDS = f"{LOGS}/verifier"
 _PRELOAD = "ld.so.preload"
 _AGENT_FAULTS = (ToolError, InvalidInput)
-"""Errors of a machine whose files are not what they were at the start: full, linked elsewhere, without users."""
+"""Errors of a machine whose files are not what `prepare_logs` found: full, linked elsewhere, without users."""
 _OWN_S = 60.0
 """Seconds for packing and unpacking files, and for commands of our own."""
 MAX_KEPT = 64 * MIB
@@ -31,6 +32,8 @@ class Verification:
     """What is needed to test the result of an agent."""
 
     task: HarborTask
+    tests: Files
+    """As they were when the episode began."""
     workdir: str
     """Where the tests run."""
     user: str
@@ -41,6 +44,34 @@ class Verification:
     """Starts a new container of the task's image, prepared as the agent's was."""
     env: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     """Variables of the tests, in addition to those of the machine."""
+
+
+def prepare_logs(machine: Machine, plan: Verification, *, agent: str) -> None:
+    """Make the folder of the agent's logs, in one that is root's, and run a command as the tests will be run.
+
+    Raises: EnvFailure: the image or the task does not allow it.
+    """
+    where, do = plan.task.where, "correct the image, or [agent] and [verifier] in task.toml"
+    own_logs = f"chown 0:0 {LOGS} && chmod 755 {LOGS}"
+    try:
+        machine.put({}, f"{LOGS}/agent", owner=agent)
+        done = machine.run(own_logs, timeout_s=_OWN_S, workdir="/", user=ROOT)
+        can_run = _look(plan, machine)
+    except _AGENT_FAULTS as error:
+        raise EnvFailure.of("machine", "allow the logs and the tests", str(error), where=where, do=do) from error
+    if not done.is_success:
+        raise EnvFailure.of("machine", f"let root own {LOGS}", _tail(done), where=where, do=do)
+    if not can_run.is_success:
+        must = "have the program in the first line of test.sh, and let the tests enter the working directory"
+        raise EnvFailure.of("machine", must, can_run.text or "neither or one", where=where, do=do)
+
+
+def _look(plan: Verification, machine: Machine) -> CommandResult:
+    """Look for the program that runs the tests, in their directory. Raises: InvalidInput: as `Machine.run`."""
+    first = plan.tests["test.sh"].partition(b"\n")[0].decode(errors="replace")
+    program = first[2:].split()[0] if first.startswith("#!") and first[2:].strip() else "/bin/sh"
+    command = f"test -x {shlex.quote(program)}"
+    return machine.run(command, timeout_s=_OWN_S, workdir=plan.workdir, env=plan.env, user=plan.user)
 
 
 def verify(plan: Verification, machine: Machine) -> Reward:
@@ -75,15 +106,17 @@ def verify(plan: Verification, machine: Machine) -> Reward:
 def _run_tests(plan: Verification, machine: Machine) -> Reward:
     """Put the tests in, run them, and read what they wrote. Raises: ToolError: the files' state does not allow it."""
     task, seconds = plan.task, plan.task.file.verifier.timeout_sec
-    tests = files_of(task.tests, where=task.where)
-    machine.put(tests, TESTS, mode=0o755, is_fresh=True)
-    machine.put({}, REWARDS, mode=0o755, owner=plan.user, is_fresh=True)
+    seen = _look(plan, machine)
+    if seen.ending is RunEnding.EXITED and not seen.is_success:
+        return ZERO  # what was there at the start is gone
+    machine.put(plan.tests, TESTS, mode=0o700, owner=plan.user, is_fresh=True)
+    machine.put({}, REWARDS, owner=plan.user, is_fresh=True)
     result = machine.run(f"{TESTS}/test.sh", timeout_s=seconds, workdir=plan.workdir, env=plan.env, user=plan.user)
     if result.ending is RunEnding.WALL_TIME:
         reason = f"The tests of {task.where} must end within {seconds:g} s; they were stopped."
         return Invalid(cause=Ending.ERROR_ENV, reason=reason)
     machine.end_processes()
-    reward = read_reward(_written(machine), tests, where=task.where)
+    reward = read_reward(_written(machine), plan.tests, where=task.where)
     if isinstance(reward, Invalid) and result.ending.is_limit:
         return ZERO  # the machine is as large as the task says: the agent's files or programs have filled it
     if isinstance(reward, Invalid):
@@ -127,7 +160,12 @@ def _unpack(machine: Machine, path: str, archive: bytes, excluded: tuple[str, ..
     done = machine.run(clear, timeout_s=_OWN_S, workdir="/", env={"KEPT": path}, user=ROOT)
     if not done.is_success:
         raise EnvFailure(f"{path} of a new container cannot be cleared: {_tail(done)}")
-    command = 'exec tar --extract --gzip --same-permissions --numeric-owner --directory "$KEPT" --file -'
+    unpack = "tar --extract --gzip --same-permissions --numeric-owner --file - --directory"
+    command = f'exec {unpack} "$KEPT"'
+    if excluded:  # a link in the archive could lead into what is kept, so that it is unpacked elsewhere
+        names = " ".join(f'"$new"/{name}' for name in excluded)
+        move = """find "$new" -mindepth 1 -maxdepth 1 -exec sh -c 'mv -- "$@" "$KEPT"' sh {} +"""
+        command = f'new=$(mktemp -d "$KEPT.XXXXXX") && {unpack} "$new" && rm -rf {names} && {move} && rm -rf "$new"'
     done = machine.run(command, timeout_s=_OWN_S, workdir="/", env={"KEPT": path}, user=ROOT, stdin=archive)
     if not done.is_success:
         raise ToolError(f"{path} cannot be unpacked.")

@@ -14,7 +14,7 @@ from envgym.envs.code._harbor_config import network_of, resolve_variables
 from envgym.envs.code._harbor_folder import HarborTask, files_of
 from envgym.envs.code._harbor_settings import HarborLimits, SweSettings
 from envgym.envs.code._harbor_tasks import load_supply
-from envgym.envs.code._harbor_verify import LOGS, ROOT, SOLUTION, Verification, verify, wait_healthy
+from envgym.envs.code._harbor_verify import ROOT, SOLUTION, Verification, prepare_logs, verify, wait_healthy
 from envgym.errors import (
     EnvFailure,
     InfrastructureError,
@@ -147,6 +147,7 @@ class Harbor(Env[HarborState]):
         image = self._image(work)
         machine = self._start(work, image)
         try:
+            _prepare(machine, work, work.conceal)
             wait_healthy(work, machine)
             self.state = self._state(work, image, machine)
         except BaseException:
@@ -189,11 +190,7 @@ class Harbor(Env[HarborState]):
             do = "pull or build the image, or map it by `base`"
             raise EnvFailure.of("machine", "start", str(error), where=work.where, do=do) from error
         try:
-            if work.prepare:
-                done = machine.run(work.prepare, timeout_s=_OWN_S, user=ROOT)
-                if not done.is_success:
-                    do = "correct the image or the instance"
-                    raise EnvFailure.of("machine", "be prepared", done.text, where=work.where, do=do)
+            _prepare(machine, work, work.prepare)
         except BaseException:
             machine.close()
             raise
@@ -211,15 +208,16 @@ class Harbor(Env[HarborState]):
             do = "set WORKDIR or environment.workdir, or keep in [metadata.envgym]"
             raise EnvFailure.of("working directory", "be below /", workdir, where=work.where, do=do)
         agent, verifier = work.file.agent.user, work.file.verifier
-        machine.put({}, f"{LOGS}/agent", owner=uid if agent is None else str(agent))
         plan = Verification(
             task=work,
+            tests=files_of(work.tests, where=work.where),
             workdir=workdir,
             user=uid if verifier.user is None else str(verifier.user),
             is_fresh=mode == "fresh",
             start=lambda: self._start(work, image),
             env=resolve_variables(verifier.env, self.host_env, where=work.where),
         )
+        prepare_logs(machine, plan, agent=uid if agent is None else str(agent))
         return HarborState(task=work, machine=machine, shell=_shell(work, machine), plan=plan)
 
     # ---- tools -------------------------------------------------------------------------------------------------
@@ -349,6 +347,16 @@ class Harbor(Env[HarborState]):
         state: HarborState | None = getattr(self, "state", None)
         if state is not None:
             state.machine.close()
+
+
+def _prepare(machine: Machine, work: HarborTask, command: str) -> None:
+    """Run a command of a task as root, if it has one. Raises: EnvFailure: it fails."""
+    if not command:
+        return
+    done = machine.run(command, timeout_s=work.file.environment.build_timeout_sec, user=ROOT)
+    if not done.is_success:
+        do = "correct the image or the instance"
+        raise EnvFailure.of("machine", "be prepared", done.text, where=work.where, do=do)
 
 
 def _shell(work: HarborTask, machine: Machine) -> MachineShell:

@@ -284,10 +284,12 @@ class Guest:
                 raise Unfit("owner", "be a user of the machine", order["owner"])
             if order["fresh"]:
                 files.remove(order["directory"])
-            with files.opened(order["directory"], owner=owner):
+            mode = files.directory_mode([mode for _, _, mode in order["files"]])
+            making = files.Making(order["directory"], owner, mode)
+            with files.opened(order["directory"], making=making):
                 pass
             for path, length, mode in order["files"]:
-                files.write(order["directory"], path, mode, owner, payload.parts(length))
+                files.write(making, path, mode, payload.parts(length))
         finally:
             for _ in payload.all():
                 pass

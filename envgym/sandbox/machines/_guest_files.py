@@ -5,8 +5,9 @@ Standard library only. Every directory is opened by its parent's descriptor, so 
 
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 
 from envgym.sandbox.machines._guest_frames import CHUNK
 from envgym.sandbox.machines._guest_processes import UserIds
@@ -29,22 +30,55 @@ class TooMuch(Exception):
     """A path holds more than is allowed; the message names it."""
 
 
+@dataclass(frozen=True)
+class Making:
+    """How directories that are missing are made: those from `directory` on for `owner`, those above it for root."""
+
+    directory: str
+    owner: UserIds
+    mode: int
+    """Of those for `owner`."""
+
+
 @contextmanager
-def opened(path: str, *, owner: UserIds | None = None) -> Iterator[int]:
-    """Open a directory by its absolute path; missing ones are made for `owner`. Raises: OSError: a link, no folder."""
+def opened(path: str, *, making: Making | None = None) -> Iterator[int]:
+    """Open a directory by its absolute path; links are not followed. Raises: OSError: a link, no folder."""
     descriptor = os.open("/", _DIRECTORY)
+    num_above = len(_parts(making.directory)) - 1 if making else 0
     try:
-        for name in [part for part in path.split("/") if part not in ("", ".")]:
-            if owner is not None:
-                with suppress(FileExistsError):
-                    os.mkdir(name, 0o755, dir_fd=descriptor)
-                    os.chown(name, owner.uid, owner.gid, dir_fd=descriptor, follow_symlinks=False)
+        for number, name in enumerate(_parts(path)):
+            is_made = making is not None and _made(name, descriptor)
             inner = os.open(name, _DIRECTORY, dir_fd=descriptor)
             os.close(descriptor)
             descriptor = inner
+            if is_made and making is not None:
+                is_owned = number >= num_above
+                os.fchmod(descriptor, making.mode if is_owned else 0o755)
+                if is_owned:
+                    os.fchown(descriptor, making.owner.uid, making.owner.gid)
         yield descriptor
     finally:
         os.close(descriptor)
+
+
+def directory_mode(modes: Sequence[int]) -> int:
+    """Return the permissions of directories of files: readable for whom a file is; 0755 without files."""
+    mode = 0o644 if not modes else 0
+    for its in modes:
+        mode |= its
+    return mode | (mode & 0o444) >> 2
+
+
+def _parts(path: str) -> list[str]:
+    return [part for part in path.split("/") if part not in ("", ".")]
+
+
+def _made(name: str, parent: int) -> bool:
+    try:
+        os.mkdir(name, 0o700, dir_fd=parent)
+    except FileExistsError:
+        return False
+    return True
 
 
 def remove(path: str) -> None:
@@ -80,10 +114,10 @@ def _remove(name: str, parent: int) -> None:
             os.close(descriptor)
 
 
-def write(directory: str, path: str, mode: int, owner: UserIds, parts: Iterator[bytes]) -> None:
+def write(making: Making, path: str, mode: int, parts: Iterator[bytes]) -> None:
     """Write a file at `path` below a directory; what is there is replaced. Raises: OSError."""
-    folder, _, name = f"{directory}/{path}".rpartition("/")
-    with opened(folder, owner=owner) as parent:
+    folder, _, name = f"{making.directory}/{path}".rpartition("/")
+    with opened(folder, making=making) as parent:
         with suppress(FileNotFoundError):
             os.unlink(name, dir_fd=parent)
         descriptor = os.open(name, _NEW, 0o600, dir_fd=parent)
@@ -92,7 +126,7 @@ def write(directory: str, path: str, mode: int, owner: UserIds, parts: Iterator[
                 view = memoryview(part)
                 while view:
                     view = view[os.write(descriptor, view) :]
-            os.fchown(descriptor, owner.uid, owner.gid)
+            os.fchown(descriptor, making.owner.uid, making.owner.gid)
             os.fchmod(descriptor, mode)
         finally:
             os.close(descriptor)

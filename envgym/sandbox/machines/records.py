@@ -144,8 +144,10 @@ class Machine(Protocol):
         Args:
             files: relative path -> content. Directories are made if they are missing.
             directory: absolute path. No part of it, and none below it, is followed if it is a link.
-            mode: permissions of the files; directories also get `x` where it has `r`.
-            owner: as `MachineSpec.user`, of the files and of the directories that are made.
+            mode: permissions of the files. Directories that are made get them, too, with `x` where they have `r`; 0755
+                if there are no files.
+            owner: as `MachineSpec.user`, of the files, and of `directory` and those below it if they are made. Those
+                above are root's, with 0755.
             is_fresh: whether what is at `directory` is removed first, a link included.
 
         Raises: InvalidInput: a path leads outside. ToolError: the machine's state does not allow it, such as a link in

@@ -230,8 +230,8 @@ def test_links_are_neither_read_nor_written_through_nor_removed_through(tmp_path
     assert read_all(tmp_path) == {"real/file": b"1"}
     assert read_all(link) == read_all(link / "file") == read_all(tmp_path / "in") == {}
     with pytest.raises(OSError, match=r"Not a directory|symbolic links"):
-        _guest_files.write(str(link), "new", 0o644, me, iter([b"2"]))
-    _guest_files.write(str(tmp_path), "in", 0o640, me, iter([b"2", b"3"]))
+        _guest_files.write(_guest_files.Making(str(link), me, 0o755), "new", 0o644, iter([b"2"]))
+    _guest_files.write(_guest_files.Making(str(tmp_path), me, 0o755), "in", 0o640, iter([b"2", b"3"]))
     assert (read_all(tmp_path / "in"), (tmp_path / "in").stat().st_mode & 0o777) == ({"in": b"23"}, 0o640)
     _guest_files.remove(str(link))
     assert (real / "file").read_bytes() == b"1"

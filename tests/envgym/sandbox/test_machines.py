@@ -163,6 +163,8 @@ def test_files_go_in_and_come_out(machine: Machine, tmp_path: Path) -> None:
     assert say(machine, "stat -c '%a %u %n' /data/in/c /data/in/a/b.txt") == (
         "640 1000 /data/in/c\n640 1000 /data/in/a/b.txt\n"
     )
+    look = "stat -c '%a %u %n' /data /data/in /data/in/a"
+    assert say(machine, look) == "755 0 /data\n750 1000 /data/in\n750 1000 /data/in/a\n"
     assert machine.get("/data/in") == {"a/b.txt": b"b", "c": b"\0\xff"}
     assert machine.get("/data/in/c") == {"c": b"\0\xff"}
     assert machine.get("/nothing") == {}

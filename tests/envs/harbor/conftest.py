@@ -10,6 +10,7 @@ import pytest
 from envgym.core.tasks import Split
 from envgym.envs.code.harbor import Harbor
 from envgym.sandbox import make_machines
+from envgym.sandbox._docker_engine import LABEL, owner
 
 if TYPE_CHECKING:
     from docker import APIClient
@@ -32,10 +33,11 @@ def engine() -> Iterator["APIClient"]:
 
 
 def leftovers(api: "APIClient") -> set[str]:
-    """Return the ids of all containers, volumes and images without a name."""
-    containers = {item["Id"] for item in api.containers(all=True)}
-    volumes = {item["Name"] for item in api.volumes()["Volumes"] or []}
-    return containers | volumes | set(api.images(quiet=True, filters={"dangling": True}))
+    """Return the ids of all containers, volumes and images without a name that this process has made."""
+    filters = {"label": [f"{LABEL}={owner()}"]}
+    containers = {item["Id"] for item in api.containers(all=True, filters=filters)}
+    volumes = {item["Name"] for item in api.volumes(filters=filters)["Volumes"] or []}
+    return containers | volumes | set(api.images(quiet=True, filters={**filters, "dangling": True}))
 
 
 @pytest.fixture

@@ -39,6 +39,39 @@ def test_a_part_of_the_work_gets_a_part_of_the_reward(begin: Begin) -> None:
     assert hand_in(env) == Scored(value=0.25, components=parts)
 
 
+GROUP = "cd /srv/share; chgrp -R gardeners .; find . -type d -exec chmod 2770 {} +; find . -type f -exec chmod 660 {} +"
+HOSTILE = {
+    "deep brackets": ("merge-configs", """python3 -c "print('[' * 100000)" > merged.json"""),
+    "a pipe": (
+        "share-folder",
+        f"{GROUP}; chmod 600 secret.txt; rm plans/a.txt; mkfifo -m 660 plans/a.txt; chgrp gardeners plans/a.txt",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", HOSTILE)
+def test_files_that_a_program_cannot_read_get_nothing(begin: Begin, case: str) -> None:
+    name, command = HOSTILE[case]
+    env = begin(task=name)
+    bash(env, command)
+    reward = hand_in(env)
+    assert isinstance(reward, Scored), reward
+    assert reward.value == 0.0
+
+
+@pytest.mark.parametrize("command", ["rm -rf /app", "rm -f /bin/bash", "mv /bin/sh /bin/dash /tmp"])
+def test_a_machine_that_cannot_run_the_tests_any_more_gets_nothing(begin: Begin, tmp_path: Path, command: str) -> None:
+    env = begin(write_task(tmp_path))
+    bash(env, command)
+    assert hand_in(env) == ZERO
+
+
+def test_a_directory_that_the_tests_cannot_enter_gets_nothing(begin: Begin, tmp_path: Path) -> None:
+    env = begin(write_task(tmp_path, dockerfile=DOCKERFILE + "RUN mkdir -p /app && chown agent /app\nUSER agent\n"))
+    bash(env, "chmod 000 /app")
+    assert hand_in(env) == ZERO
+
+
 # ---- the agent's side
 
 
@@ -171,6 +204,13 @@ def test_fresh_verification_sees_the_working_directory_and_nothing_else(begin: B
     assert hand_in(env) == ZERO
 
 
+def test_the_tests_are_those_of_the_begin_of_the_episode(begin: Begin, tmp_path: Path) -> None:
+    folder = write_task(tmp_path)
+    env = begin(folder)
+    (folder / "tests" / "link").symlink_to("/etc")
+    assert solve(env) == ONE
+
+
 INVALID = {
     "nothing is written": ("exit 1", "wrote no reward.txt and no reward.json"),
     "an empty file": ("> /logs/verifier/reward.txt", "must have 1 to 65536 bytes"),
@@ -213,6 +253,13 @@ BROKEN: dict[str, tuple[dict[str, Any], str]] = {
         {"toml": "[agent]\nuser = 'nobody-of-this-name'\n"},
         "nobody-of-this-name",
     ),
+    "a verifier that the image does not know": (
+        {"toml": "[verifier]\nuser = 'nobody-of-this-name'\n"},
+        "nobody-of-this-name",
+    ),
+    "no program for the tests": ({"test": "#!/bin/no-such-shell\n"}, "have the program in the first line of test.sh"),
+    "a variable of no name": ({"toml": "[verifier]\nenv = {'A=B' = 'x'}\n"}, "A=B"),
+    "logs that are a link": ({"dockerfile": DOCKERFILE + "RUN ln -s /var/log /logs\n"}, "machine must allow the logs"),
     "a variable of the host": ({"toml": "[environment.env]\nA = '${NOT_THERE}'\n"}, "host_env"),
     "a health check that fails": (
         {"toml": "[environment.healthcheck]\ncommand = 'false'\ninterval_sec = 0\nretries = 2\n"},
@@ -230,6 +277,7 @@ def test_a_task_that_cannot_start_is_one_sentence_and_leaves_nothing(
     with pytest.raises((EnvFailure, ValueError)) as error:
         begin(folder)
     assert sentence in str(error.value)
+    assert str(folder) in str(error.value)
     assert leftovers(engine) == before
 
 

@@ -55,9 +55,15 @@ def make_instance(root: Path) -> dict[str, Any]:
         (repo / name).write_text(text)
         patches.append(git(repo, "diff"))
         git(repo, "checkout", "-q", ".")
+    git(repo, "tag", "first")
     (repo / "later.txt").write_text("x")
     git(repo, "add", ".")
     git(repo, "commit", "-q", "-m", "later")
+    git(repo, "tag", "-a", "-m", "later", "second")
+    git(repo, "update-ref", "refs/remotes/origin/main", "HEAD")
+    git(repo, "symbolic-ref", "refs/remotes/origin/HEAD", "refs/remotes/origin/main")
+    git(repo, "remote", "add", "origin", "/nowhere")
+    (repo / ".git" / "FETCH_HEAD").write_text(git(repo, "rev-parse", "HEAD"))
     dockerfile = "FROM envgym-sandbox\nUSER root\nCOPY repo /testbed\nWORKDIR /testbed\n"
     (repo.parent / "Dockerfile").write_text(dockerfile)
     return {
@@ -142,6 +148,9 @@ def test_the_reference_is_paid_and_no_work_and_wrong_work_are_not(begin: Begin, 
     )
     env = begun(begin, root)
     assert bash(env, "pwd; ls; git log --format=%s | cat") == "/testbed\ncalc.py\ntests\nbegin"
+    assert bash(env, "git log --all --format=%s; git reflog --all; git tag; git fsck --unreachable") == "begin\nfirst"
+    assert bash(env, "git cat-file --batch-all-objects --batch-check | grep -c commit") == "1"
+    assert bash(env, "ls -d .git/*HEAD; git remote") == ".git/HEAD"
     bash(env, "echo 'def double(n): return 2 * n\ndef half(n): return 0' > calc.py")
     assert hand_in(env) == Scored(value=0.0, components={"reward": 0.0, "fail_to_pass": 1.0, "pass_to_pass": 0.0})
 

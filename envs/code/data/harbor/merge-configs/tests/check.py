@@ -18,7 +18,7 @@ import json
 text = as_agent("/bin/cat", "merged.json")
 try:
     merged = json.loads(text)
-except ValueError:
+except (ValueError, RecursionError):
     merged = {}
 merged = merged if isinstance(merged, dict) else {}
 server, limits = merged.get("server"), merged.get("limits")

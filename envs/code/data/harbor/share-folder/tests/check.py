@@ -11,18 +11,18 @@ root = Path("/srv/share")
 
 
 def is_right(path: Path, mode: int) -> bool:
-    """Return whether a path is no link, and has a mode and the group of the team."""
+    """Return whether a path has a kind and permissions, and the group of the team."""
     facts = path.lstat()
-    return not stat.S_ISLNK(facts.st_mode) and stat.S_IMODE(facts.st_mode) == mode and facts.st_gid == group
+    return facts.st_mode == mode and facts.st_gid == group
 
 
 try:
     group = grp.getgrnam(team).gr_gid
     folders, files = [root, root / "plans", root / "plans" / "old"], ["notes.txt", "plans/a.txt", "plans/old/b.txt"]
-    rights = [is_right(folder, 0o2770) for folder in folders] + [is_right(root / name, 0o660) for name in files]
+    rights = [is_right(folder, stat.S_IFDIR | 0o2770) for folder in folders] + [is_right(root / name, stat.S_IFREG | 0o660) for name in files]
     secret = (root / "secret.txt").lstat()
     rights += [secret.st_uid == 0 and stat.S_IMODE(secret.st_mode) == 0o600]
-    texts = [(root / name).read_text() for name in files]
+    texts = [(root / name).read_text() for name in files] if all(rights) else []
 except (OSError, KeyError, ValueError):
     sys.exit(1)
 sys.exit(not all(rights) or texts != ["Call Ines.\n", "Plan A.\n", "Plan B.\n"])
