@@ -90,6 +90,17 @@ def _settle(done: "Future[T]", work: Callable[[], T]) -> None:
         done.set_exception(error)
 
 
+async def stop_accepting(listener: asyncio.Server) -> None:
+    """Close a listener when the sockets that it has just accepted have become connections: later they would be lost."""
+    for listening in listener.sockets:
+        asyncio.get_running_loop().remove_reader(listening.fileno())
+    try:
+        for _ in range(3):
+            await asyncio.sleep(0)
+    finally:
+        listener.close()
+
+
 class LoopThread:
     """An event loop in a daemon thread of its own, for work that goes on beside the threads that began it."""
 

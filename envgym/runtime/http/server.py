@@ -19,6 +19,7 @@ from typing import Final, NamedTuple
 
 from envgym.core.json_types import JsonObject, well_formed
 from envgym.errors import sentence
+from envgym.runtime.event_loop import stop_accepting
 from envgym.runtime.http.access import (
     MAX_HEAD_BYTES,
     address_url,
@@ -166,8 +167,8 @@ class HttpServer:
     async def close(self) -> None:
         """Listen no more, and drop every connection; may be called twice."""
         if self._listener is not None and self._sweeper is not None:
-            self._listener.close()
             self._sweeper.cancel()
+            await stop_accepting(self._listener)
         for connection in list(self.connections):
             connection.drop()
         if self._socket_path is not None:

@@ -1,5 +1,6 @@
 """Machines over HTTP: the same requests and errors as those of the back-end behind them, leases, and what is lost."""
 
+import asyncio
 import http.client
 import json
 import socket
@@ -42,7 +43,8 @@ def serving(
     try:
         yield url
     finally:
-        thread.close(ended(server))
+        thread.run(ended(server))  # before tasks that accept connections are cancelled
+        thread.close(asyncio.sleep(0))
 
 
 @pytest.fixture
@@ -239,7 +241,8 @@ def test_a_client_that_lives_renews_its_leases(back_end: FileMachines, monkeypat
         machine.close()
         until(lambda: not any(thread.name == "machine-leases" for thread in threading.enumerate()))
     finally:
-        thread.close(ended(server))
+        thread.run(ended(server))
+        thread.close(asyncio.sleep(0))
 
 
 def test_a_full_server_is_asked_again(back_end: FileMachines, monkeypatch: pytest.MonkeyPatch) -> None:
