@@ -179,7 +179,9 @@ def test_a_part_that_is_a_link_out_of_the_folder_is_refused(tmp_path: Path, name
     folder = write_task(tmp_path)
     (folder / name).rename(tmp_path / "outside")
     (folder / name).symlink_to(tmp_path / "outside")
-    with pytest.raises(InvalidInput, match=f"link {name} must stay in the task folder, got one that leads out") as error:
+    with pytest.raises(
+        InvalidInput, match=f"link {name} must stay in the task folder, got one that leads out"
+    ) as error:
         read_task(folder)
     assert str(folder) in str(error.value)
 
