@@ -18,6 +18,7 @@ _CANARY = re.compile(r"(<!--.*canary.*-->|#.*canary.*)", re.IGNORECASE)
 _COMPOSE = ("docker-compose.yaml", "docker-compose.yml", "compose.yaml", "compose.yml")
 _MARKS = ("task.toml", "task.yaml", "instruction.md", "environment", "tests")
 """A folder that holds one of these is meant to be a task."""
+_PARTS = ("task.toml", "instruction.md", "environment", "environment/Dockerfile", "tests", "solution")
 MAX_FILES = 10_000
 
 Files = Mapping[str, bytes]
@@ -70,6 +71,11 @@ def read_task(folder: Path) -> HarborTask:
         raise InvalidInput.of(
             "task", "have a task.toml", "a task.yaml of Terminal-Bench's first form", where=where, do=do
         )
+    root = folder.resolve()
+    for name in _PARTS:
+        is_inside = (folder / name).resolve().is_relative_to(root)
+        must, do = "stay in the task folder", "copy what it leads to"
+        InvalidInput.unless(is_inside, f"link {name}", must, "one that leads out", where=where, do=do)
     do = "add the file"
     for name in ("task.toml", "instruction.md"):
         InvalidInput.unless((folder / name).is_file(), "task", f"have a file {name}", "none", where=where, do=do)

@@ -22,6 +22,8 @@ class HarborLimits(Settings):
     """Seconds of one command of the agent; no task states it."""
     agent_s: float = Field(default=900.0, gt=0, allow_inf_nan=False)
     """Seconds of all commands of an episode."""
+    kept_mb: float = Field(default=64.0, gt=0, le=64.0)
+    """MiB that a new container gets of each kept path, as a compressed archive; no task states it."""
     output: int = Field(default=16384, ge=100, le=1_000_000)
     """Bytes of a command's output that the agent sees; no task states it."""
 

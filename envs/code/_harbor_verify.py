@@ -10,7 +10,7 @@ from envgym.core.turns import ZERO, Ending, Invalid, Reward
 from envgym.envs.code._harbor_folder import Files, HarborTask
 from envgym.envs.code._harbor_reward import JSON, MAX_BYTES, TEXT, read_reward
 from envgym.errors import EnvFailure, InvalidInput, ToolError
-from envgym.sandbox import MIB, RunEnding
+from envgym.sandbox import RunEnding
 from envgym.sandbox.machines import CommandResult, Machine
 
 ROOT = "0"
@@ -21,10 +21,12 @@ _AGENT_FAULTS = (ToolError, InvalidInput)
 """Errors of a machine whose files are not what `prepare_logs` found: full, linked elsewhere, without users."""
 _OWN_S = 60.0
 """Seconds for packing and unpacking files, and for commands of our own."""
-MAX_KEPT = 64 * MIB
-"""Bytes of a path that a new container gets, as a compressed archive."""
 _TAIL = 300
 """Characters of the tests' output in the reason of an invalid reward."""
+
+
+class _TooLarge(ToolError):
+    """A kept path is larger than a new container gets."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +42,8 @@ class Verification:
     """Who runs the tests."""
     is_fresh: bool
     """Whether the tests run in a new container."""
+    max_kept: int
+    """Bytes of each path that a new container gets, as a compressed archive."""
     start: Callable[[], Machine]
     """Starts a new container of the task's image, prepared as the agent's was."""
     env: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
@@ -88,14 +92,14 @@ def verify(plan: Verification, machine: Machine) -> Reward:
             # Whatever the agent's user may write, a library that is loaded into every program is not part of a task.
             machine.put({_PRELOAD: b""}, "/etc")
             return _run_tests(plan, machine)
-        archives = {path: _pack(machine, path, plan.task.excluded) for path in plan.task.own.keep or (plan.workdir,)}
+        archives = _pack(plan, machine)
     except _AGENT_FAULTS:
         return ZERO
     machine.close()
     fresh = plan.start()
     try:
         for path, archive in archives.items():
-            _unpack(fresh, path, archive, plan.task.excluded)
+            _unpack(fresh, path, archive, plan.task)
         return _run_tests(plan, fresh)
     except _AGENT_FAULTS:
         return ZERO
@@ -140,21 +144,50 @@ def _tail(result: CommandResult) -> str:
     return f"The tests ended with exit code {result.exit_code}: {text[-_TAIL:]}" if text else ""
 
 
-def _pack(machine: Machine, path: str, excluded: tuple[str, ...]) -> bytes:
-    """Return a path of a machine as an archive; hostile, as the programs of the machine may be.
+def check_kept(plan: Verification, machine: Machine) -> None:
+    """Pack what a new container will get, before the agent begins. Raises: EnvFailure: it is too large."""
+    try:
+        _pack(plan, machine)
+    except _TooLarge as error:
+        do = "name fewer or smaller paths by keep in [metadata.envgym]"
+        raise EnvFailure.of("kept paths", "fit limits.kept_mb", str(error), where=plan.task.where, do=do) from error
+    except ToolError:
+        return  # the agent may have to make them
 
-    Raises: ToolError: there is none, or it is too large.
+
+def _pack(plan: Verification, machine: Machine) -> dict[str, bytes]:
+    """Return the kept paths of a machine as archives; hostile, as the programs of the machine may be.
+
+    Raises: ToolError: one is missing, or too large. EnvFailure: it takes too long.
     """
-    options = "".join(f" --exclude=./{name}" for name in excluded)
+    options = "".join(f" --exclude=./{name}" for name in plan.task.excluded)
     command = f'exec tar --create --gzip --numeric-owner --directory "$KEPT"{options} . 2>/dev/null'
-    result = machine.run(command, timeout_s=_OWN_S, output=MAX_KEPT, workdir="/", env={"KEPT": path}, user=ROOT)
-    if not result.is_success or result.dropped:
-        raise ToolError(f"{path} cannot be packed.")
-    return result.output
+    archives: dict[str, bytes] = {}
+    for path in plan.task.own.keep or (plan.workdir,):
+        env = {"KEPT": path}
+        result = machine.run(command, timeout_s=_OWN_S, output=plan.max_kept, workdir="/", env=env, user=ROOT)
+        _check_time(result, path, plan.task)
+        if result.dropped:
+            raise _TooLarge(f"{path} cannot be packed into {plan.max_kept} bytes.")
+        if not result.is_success:
+            raise ToolError(f"{path} cannot be packed.")
+        archives[path] = result.output
+    return archives
 
 
-def _unpack(machine: Machine, path: str, archive: bytes, excluded: tuple[str, ...]) -> None:
-    """Put an archive in place of a path's content. Raises: ToolError: it is none. EnvFailure: the path is missing."""
+def _check_time(result: CommandResult, path: str, task: HarborTask) -> None:
+    if result.ending is RunEnding.WALL_TIME:
+        do = "name fewer files by keep in [metadata.envgym]"
+        must = f"be packed and unpacked within {_OWN_S:g} s each"
+        raise EnvFailure.of(f"kept path {path}", must, "one that takes longer", where=task.where, do=do)
+
+
+def _unpack(machine: Machine, path: str, archive: bytes, task: HarborTask) -> None:
+    """Put an archive in place of a path's content.
+
+    Raises: ToolError: it is none. EnvFailure: the path cannot be cleared, or it takes too long.
+    """
+    excluded = task.excluded
     keep = "".join(f" ! -name {name}" for name in excluded)
     clear = f'mkdir -p "$KEPT" && find "$KEPT" -mindepth 1 -maxdepth 1{keep} -exec rm -rf {{}} +'
     done = machine.run(clear, timeout_s=_OWN_S, workdir="/", env={"KEPT": path}, user=ROOT)
@@ -167,6 +200,7 @@ def _unpack(machine: Machine, path: str, archive: bytes, excluded: tuple[str, ..
         move = """find "$new" -mindepth 1 -maxdepth 1 -exec sh -c 'mv -- "$@" "$KEPT"' sh {} +"""
         command = f'new=$(mktemp -d "$KEPT.XXXXXX") && {unpack} "$new" && rm -rf {names} && {move} && rm -rf "$new"'
     done = machine.run(command, timeout_s=_OWN_S, workdir="/", env={"KEPT": path}, user=ROOT, stdin=archive)
+    _check_time(done, path, task)
     if not done.is_success:
         raise ToolError(f"{path} cannot be unpacked.")
 

@@ -14,7 +14,15 @@ from envgym.envs.code._harbor_config import network_of, resolve_variables
 from envgym.envs.code._harbor_folder import HarborTask, files_of
 from envgym.envs.code._harbor_settings import HarborLimits, SweSettings
 from envgym.envs.code._harbor_tasks import load_supply
-from envgym.envs.code._harbor_verify import ROOT, SOLUTION, Verification, prepare_logs, verify, wait_healthy
+from envgym.envs.code._harbor_verify import (
+    ROOT,
+    SOLUTION,
+    Verification,
+    check_kept,
+    prepare_logs,
+    verify,
+    wait_healthy,
+)
 from envgym.errors import (
     EnvFailure,
     InfrastructureError,
@@ -124,6 +132,7 @@ class Harbor(Env[HarborState]):
         self.reward_range = (float(reward_range[0]), float(reward_range[1]))
         self.chance_score = chance_score
         self._backend = make_machines(machines)
+        self._packed: set[tuple[str, str]] = set()
         self._supply = load_supply(
             None if swe is None else build_settings(SweSettings, swe, where=f"swe of {_WHERE}"),
             folder,
@@ -214,10 +223,14 @@ class Harbor(Env[HarborState]):
             workdir=workdir,
             user=uid if verifier.user is None else str(verifier.user),
             is_fresh=mode == "fresh",
+            max_kept=int(self.limits.kept_mb * MIB),
             start=lambda: self._start(work, image),
             env=resolve_variables(verifier.env, self.host_env, where=work.where),
         )
         prepare_logs(machine, plan, agent=uid if agent is None else str(agent))
+        if plan.is_fresh and (work.key, image) not in self._packed:
+            check_kept(plan, machine)
+            self._packed.add((work.key, image))
         return HarborState(task=work, machine=machine, shell=_shell(work, machine), plan=plan)
 
     # ---- tools -------------------------------------------------------------------------------------------------

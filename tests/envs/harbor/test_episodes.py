@@ -7,6 +7,7 @@ import pytest
 
 from envgym.core.turns import Ending, Invalid, Scored
 from envgym.env import NoOracle
+from envgym.envs.code import _harbor_verify
 from envgym.envs.code._harbor_tasks import DEFAULT_FOLDER
 from envgym.errors import EnvFailure, ForkUnsupported
 from envgym.parsing import tool_call_action
@@ -131,7 +132,7 @@ def test_a_task_without_a_solution_has_no_oracle(begin: Begin, tmp_path: Path) -
 
 
 def test_commands_end_at_their_limits_and_the_episode_goes_on(begin: Begin, tmp_path: Path) -> None:
-    limits = {"command_s": 1.0, "output": 1000}
+    limits = {"command_s": 5.0, "output": 1000}
     env = begin(write_task(tmp_path), limits=limits)
     assert bash(env, "echo begun; sleep 60").startswith("begun\n[ended by WALL_TIME]")
     flood = bash(env, "head -c 100000 /dev/zero | tr '\\0' x")
@@ -141,9 +142,10 @@ def test_commands_end_at_their_limits_and_the_episode_goes_on(begin: Begin, tmp_
 
 
 def test_commands_are_refused_when_the_time_of_the_task_is_used(begin: Begin, tmp_path: Path) -> None:
-    env = begin(write_task(tmp_path, toml="[agent]\ntimeout_sec = 0.5\n"))
-    assert "[ended by WALL_TIME]" in bash(env, "echo 42 > answer.txt; sleep 60")
-    assert bash(env, "ls") == "Your commands took 0.5 seconds: there are no more. Hand the work in."
+    env = begin(write_task(tmp_path, toml="[agent]\ntimeout_sec = 5\n"))
+    bash(env, "echo 42 > answer.txt")
+    assert "[ended by WALL_TIME]" in bash(env, "sleep 60")
+    assert bash(env, "ls") == "Your commands took 5 seconds: there are no more. Hand the work in."
     assert hand_in(env) == ONE
 
 
@@ -211,6 +213,25 @@ def test_the_tests_are_those_of_the_begin_of_the_episode(begin: Begin, tmp_path:
     assert solve(env) == ONE
 
 
+def test_a_kept_path_may_be_made_by_the_agent(begin: Begin, tmp_path: Path) -> None:
+    toml = TOML + "[metadata.envgym]\nverification = 'fresh'\nkeep = ['/app/made']\n"
+    test = "#!/bin/bash\ncat /app/made/reward > /logs/verifier/reward.txt\n"
+    env = begin(write_task(tmp_path, toml=toml, test=test))
+    bash(env, "mkdir made; echo 1 > made/reward")
+    assert hand_in(env) == ONE
+
+
+def test_packing_that_takes_too_long_makes_the_reward_invalid(
+    begin: Begin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    env = begin(write_task(tmp_path), verification="fresh")
+    bash(env, "printf '#!/bin/sh\\nexec sleep 1000' > /usr/local/sbin/tar; chmod +x /usr/local/sbin/tar")
+    monkeypatch.setattr(_harbor_verify, "_OWN_S", 1.0)
+    reward = hand_in(env)
+    assert isinstance(reward, Invalid)
+    assert "kept path /app must be packed and unpacked within 1 s each" in reward.reason
+
+
 INVALID = {
     "nothing is written": ("exit 1", "wrote no reward.txt and no reward.json"),
     "an empty file": ("> /logs/verifier/reward.txt", "must have 1 to 65536 bytes"),
@@ -258,6 +279,13 @@ BROKEN: dict[str, tuple[dict[str, Any], str]] = {
         "nobody-of-this-name",
     ),
     "no program for the tests": ({"test": "#!/bin/no-such-shell\n"}, "have the program in the first line of test.sh"),
+    "kept paths that are too large": (
+        {
+            "toml": "[metadata.envgym]\nverification = 'fresh'\n",
+            "dockerfile": DOCKERFILE + "RUN mkdir -p /app && head -c 70000000 /dev/urandom > /app/weights\n",
+        },
+        "kept paths must fit limits.kept_mb, got /app cannot be packed into 67108864 bytes",
+    ),
     "a variable of no name": ({"toml": "[verifier]\nenv = {'A=B' = 'x'}\n"}, "A=B"),
     "logs that are a link": ({"dockerfile": DOCKERFILE + "RUN ln -s /var/log /logs\n"}, "machine must allow the logs"),
     "a variable of the host": ({"toml": "[environment.env]\nA = '${NOT_THERE}'\n"}, "host_env"),

@@ -174,6 +174,18 @@ def test_a_folder_that_is_none_or_holds_none_is_refused(tmp_path: Path) -> None:
         supply(tmp_path)
 
 
+@pytest.mark.parametrize("name", ["task.toml", "instruction.md", "environment", "environment/Dockerfile", "tests"])
+def test_a_part_that_is_a_link_out_of_the_folder_is_refused(tmp_path: Path, name: str) -> None:
+    folder = write_task(tmp_path)
+    (folder / name).rename(tmp_path / "outside")
+    (folder / name).symlink_to(tmp_path / "outside")
+    with pytest.raises(
+        InvalidInput, match=f"link {name} must stay in the task folder, got one that leads out"
+    ) as error:
+        read_task(folder)
+    assert str(folder) in str(error.value)
+
+
 def test_a_link_that_leads_out_of_tests_is_refused(tmp_path: Path) -> None:
     folder = write_task(tmp_path)
     (folder / "tests" / "key").symlink_to("/etc/passwd")
