@@ -387,13 +387,10 @@ def test_many_machines_at_once_leave_nothing(machines: MachineBackend) -> None:
     before = left_behind()
 
     def play(number: int) -> bytes:
-        machine = machines.start(SMALL)
-        try:
+        with closing(machines.start(SMALL)) as machine:
             shell = MachineShell(machine)
             shell.run(f"x={number}; sleep 99 &", LONG)
             return shell.run("echo $x", LONG).output
-        finally:
-            machine.close()
 
     with ThreadPoolExecutor(8) as threads:
         outputs = list(threads.map(play, range(16)))
