@@ -30,6 +30,7 @@ OTHERS: Final = frozenset(
         "policy_servers",
         "sandbox",
         "train",
+        "use_the_model",
         "write_an_environment",
     )
 )
