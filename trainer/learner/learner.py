@@ -24,7 +24,7 @@ from envgym.trainer.learner.logprobs import TokenLogprobs
 from envgym.trainer.learner.memory import explain_out_of_memory
 from envgym.trainer.learner.objective import Objective
 from envgym.trainer.learner.processes import ONE_PROCESS, OneProcess
-from envgym.trainer.learner.settings import OptimSettings
+from envgym.trainer.learner.settings import LARGEST_BETA, OptimSettings
 from envgym.trainer.learner.token_record import TokenRecord
 from envgym.trainer.learner.train_step import LossFn, SamplesCheck, StepInputs, minibatches, needs_old_logprobs_pass
 from envgym.trainer.metrics.update import Metrics
@@ -253,7 +253,8 @@ def not_finite(what: str, value: float, rates: Sequence[str]) -> NotFinite:
 def adamw(model: nn.Module, optim: OptimSettings) -> torch.optim.AdamW:
     """Build AdamW over the trainable parameters; vectors (norms, biases) do not decay.
 
-    With parameters in bfloat16 it is the one that loses no update to rounding.
+    With parameters in bfloat16 it is the one that loses no update to rounding. Raises: InvalidInput: its moments could
+    not follow averages as slow as `betas` asks for.
     """
     trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
     groups = [
@@ -261,6 +262,9 @@ def adamw(model: nn.Module, optim: OptimSettings) -> torch.optim.AdamW:
         {"params": [p for p in trainable if p.ndim < 2], "weight_decay": 0.0},
     ]
     is_short = any(parameter.dtype is torch.bfloat16 for parameter in trainable)
+    must, do = f"be at most {LARGEST_BETA} for weights in bfloat16", "lower it, or train weights in float32"
+    largest = max(optim.betas)
+    InvalidInput.unless(not is_short or largest <= LARGEST_BETA, "betas", must, largest, where="learner", do=do)
     kind = ExactAdamW if is_short else partial(torch.optim.AdamW, fused=True)
     return kind([group for group in groups if group["params"]], lr=optim.lr, betas=optim.betas, eps=optim.eps)
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import distribute_tensor
 
-from envgym.errors import SettingsError
+from envgym.errors import InvalidInput, SettingsError
 from envgym.trainer.learner.exact_bfloat16 import ExactAdamW, joined, split
 from envgym.trainer.learner.learner import adamw
 from envgym.trainer.learner.memory import state_memory
@@ -90,7 +90,8 @@ def test_plain_adamw_loses_most_of_it(rate: float, at_most: float) -> None:
 def test_a_moment_at_the_largest_beta_follows_and_one_above_does_not() -> None:
     def second_moment(beta: float, dtype: torch.dtype) -> float:
         model = Weights(dtype)
-        optimizer = adamw(model, OptimSettings(lr=1e-5, betas=(0.9, beta)))
+        kind = ExactAdamW if dtype is torch.bfloat16 else torch.optim.AdamW
+        optimizer = kind(model.parameters(), lr=1e-5, betas=(0.9, beta))
         for step in range(1200):
             for parameter in model.parameters():
                 parameter.grad = torch.full_like(parameter, 4.0 if step < 200 else 1.0)
@@ -182,6 +183,11 @@ def test_it_is_built_for_bfloat16_alone_and_its_memory_is_stated() -> None:
     _, optimizer = trained(torch.bfloat16, adamw, 1e-5)
     held = sum(v.numel() * v.element_size() for state in optimizer.state.values() for v in state.values() if v.ndim)
     assert held == stated.optimizer
+
+
+def test_no_optimizer_is_built_whose_moments_bfloat16_cannot_hold() -> None:
+    with pytest.raises(InvalidInput, match=r"betas must be at most 0\.97 for weights in bfloat16, got 0\.999"):
+        adamw(Weights(torch.bfloat16), OptimSettings(betas=(0.9, 0.999)))
 
 
 @pytest.mark.parametrize("adapters", [False, True])
