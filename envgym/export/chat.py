@@ -3,14 +3,14 @@
 from collections.abc import Iterator
 from typing import Final
 
-import pyarrow as pa
-
 from envgym.export.contexts import TreeConversations
 from envgym.export.episodes import RecordedGroup
 from envgym.export.rows import (
     CONTEXT_COLUMNS,
+    CONVERSATION,
     EPISODE_COLUMNS,
     MESSAGES,
+    TOOLS_COLUMN,
     DataKind,
     DataRow,
     RowOptions,
@@ -40,7 +40,7 @@ def _rows(group: RecordedGroup, options: RowOptions) -> Iterator[DataRow]:
 
 KIND: Final = DataKind(
     name="chat",
-    title="a conversation: the messages of one context of an episode, up to the last message of the policy",
+    title=CONVERSATION,
     use="Supervised fine-tuning: TRL's `SFTTrainer`, or `sft.source: {name: chat, path: ...}` in envgym.",
     columns={
         **EPISODE_COLUMNS,
@@ -49,7 +49,7 @@ KIND: Final = DataKind(
             MESSAGES,
             "messages in OpenAI's form; `weight` is 0 where the policy did not write the message here",
         ),
-        "tools": (pa.string(), "JSON text of the tools in OpenAI's form; null if there are none"),
+        "tools": TOOLS_COLUMN,
     },
     rows=_rows,
 )

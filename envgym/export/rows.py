@@ -43,6 +43,9 @@ EPISODE_COLUMNS: Final[Mapping[str, tuple[pa.DataType, str]]] = MappingProxyType
         "reward": (pa.float64(), "reward of the episode; null if it is invalid, or if the episode has none"),
     }
 )
+CONVERSATION: Final = "a conversation: the messages of one context of an episode, up to the last message of the policy"
+"""Title of a kind whose row is one."""
+TOOLS_COLUMN: Final = (pa.string(), "JSON text of the tools in OpenAI's form; null if there are none")
 CONTEXT_COLUMNS: Final[Mapping[str, tuple[pa.DataType, str]]] = MappingProxyType(
     {
         "context": (pa.int64(), "number of the context in its episode, from 0"),

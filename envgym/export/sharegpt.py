@@ -14,7 +14,9 @@ from envgym.export.contexts import TreeConversations
 from envgym.export.episodes import RecordedGroup
 from envgym.export.rows import (
     CONTEXT_COLUMNS,
+    CONVERSATION,
     EPISODE_COLUMNS,
+    TOOLS_COLUMN,
     DataKind,
     DataRow,
     Json,
@@ -67,7 +69,7 @@ def without_ids(message: Message) -> Message:
 
 KIND: Final = DataKind(
     name="sharegpt",
-    title="a conversation: the messages of one context of an episode, up to the last message of the policy",
+    title=CONVERSATION,
     use="Supervised fine-tuning with tools that read ShareGPT's form, such as LLaMA-Factory and Axolotl.",
     columns={
         **EPISODE_COLUMNS,
@@ -76,7 +78,7 @@ KIND: Final = DataKind(
             _ENTRIES,
             "entries of `from` and `value`; `weight` is 0 where the policy did not write the entry here",
         ),
-        "tools": (pa.string(), "JSON text of the tools in OpenAI's form; null if there are none"),
+        "tools": TOOLS_COLUMN,
     },
     rows=_rows,
 )
