@@ -1,9 +1,10 @@
-"""Run the test lanes: core, then every other lane whose parts install.
+"""Run test lanes: those that need nothing but the main environment, or all whose parts install.
 
 A lane is a marker expression with its own constraints file, time limit and, where packages clash, its own environment.
+Limits are stated for two idle cores and grow with what `calibration.py` measures before each lane.
 Standard library only, so that any Python can start it:
 
-    python scripts/test_lanes.py [--fast] [--debian] [LANE ...]
+    python scripts/test_lanes.py [--all] [--fast] [--debian] [LANE ...]
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from calibration import slowness
+
 ROOT = Path(__file__).resolve().parent.parent
 _MARKERS_OF_NEEDS = "processes or peers or connect or vllm or ray or web or proofs or java or docker or notebook or gpu"
 _LANE_MARKERS = f"{_MARKERS_OF_NEEDS} or docs or sandbox"
@@ -36,6 +39,8 @@ class Step:
     """The expression after `-m`."""
     options: tuple[str, ...] = ()
     """Further options of pytest."""
+    timeout_s: int = 180
+    """What one test may take on two idle cores."""
     is_required: bool = False
     """Whether finding no test is a failure."""
 
@@ -47,8 +52,8 @@ class Lane:
     name: str
     steps: tuple[Step, ...]
     limit_s: int
-    """What the lane may take on two idle cores, installing not counted. A lane that took longer says so; one that takes
-    twice as long, because it hangs or the machine is busy, is stopped and has failed."""
+    """What the lane may take on two idle cores, installing not counted; `slowness` times as long elsewhere. A lane that
+    took longer says so; one that takes twice as long is stopped and has failed."""
     packages: tuple[str, ...] = ()
     """What the lane needs beyond the main environment."""
     has_own_environment: bool = False
@@ -57,6 +62,11 @@ class Lane:
     """Pairs `command:package` of Debian."""
     starter: tuple[str, ...] = ()
     """A script that runs pytest's command with what it needs, or says why that cannot be had: then tests skip."""
+
+    @property
+    def is_self_contained(self) -> bool:
+        """Whether the main environment is all that the lane needs."""
+        return not (self.requirements or self.debian or self.starter)
 
     @property
     def requirements(self) -> tuple[str, ...]:
@@ -80,7 +90,7 @@ class Counts(NamedTuple):
 _PARALLEL = ("-n", "3", "--dist", "worksteal")
 """One more than two cores: many tests wait for a sandbox, a server or a limit."""
 _FAST = Step(markers=f"not ({_LANE_MARKERS} or fuzz or slow)", options=_PARALLEL, is_required=True)
-_WAITING = ("-n", "3", "--dist", "loadgroup", "--maxschedchunk", "1", "--timeout", "600")
+_WAITING = ("-n", "3", "--dist", "loadgroup", "--maxschedchunk", "1")
 """Tests that mostly wait for programs that they start; those that share one (`xdist_group`) run in one worker."""
 
 
@@ -126,12 +136,19 @@ LANES = (
     ),
     Lane(
         name="processes",
-        steps=(Step(markers="processes and not web", options=(*_WAITING, *_files_of("processes")), is_required=True),),
+        steps=(
+            Step(
+                markers="processes and not web",
+                options=(*_WAITING, *_files_of("processes")),
+                timeout_s=600,
+                is_required=True,
+            ),
+        ),
         limit_s=900,
     ),
     Lane(
         name="web",
-        steps=(Step(markers="web", options=(*_WAITING, *_files_of("web"))),),
+        steps=(Step(markers="web", options=(*_WAITING, *_files_of("web")), timeout_s=600),),
         limit_s=900,
         packages=("playwright==1.65.2", "miniwob==1.1.0"),
         debian=("chromium:chromium",),
@@ -165,7 +182,13 @@ LANES = (
     Lane(
         name="vllm",
         # What a killed engine leaves open is reported by whoever collects it, not by the test that killed it.
-        steps=(Step(markers="vllm", options=("--timeout=600", "-W", "ignore::ResourceWarning", *_files_of("vllm"))),),
+        steps=(
+            Step(
+                markers="vllm",
+                options=("-W", "ignore::ResourceWarning", *_files_of("vllm")),
+                timeout_s=600,
+            ),
+        ),
         limit_s=900,
         has_own_environment=True,
     ),
@@ -212,7 +235,8 @@ LANES = (
         steps=(
             Step(
                 markers="gpu",
-                options=("tests/benchmarks", "tests/agents/policies", "--timeout=300", "-W", "default"),
+                options=("tests/benchmarks", "tests/agents/policies", "-W", "default"),
+                timeout_s=300,
             ),
         ),
         limit_s=600,
@@ -223,7 +247,10 @@ LANES = (
 def main() -> int:
     """Run the chosen lanes, print what each took, and end with one line of counts."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("lanes", nargs="*", metavar="LANE", help=f"default: all of {', '.join(x.name for x in LANES)}")
+    own = ", ".join(lane.name for lane in LANES if lane.is_self_contained)
+    rest = ", ".join(lane.name for lane in LANES if not lane.is_self_contained)
+    parser.add_argument("lanes", nargs="*", metavar="LANE", help=f"default: {own}; with --all also {rest}")
+    parser.add_argument("--all", action="store_true", help="also lanes with packages or environments of their own")
     parser.add_argument("--fast", action="store_true", help="only the fast tests of the core lane")
     parser.add_argument("--debian", action="store_true", help="print the lanes' command:package pairs and stop")
     arguments = parser.parse_args()
@@ -232,7 +259,8 @@ def main() -> int:
     if arguments.debian:
         print(*(pair for lane in LANES for pair in lane.debian), sep="\n", end="")
         return 0
-    lanes = [lane for lane in LANES if not arguments.lanes or lane.name in arguments.lanes]
+    chosen = arguments.lanes or [lane.name for lane in LANES if arguments.all or lane.is_self_contained]
+    lanes = [lane for lane in LANES if lane.name in chosen]
     if arguments.fast:
         lanes = [Lane(name="fast", steps=(_FAST,), limit_s=300)]
     return _run_lanes(lanes)
@@ -250,12 +278,15 @@ def _run_lanes(lanes: list[Lane]) -> int:
         if python is None:
             report.append(f"lane {lane.name}: skipped, {' '.join(lane.requirements)} cannot be installed (see above)")
             continue
+        factor = slowness()
+        limit_s = lane.limit_s * factor
+        print(f"limit {limit_s:.0f} s: {lane.limit_s} s on two idle cores, {factor:.1f} times as slow here", flush=True)
         ready = time.monotonic()
-        counts, is_lane_good = _run_steps(lane, python)
+        counts, is_lane_good = _run_steps(lane, python, factor)
         total, is_good = total.plus(counts), is_good and is_lane_good
         took = time.monotonic() - ready
-        over = ", OVER ITS LIMIT" if took > lane.limit_s else ""
-        times = f"{took:.0f} s of {lane.limit_s} s{over}, installed in {ready - started:.0f} s"
+        over = ", OVER ITS LIMIT" if took > limit_s else ""
+        times = f"{took:.0f} s of {limit_s:.0f} s{over} (slowness {factor:.1f}), installed in {ready - started:.0f} s"
         report.append(f"lane {lane.name}: {'passed' if is_lane_good else 'FAILED'} in {times}")
     print("", *report, f"{total.passed} passed, {total.failed} failed, {total.skipped} skipped", sep="\n", flush=True)
     return 0 if is_good else 1
@@ -292,19 +323,21 @@ def _link_environment(python: Path) -> None:
     (there / "_main_environment.pth").write_text(f"import site; site.addsitedir({str(here)!r})\n")
 
 
-def _run_steps(lane: Lane, python: str) -> tuple[Counts, bool]:
-    """Run a lane's steps within its time limit; return the counts and whether all went well."""
+def _run_steps(lane: Lane, python: str, factor: float) -> tuple[Counts, bool]:
+    """Run a lane's steps within its time limit, times the factor; return the counts and whether all went well."""
     total, is_good = Counts(0, 0, 0), True
-    deadline = time.monotonic() + 2 * lane.limit_s
+    most_s = 2 * lane.limit_s * factor
+    deadline = time.monotonic() + most_s
     for step in lane.steps:
         with tempfile.TemporaryDirectory() as folder:
             record = Path(folder) / "junit.xml"
             command = [python, *lane.starter, python] if lane.starter else [python]
             command += ["-m", "pytest", "-q", "-m", step.markers, f"--junit-xml={record}", *step.options]
+            command += [f"--timeout={step.timeout_s * factor:.0f}"]
             code = _run_until(command, deadline)
             total = total.plus(_read_counts(record))
         if code is None:
-            print(f"lane {lane.name} must end within {2 * lane.limit_s} s at the latest; it was stopped.")
+            print(f"lane {lane.name} must end within {most_s:.0f} s at the latest; it was stopped.")
             return total, False
         is_good &= code == 0 or (code == _NO_TESTS_COLLECTED and not step.is_required)
     return total, is_good
