@@ -27,7 +27,7 @@ PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint $(CON
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test check bench speed gpu gpu-wheels mutation nightly docs format clean install
+.PHONY: help demo test test-all check bench speed gpu gpu-wheels mutation nightly docs format clean install
 
 help:  ## print the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 18
@@ -54,8 +54,11 @@ demo: $(STAMP)  ## train the tiny model on arithmetic with a calculator, and pri
 	@if [ -e $(DEMO_RUN) ]; then echo "$(DEMO_RUN) exists: this goes on with it (rm -r $(DEMO_RUN) trains anew)"; fi
 	$(BIN)/envgym train $(DEMO_CONFIG) $(if $(wildcard $(DEMO_RUN)),--resume)
 
-test: $(STAMP)  ## run every test lane whose parts install (core: at most 15 minutes)
+test: $(STAMP)  ## run the test lanes that need nothing but this environment
 	$(BIN)/python scripts/test_lanes.py
+
+test-all: $(STAMP)  ## run also the lanes that need Debian packages or environments of their own, where these install
+	$(BIN)/python scripts/test_lanes.py --all
 
 check: $(STAMP)  ## format, lint, types, import contracts, documentation, fast tests, wheel smoke test (under 6 minutes)
 	$(BIN)/ruff format --check .
