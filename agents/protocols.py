@@ -247,6 +247,10 @@ class Policy(PolicyLifecycle, Protocol):
         """
         return nullcontext()
 
+    def take_metrics(self) -> Mapping[str, float]:
+        """Return metrics of the engine since the last call, named `engine/...`. Default: there are none."""
+        return {}
+
     def sleep(self) -> None:
         """Give memory back until `wake`. Default: none is held."""
         return

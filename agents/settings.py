@@ -7,16 +7,18 @@ sections of the trainer to them. The agent's own section is `AgentSettings`.
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from envgym.agents.loop.agent import AgentSettings
 from envgym.agents.models.tiny import TinySettings
 from envgym.agents.protocols import Sampling
 from envgym.config.plugins import Choice
-from envgym.config.settings import Settings
+from envgym.config.settings import Settings, check_unread
 from envgym.core.tasks import Split
+from envgym.errors import sentence
 from envgym.party import PARTY
 from envgym.registry import id_of, maker
 from envgym.serving.remote_env import remote_id
@@ -106,6 +108,42 @@ class EndpointSettings(Settings):
     """Fields of ours that the endpoint refuses, such as `seed`."""
 
 
+_NO_SETTING: Final = "leave it out: envgym sets it"
+OWNED_ARGUMENTS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "model": "set model.name",
+        "tokenizer": "set model.tokenizer",
+        "served_model_name": "set model.name",
+        "dtype": "set model.dtype",
+        "hf_overrides": "set model.head_dtype, or change the config.json of the model",
+        "max_model_len": "set engine.max_context",
+        "max_num_seqs": "set engine.max_batch",
+        "kv_cache_memory_bytes": "set engine.cache_gib",
+        "tensor_parallel_size": "set engine.tensor_parallel",
+        "pipeline_parallel_size": "set engine.tensor_parallel",
+        "data_parallel_size": "set launch.servers, which also share the requests",
+        **dict.fromkeys(
+            (
+                "disable_log_stats",
+                "enable_sleep_mode",
+                "generation_config",
+                "logprobs_mode",
+                "runner",
+                "skip_tokenizer_init",
+                "trust_remote_code",
+                "weight_transfer_config",
+                "worker_cls",
+                "worker_extension_cls",
+            ),
+            _NO_SETTING,
+        ),
+    }
+)
+"""Arguments of vLLM's engine that envgym sets itself -> what to do instead."""
+MEMORY_SHARE: Final = "gpu_memory_utilization"
+"""Argument of vLLM's engine by which the cache takes a share of the device instead of `cache_gib`."""
+
+
 class EngineSettings(Settings):
     """What samples, and on what it computes; no result depends on it but through rounding."""
 
@@ -128,8 +166,40 @@ class EngineSettings(Settings):
     """vllm: longest context with its sample; the default is what the model has positions for."""
     restarts: int = Field(default=3, ge=0)
     """vllm: how many times in a row the engine may die, without one answer in between, and is started again."""
+    tensor_parallel: int = Field(default=1, ge=1)
+    """vllm: devices that the weights of an engine, or of each policy server, are split over."""
+    vllm: Mapping[str, Any] = Field(default={})
+    """vllm: more arguments of its engine, by the names of `vllm.AsyncEngineArgs`, such as `quantization`."""
     endpoint: EndpointSettings | None = None
     """vllm_server and openai: the service that has the model."""
+
+    @field_validator("vllm")
+    @classmethod
+    def _check_vllm(cls, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+        for name in OWNED_ARGUMENTS.keys() & arguments.keys():
+            must = "be none that envgym sets"
+            raise ValueError(sentence("argument of vLLM", must, name, where="engine.vllm", do=OWNED_ARGUMENTS[name]))
+        return arguments
+
+    @model_validator(mode="after")
+    def _check_cache(self) -> "EngineSettings":
+        if MEMORY_SHARE in self.vllm:
+            when, do = f"where engine.vllm has {MEMORY_SHARE}", "leave one of them out"
+            check_unread(self, ("cache_gib",), when, where="engine", do=do)
+        return self
+
+    def check_uses_vllm(self, *, has_vllm_servers: bool = False) -> None:
+        """Check that the settings of vLLM's engine have one to apply to.
+
+        Args:
+            has_vllm_servers: whether the run starts policy servers that sample with vLLM.
+
+        Raises: ValueError: another engine samples.
+        """
+        if self.backend.name != "vllm" and not has_vllm_servers:
+            do = "set engine.backend=vllm, or launch.servers with launch.server_engine=vllm, or leave it out"
+            names, when = ("tensor_parallel", "vllm"), "where no vLLM of this run samples"
+            check_unread(self, names, when, where="engine", do=do)
 
 
 class EnvSettings(Settings):
@@ -257,3 +327,8 @@ class EvalSettings(Settings):
     """The environments."""
     evaluation: EvaluationSettings = EvaluationSettings()
     """Tasks, sampling and metrics."""
+
+    @model_validator(mode="after")
+    def _check_engine(self) -> "EvalSettings":
+        self.engine.check_uses_vllm()
+        return self

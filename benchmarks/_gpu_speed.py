@@ -235,6 +235,7 @@ def _sampling_cells(
             asyncio.run(_sample(policy, contexts, tokens))
 
         sample(many)  # records what will run
+        policy.take_metrics()
         with measure_memory(device) as use:
             short_s = min(timed(lambda: sample(few), device) for _ in range(REPEATS))
             long_s = min(timed(lambda: sample(many), device) for _ in range(REPEATS))
@@ -247,6 +248,8 @@ def _sampling_cells(
             "of_bound": bound_s / step_s,
             "prefill_s": max(short_s - few * step_s, 0.0),
             "peak_gib": use.peak / GIB,
+            "unrecorded": policy.unrecorded,
+            **policy.take_metrics(),
         }
         policy.sleep()
     return cells

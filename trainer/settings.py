@@ -222,6 +222,13 @@ class TrainSettings(Recipe):
         return self
 
     @model_validator(mode="after")
+    def _check_engine(self) -> "TrainSettings":
+        launch = self.launch
+        starts_vllm = launch.servers > 0 and launch.launcher != "static" and launch.server_engine == "vllm"
+        self.engine.check_uses_vllm(has_vllm_servers=starts_vllm)
+        return self
+
+    @model_validator(mode="after")
     def _check_allocator(self) -> "TrainSettings":
         if self.allocator is not None and self.rollout.stragglers != "wait":
             must, do = "be wait beside an allocator", "leave it out: the allocator says when a group has ended"

@@ -215,6 +215,7 @@ class TrainLoop:
             **self._failures.since_last(),
             **({} if self._journal is None else self._journal.take_metrics()),
             **times.metrics(sampled_tokens=measured.get("cost/tokens_generated", 0.0)),
+            **self.context.policy.take_metrics(),
             **peak_memory_metrics(self.context.device),
         }
         if self.context.method.controllers:

@@ -113,6 +113,8 @@ def vllm_policy(model: ModelSettings, engine: EngineSettings, learner_model: Any
         threads=engine.threads,
         restarts=engine.restarts,
         version=model.train_steps,
+        tensor_parallel=engine.tensor_parallel,
+        arguments=engine.vllm,
     )
     if model.adapter is not None and learner_model is None:
         adapted = load_frozen_model(model, prepare_device(engine.device, engine.threads))

@@ -8,6 +8,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from envgym.cli.common import echo, server_token
+from envgym.config.settings import apply_overrides, build_settings
+from envgym.errors import SettingsError
 
 if TYPE_CHECKING:
     import socket
@@ -32,6 +34,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--max-context", type=int, help="vllm: longest context with its sample (default: all positions)"
     )
+    help_split = "vllm: devices that the weights are split over (default: 1)"
+    parser.add_argument("--tensor-parallel", type=int, default=1, metavar="N", help=help_split)
+    help_vllm = "vllm: more arguments of its engine, such as quantization=fp8; may be repeated"
+    parser.add_argument("--vllm", action="append", default=[], metavar="NAME=VALUE", help=help_vllm)
     parser.add_argument("--max-batch", type=int, default=64, help="requests that are sampled at a time (default: 64)")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1)")
     parser.add_argument("--port", type=int, default=8001, help="port; 0: any free one (default: 8001)")
@@ -40,14 +46,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Load the model, print where it is served, and serve it until interrupted."""
     from envgym.agents.policies.serving.backend import TOKEN_VARIABLE, ServedModel
+    from envgym.agents.settings import EngineSettings
     from envgym.runtime.event_loop import run_coroutine
 
     args.token = server_token(args.host, TOKEN_VARIABLE)
+    split = {"tensor_parallel": args.tensor_parallel, "vllm": apply_overrides({}, args.vllm, option="--vllm")}
+    args.vllm = dict(build_settings(EngineSettings, split, where="policy-server").vllm)
     served = ServedModel(**{field.name: getattr(args, field.name) for field in dataclasses.fields(ServedModel)})
     if args.engine == "auto":
         from envgym.agents.policies.vllm.serve_start import is_usable  # torch is heavy
 
         args.engine = "vllm" if is_usable() else "transformers"
+    if args.vllm or args.tensor_parallel > 1:
+        must, do = "be vllm with --tensor-parallel or --vllm", "use --engine vllm, or leave these out"
+        SettingsError.unless(args.engine == "vllm", "--engine", must, args.engine, where="policy-server", do=do)
     with contextlib.suppress(KeyboardInterrupt):
         if args.engine == "vllm":
             from envgym.agents.policies.vllm.serve_start import serve_vllm

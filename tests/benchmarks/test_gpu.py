@@ -151,8 +151,10 @@ def test_warning_of_a_stage_is_in_its_record_and_fails_it(monkeypatch: pytest.Mo
     monkeypatch.setattr(DecodeGraphs, "decode", decode)
     monkeypatch.setattr("envgym.agents.policies.engine.policy.RECORDERS", CPU_RECORDER)
     found = stage_result("sampling 0.5B", argparse.Namespace(dry_run=True, bandwidth=1e9, peak_tflops=1.0))
-    warning = "decoding steps cannot be recorded, and run call by call from now on: operation not permitted"
+    reason = "RuntimeError: operation not permitted when stream is capturing"
+    warning = f"decoding steps are not recorded and run call by call, which is slower: {reason}"
     assert [line.startswith(warning) for line in found["warnings"]] == [True]
+    assert [cell["unrecorded"] for cell in found["batches"].values()] == [reason, reason]
     assert failures({"sampling 0.5B": found}) == [f"sampling 0.5B: {found['warnings'][0]}"]
 
 
@@ -168,6 +170,7 @@ def test_page_is_that_of_the_record() -> None:
 def test_page_shows_every_number_and_every_failure() -> None:
     side = {"seconds": 0.25, "first_s": 31.0, "tokens": 2048, "tflops": 5.9, "mfu": 0.31, "peak_gib": 4.2}
     cell = {"tokens_per_s": 6400.4, "step_ms": 10.0, "bound_ms": 2.5, "of_bound": 0.25, "peak_gib": 1.5}
+    cell["engine/recorded_steps"] = 1.0
     machine = {"device": "NVIDIA X", "memory_gib": 141.0, "copy_bytes_per_s": 4.3e12, "product_flops": 7.9e14}
     page = render_gpu(
         {
@@ -199,7 +202,7 @@ def test_page_shows_every_number_and_every_failure() -> None:
         "2.00 times as fast, of 2.50 counted",
         "| 0.5B | packed, compiled | 0.200 | 2,048 |",
         "| 1.5B | failed, see below |",
-        "| 0.5B | 64 | 6,400 | 10.00 | 25.00 | 2.50 | 25% | 1.5 |",
+        "| 0.5B | 64 | 6,400 | 10.00 | 25.00 | 2.50 | 25% | 1.5 | 100% |",
         "RuntimeError: no kernel",
         "sampling 0.5B:\n\n```text\nslow",
     ):

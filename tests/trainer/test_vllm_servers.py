@@ -81,7 +81,8 @@ def test_canary_stops_a_run_whose_vllm_server_gets_old_weights(tmp_path: Path, m
 
 
 def test_vllm_servers_have_the_cache_of_the_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    engine = {"device": "cpu", "threads": 1, "cache_gib": 0.5, "max_context": 700}
+    engine = {"device": "cpu", "threads": 1, "cache_gib": 0.5, "max_context": 700, "tensor_parallel": 2}
+    engine["vllm"] = {"block_size": 16, "speculative_config": {"method": "ngram"}}
     settings = tiny_settings(tmp_path, launch=LAUNCH, engine=engine)
     monkeypatch.setattr("envgym.agents.policies.vllm.engine._DISTRIBUTIONS", ("no-such-vllm",))
     with pytest.raises(SettingsError, match="backend vllm must have vLLM installed, got no such package"):
@@ -90,4 +91,5 @@ def test_vllm_servers_have_the_cache_of_the_settings(tmp_path: Path, monkeypatch
     (spec,) = process_specs(settings)
     words = " ".join(spec.command)
     assert "--engine vllm --dtype float32 --device cpu --threads 1 --max-batch 64 --cache-gib 0.5" in words
-    assert words.endswith("--max-context 700 --port 0")
+    assert "--max-context 700 --tensor-parallel 2 --vllm block_size=16" in words
+    assert words.endswith('--vllm speculative_config={"method": "ngram"} --port 0')

@@ -4,6 +4,7 @@ Addresses are of the processes of now, so they are not in the settings that the 
 resumed starts its processes anew.
 """
 
+import json
 import os
 import secrets
 from collections.abc import Iterator, Mapping
@@ -77,10 +78,12 @@ def launched(settings: TrainSettings) -> Iterator[Endpoints]:
     resume = f"envgym train {settings.run.path} --resume"
     folder, run = settings.run.path / LOGS, settings.run.name
     servers = StartedServers(settings.run.path / SERVERS)
-    model, device, roles = settings.model, settings.engine.device, roles_of(launch, has_ranks=meeting is None)
+    model, roles = settings.model, roles_of(launch, has_ranks=meeting is None)
     with (
         _tokens(ENV_TOKEN, POLICY_TOKEN),
-        placed(launch, roles, run=settings.run.path, model=model, device=device) as places,  # nothing is written yet
+        placed(
+            launch, roles, run=settings.run.path, model=model, engine=settings.engine
+        ) as places,  # nothing is written yet
         _log_of_controller(settings.run),
         Processes(
             folder, run=run, resume=resume, restarts=RestartPolicy(launch.restarts), starter=places.starter
@@ -192,7 +195,7 @@ def process_specs(
         POLICY_SERVER: (launch.servers, _policy_server(settings) if launch.servers else ()),
     }
     gpus = [] if hosts else visible_gpus(settings.engine.device)  # a cluster gives each its own
-    of_servers = gpus_of_servers(launch, gpus) if gpus else []
+    of_servers = gpus_of_servers(launch, gpus, each=settings.engine.tensor_parallel) if gpus else []
     places = {f"{POLICY_SERVER}-{number}": {"CUDA_VISIBLE_DEVICES": gpu} for number, gpu in enumerate(of_servers)}
     specs = [
         ProcessSpec(
@@ -245,7 +248,10 @@ def _policy_server(settings: TrainSettings) -> tuple[str, ...]:
 
         check_installed(torch.__version__)
         options |= {"cache-gib": engine.cache_gib, "max-context": engine.max_context}
-    return ("policy-server", str(resolve_model(model.name, tiny=model.tiny)), "--engine", kind, *_words(options))
+        options |= {"tensor-parallel": engine.tensor_parallel}
+    arguments = [word for name, value in engine.vllm.items() for word in ("--vllm", f"{name}={json.dumps(value)}")]
+    name = str(resolve_model(model.name, tiny=model.tiny))
+    return ("policy-server", name, "--engine", kind, *_words(options), *arguments)
 
 
 def _words(options: Mapping[str, object]) -> list[str]:
@@ -257,9 +263,10 @@ def _threads(settings: TrainSettings, kind: str) -> int:
     launch, ray = settings.launch, settings.launch.ray
     if settings.engine.threads:
         return settings.engine.threads
+    num_workers = settings.engine.tensor_parallel
     if launch.launcher == "ray":
-        return max(1, int(ray.learner_cpus if kind == LEARNER else ray.server_cpus))
-    return max(1, (os.cpu_count() or 1) // (launch.learners + launch.servers))
+        return max(1, int(ray.learner_cpus if kind == LEARNER else ray.server_cpus / num_workers))
+    return max(1, (os.cpu_count() or 1) // (launch.learners + launch.servers * num_workers))
 
 
 def _own_threads(settings: TrainSettings, meeting: Meeting | None) -> int | None:

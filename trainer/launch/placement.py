@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from envgym.agents.models.loading import resolve_model
-from envgym.agents.settings import ModelSettings
+from envgym.agents.settings import EngineSettings, ModelSettings
 from envgym.errors import SettingsError
 from envgym.runtime.processes.handles import LocalStarter, ProcessStarter
 from envgym.runtime.ray.placement import Bundle, PlacementRequest
@@ -47,7 +47,7 @@ def roles_of(launch: LaunchSettings, *, has_ranks: bool) -> list[str]:
 
 @contextmanager
 def placed(
-    launch: LaunchSettings, roles: list[str], *, run: Path, model: ModelSettings, device: str
+    launch: LaunchSettings, roles: list[str], *, run: Path, model: ModelSettings, engine: EngineSettings
 ) -> Iterator[Placed]:
     """Find a place for the processes of a run for a block.
 
@@ -56,7 +56,7 @@ def placed(
         roles: of the processes.
         run: directory of the run.
         model: which servers and learner ranks load.
-        device: on which they compute.
+        engine: the device on which they compute, and the GPUs of a policy server.
 
     Raises: SettingsError: a cluster cannot run them.
     """
@@ -68,7 +68,7 @@ def placed(
     request = PlacementRequest(
         address=ray.address,
         strategy=ray.strategy,
-        bundles=bundles_of(launch.ray, roles, model=model, device=device),
+        bundles=bundles_of(launch.ray, roles, model=model, engine=engine),
         directory=os.getcwd(),
         run=str(_existing(run.resolve())),
         timeout_s=ray.timeout_s,
@@ -79,11 +79,21 @@ def placed(
         yield Placed(starter, placement.hosts, placement.host, _visible_number(placement.gpus))
 
 
-def bundles_of(ray: RaySettings, roles: list[str], *, model: ModelSettings, device: str) -> tuple[Bundle, ...]:
-    """The share of their nodes that this process and those of the given roles take."""
-    path, default = resolve_model(model.name, tiny=model.tiny), float(_is_cuda(device))
-    learner = (ray.learner_cpus, default if ray.learner_gpus is None else ray.learner_gpus)
-    server = (ray.server_cpus, default if ray.server_gpus is None else ray.server_gpus)
+def bundles_of(
+    ray: RaySettings, roles: list[str], *, model: ModelSettings, engine: EngineSettings
+) -> tuple[Bundle, ...]:
+    """The share of their nodes that this process and those of the given roles take.
+
+    Raises: SettingsError: a policy server would have fewer GPUs than its weights are split over.
+    """
+    path, is_cuda, size = resolve_model(model.name, tiny=model.tiny), _is_cuda(engine.device), engine.tensor_parallel
+    learner = (ray.learner_cpus, float(is_cuda) if ray.learner_gpus is None else ray.learner_gpus)
+    server = (ray.server_cpus, float(size * is_cuda) if ray.server_gpus is None else ray.server_gpus)
+    if is_cuda and size > 1:
+        must = f"be at least {size}, as engine.tensor_parallel is"
+        SettingsError.unless(
+            server[1] >= size, "launch.ray.server_gpus", must, server[1], where="launch", do="raise it"
+        )
     takes = {LEARNER: learner, POLICY_SERVER: server, ENV_SERVER: (ray.env_server_cpus, ray.env_server_gpus)}
     bundles = [Bundle(role=CONTROLLER, cpus=learner[0], gpus=learner[1])]
     for role in roles:
@@ -95,26 +105,32 @@ def bundles_of(ray: RaySettings, roles: list[str], *, model: ModelSettings, devi
     return tuple(bundles)
 
 
-def gpus_of_servers(launch: LaunchSettings, visible: Sequence[str]) -> list[str]:
-    """Return the GPU of each policy server that is started on this machine.
+def gpus_of_servers(launch: LaunchSettings, visible: Sequence[str], *, each: int = 1) -> list[str]:
+    """Return the GPUs of each policy server that is started on this machine, as `CUDA_VISIBLE_DEVICES` names them.
 
-    They are those behind the learner ranks', dealt in turns, or the ranks' where there are no others; with the
-    transport `ipc` the ranks', whose memory they share.
+    Learner ranks use the first GPUs. Servers use the remaining GPUs in turns, or those of the ranks where too few
+    remain; with the transport `ipc` they use those of the ranks, whose memory they share.
 
     Args:
-        launch: how many ranks, which have the first GPUs, and servers there are.
+        launch: how many ranks and servers there are.
         visible: the GPUs of this machine.
+        each: GPUs of a server.
 
-    Raises: SettingsError: NCCL needs a GPU for each process, and there are fewer.
+    Raises: SettingsError: NCCL needs a GPU for each process, or a server needs more GPUs than there are.
     """
     num_ranks = int(os.environ.get("LOCAL_WORLD_SIZE", launch.learners))  # torchrun starts some on each machine
     of_ranks, others = visible[:num_ranks], visible[num_ranks:]
-    if launch.transport == "nccl" and len(others) < launch.servers:
-        must = f"be at least {num_ranks + launch.servers} for transport nccl, one for each rank and server"
+    if launch.transport == "nccl" and len(others) < launch.servers * each:
+        of_each = "one for each rank and server" if each == 1 else f"one for each rank and {each} for each server"
+        must = f"be at least {num_ranks + launch.servers * each} for transport nccl, {of_each}"
         do = "lower launch.servers or launch.learners, or set launch.transport=ipc or files"
         raise SettingsError.of("GPUs", must, len(visible), where="launch", do=do)
-    gpus = of_ranks if launch.transport == "ipc" or not others else others
-    return [gpus[number % len(gpus)] for number in range(launch.servers)]
+    must, do = f"be at least {each}, as engine.tensor_parallel is", "lower it"
+    SettingsError.unless(len(visible) >= each, "GPUs", must, len(visible), where="launch", do=do)
+    shared = of_ranks if len(of_ranks) >= each else visible
+    gpus = shared if launch.transport == "ipc" or len(others) < each else others
+    places = [",".join(gpus[first : first + each]) for first in range(0, len(gpus) - each + 1, each)]
+    return [places[number % len(places)] for number in range(launch.servers)]
 
 
 def visible_gpus(device: str) -> list[str]:

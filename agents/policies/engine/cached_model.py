@@ -19,8 +19,8 @@ from envgym.agents.policies.engine.cache import (
     configs_of,
     grouped,
 )
-from envgym.agents.policies.engine.decode_graphs import CudaRecorder, DecodeGraphs, Recorder
-from envgym.agents.policies.engine.llama_forward import Forward, LlamaForward, computes_the_same, llama_forward
+from envgym.agents.policies.engine.decode_graphs import CudaRecorder, DecodeGraphs, DecodeSteps, Recorder
+from envgym.agents.policies.engine.llama_forward import Forward, LlamaForward, find_difference, llama_forward
 from envgym.agents.policies.engine.packed_linears import PackedLinears
 from envgym.errors import InvalidInput
 
@@ -63,6 +63,8 @@ class CachedModel:
         self._run: Forward = self._run_modules
         self._candidate = None if self._additive else llama_forward(module, list(self._windows), autocast=autocast)
         """What is to be proved before it replaces the model's own forward pass."""
+        self._unproved = "its attention is eager" if self._additive else "its modules are not those of a Llama"
+        """Why the model's own forward pass runs, where it does."""
         self.vocabulary: int = config.vocab_size
         self.max_positions: int | None = getattr(config, "max_position_embeddings", None)
         self.cache = SlotCache(autocast)
@@ -71,6 +73,9 @@ class CachedModel:
         self._graphs: DecodeGraphs | None = None
         self._addresses: tuple[int, ...] = ()
         """Of the weights that the recordings read."""
+        self._failure: str | None = None
+        """Why decoding steps cannot be recorded, although the device could."""
+        self.steps = DecodeSteps()
 
     @property
     def device(self) -> torch.device:
@@ -176,20 +181,41 @@ class CachedModel:
             width: columns in use after this, of the longest row.
         """
         recorder = self._recorders.get(tokens.device.type)
-        # Other forward passes may wait for the device; what autocast has cast cannot be recorded.
-        if recorder is None or self._autocast is not None or not isinstance(self._run, LlamaForward):
+        if recorder is None:
+            return self._decode(tokens, positions, width)
+        self.steps.count += 1
+        if reason := self._failure or self._unrecordable():
+            self._warn(reason)
             return self._decode(tokens, positions, width)
         if self._graphs is None:
             self._graphs = DecodeGraphs(
                 self._decode, self.cache, vocabulary=self.vocabulary, recorder=recorder(tokens.device)
             )
             self._addresses = self._weight_addresses()
+        before = self._graphs.num_recordings
         try:
-            return self._graphs.decode(tokens, positions, width)
+            logits = self._graphs.decode(tokens, positions, width)
         except RuntimeError as error:
-            _log.warning("decoding steps cannot be recorded, and run call by call from now on: %s", error)
-            self._recorders, self._graphs = {}, None
+            self._failure, self._graphs = f"{type(error).__name__}: {error}", None
+            self._warn(self._failure)
             return self._decode(tokens, positions, width)
+        self.steps.num_recorded += 1
+        self.steps.num_recordings += self._graphs.num_recordings - before
+        return logits
+
+    def _unrecordable(self) -> str | None:
+        """Return why the steps of this model cannot be recorded; None: they can."""
+        if self._autocast is not None:
+            return "autocast casts weights in every step, and what it has cast cannot be recorded"
+        if not isinstance(self._run, LlamaForward):  # other forward passes may wait for the device
+            return f"the forward pass of {type(self.module).__name__} is that of its modules, as {self._unproved}"
+        return None
+
+    def _warn(self, reason: str) -> None:
+        """Log once why decoding steps run call by call."""
+        if self.steps.reason is None:
+            self.steps.reason = reason
+            _log.warning("decoding steps are not recorded and run call by call, which is slower: %s", reason)
 
     def _decode(self, tokens: Tensor, positions: Tensor, width: int) -> Tensor:
         self.cache.writing(0, len(tokens), width, positions[:, None])
@@ -224,14 +250,23 @@ class CachedModel:
     def _choose(self, candidate: LlamaForward) -> None:
         """Use the candidate from now on if it computes what the model's modules compute."""
         self._candidate = None
+        difference = self._difference(candidate)
+        if difference is not None:
+            self._unproved = f"the short form of it differs: {difference}"
+            return
+        self._run = candidate
+        self._packed = PackedLinears(self.module, autocast=self._autocast, leave_out=candidate.linears())
+
+    def _difference(self, candidate: LlamaForward) -> str | None:
+        """Return how the candidate differs from the model's modules; None: it computes the same."""
         if self._autocast is not None:  # what is told by that is less than without it
             plain = llama_forward(self.module, list(self._windows))
             with torch.autocast(self.device.type, enabled=False):
-                if plain is None or not computes_the_same(self._run_modules, plain, self._windows, self.device):
-                    return
-        if computes_the_same(self._run_modules, candidate, self._windows, self.device, self._autocast):
-            self._run = candidate
-            self._packed = PackedLinears(self.module, autocast=self._autocast, leave_out=candidate.linears())
+                if plain is None:
+                    return "it needs autocast"
+                if difference := find_difference(self._run_modules, plain, self._windows, self.device):
+                    return difference
+        return find_difference(self._run_modules, candidate, self._windows, self.device, self._autocast)
 
 
 def _windows(config: Any) -> dict[str, int | None]:  # a transformers config

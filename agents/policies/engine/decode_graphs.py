@@ -6,6 +6,7 @@ column of the cache, which holds no token; what it computes is not looked at.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import torch
@@ -22,6 +23,19 @@ _COLUMNS: Final = 128
 """Columns read are a multiple of this, and above eight times as many of a larger one: at most an eighth is in vain."""
 _MAX_RECORDINGS: Final = 128
 """Of these the one that was used the longest time ago gives way."""
+
+
+@dataclass(slots=True)
+class DecodeSteps:
+    """Decoding steps on a device that can record them."""
+
+    count: int = 0
+    num_recorded: int = 0
+    """Of these, the steps that ran from a recording."""
+    num_recordings: int = 0
+    """Recordings that were made; nearly as many as steps mean that what they address keeps moving."""
+    reason: str | None = None
+    """Why steps ran call by call; None: none did."""
 
 
 class _Buffers(NamedTuple):
@@ -48,6 +62,8 @@ class DecodeGraphs:
         self._buffers: _Buffers | None = None
         self._recordings: dict[tuple[int, int], Callable[[], None]] = {}
         """By rows and columns; the last one used comes last."""
+        self.num_recordings = 0
+        """That were made."""
 
     def forget(self) -> None:
         """Drop the recordings, as what they address has moved."""
@@ -70,6 +86,7 @@ class DecodeGraphs:
             while len(self._recordings) >= _MAX_RECORDINGS:
                 del self._recordings[next(iter(self._recordings))]
             replay = self._record(lambda: self._run(buffers, num_rows, columns))
+            self.num_recordings += 1
         self._recordings[num_rows, columns] = replay
         replay()
         return buffers.logits[: len(tokens)]

@@ -134,7 +134,7 @@ def llama_forward(
 ) -> LlamaForward | None:
     """Return the forward pass of a Llama-shaped architecture that has the parts of a Llama and no others, else None.
 
-    A subclass may still compute something else: see `computes_the_same`.
+    A subclass may still compute something else: see `find_difference`.
 
     Args:
         module: a transformers model, or a PEFT model around one.
@@ -158,14 +158,17 @@ def llama_forward(
     return LlamaForward(model, kinds_by_layer, autocast)
 
 
-def computes_the_same(
+def find_difference(
     one: Forward,
     other: Forward,
     windows: Mapping[str, int | None],
     device: torch.device,
     dtype: torch.dtype | None = None,
-) -> bool:
-    """Return whether two forward passes give the same logits of a few tokens, within rounding; `other` may fail."""
+) -> str | None:
+    """Return how the logits of a few tokens differ between two forward passes; None: they agree within rounding.
+
+    The pass `other` may fail: its error is then the difference.
+    """
     ids = torch.tensor(_PROBE, device=device)
     positions = torch.arange(ids.shape[1], device=device)[None]
     masks = {kind: attention_mask(positions, ids.shape[1], window) for kind, window in windows.items()}
@@ -179,10 +182,11 @@ def computes_the_same(
     expected = logits(one)
     try:
         actual = logits(other)
-    except Exception:  # noqa: BLE001  # whatever parts of the same names do otherwise
-        return False
-    gap = (actual - expected).double().square().mean() / expected.double().square().mean()
-    return gap.sqrt().item() <= max(_TOLERANCE, 16 * torch.finfo(expected.dtype).eps)
+    except Exception as error:  # noqa: BLE001  # whatever parts of the same names do otherwise
+        return f"{type(error).__name__}: {error}"
+    square = (actual - expected).double().square().mean() / expected.double().square().mean()
+    gap, bound = square.sqrt().item(), max(_TOLERANCE, 16 * torch.finfo(expected.dtype).eps)
+    return None if gap <= bound else f"its logits are {gap:.2g} of their size apart, and may be {bound:.2g}"
 
 
 def _names(module: Any) -> set[str]:  # see LlamaForward

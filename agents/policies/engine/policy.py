@@ -29,6 +29,7 @@ from torch import Tensor, nn
 
 from envgym.agents.policies.engine.batch_engine import BatchEngine
 from envgym.agents.policies.engine.cached_model import RECORDERS, CachedModel
+from envgym.agents.policies.engine.decode_graphs import DecodeSteps
 from envgym.agents.policies.engine.request_queue import Answer, PendingRequest, RequestQueue, WriterPriorityLock
 from envgym.agents.policies.engine.requests import FinishedRow, check_request, check_rows
 from envgym.agents.protocols import GenerateRequest, Generation, Policy
@@ -129,6 +130,23 @@ class TransformersPolicy(Policy):
         """Compute every context anew, after the round that is being served."""
         with self._lock.write():
             self._engine.clear_prefix_cache()
+
+    def take_metrics(self) -> dict[str, float]:
+        """Return how decoding steps since the last call ran, on a device that can record them.
+
+        `engine/recorded_steps` is the share of steps that ran from a recording, and `engine/recordings` the number of
+        recordings that were made. Nothing is returned on another device, and where nothing was sampled.
+        """
+        steps, self._model.steps = self._model.steps, DecodeSteps(reason=self._model.steps.reason)
+        if not steps.count:
+            return {}
+        share = steps.num_recorded / steps.count
+        return {"engine/recorded_steps": share, "engine/recordings": float(steps.num_recordings)}
+
+    @property
+    def unrecorded(self) -> str | None:
+        """Why decoding steps run call by call, on a device that could record them; None: they are recorded."""
+        return self._model.steps.reason
 
     def sleep(self) -> None:
         """Free the cache, and on a GPU the weights too (they wait in main memory) unless a learner shares them."""

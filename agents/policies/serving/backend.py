@@ -1,6 +1,7 @@
 """The backend `policy_servers`: its settings, where its servers are, and what such a server serves."""
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -61,6 +62,10 @@ class ServedModel:
     """With vLLM: longest context with its sample; None: all positions of the model."""
     cache_gib: float = 2.0
     """With vLLM: memory for keys and values."""
+    tensor_parallel: int = 1
+    """With vLLM: devices that the weights are split over."""
+    vllm: Mapping[str, Any] = field(default_factory=dict)
+    """With vLLM: more arguments of its engine."""
     token: str | None = field(default=None, repr=False)
     """Requests must carry it; None: no request needs one."""
 

@@ -9,17 +9,19 @@ import atexit
 import os
 import tempfile
 import warnings
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import asynccontextmanager, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
 
+from envgym.agents.policies.vllm.arguments import check_names
 from envgym.agents.policies.vllm.worker import OWNER, REPORT, StagedWeights
+from envgym.agents.settings import MEMORY_SHARE
 from envgym.errors import InvalidInput, PolicyFailure, SettingsError
 from envgym.runtime.event_loop import LoopThread
 
@@ -97,12 +99,16 @@ class VllmLaunchSettings:
     source: str
     dtype: str
     head_dtype: str
-    max_tokens: int
-    """Of a context with its sample."""
+    max_tokens: int | None
+    """Of a context with its sample; None: all positions of the model, which on a CPU must be named."""
     max_batch: int
     cache_bytes: int
     threads: int | None
     restarts: int
+    tensor_parallel: int = 1
+    """Devices that the weights are split over, by a worker each."""
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    """More arguments of vLLM's engine, by their names there."""
 
 
 class VllmEngine:
@@ -112,10 +118,12 @@ class VllmEngine:
         """Start thread and process; `on_start` is awaited with vLLM's engine after every start, before any sample.
 
         Raises: SettingsError: no vLLM, or none that loads. InvalidInput: the model or the cache cannot be had.
+            UnknownName: vLLM has no such argument.
         """
         self._spec, self._on_start = spec, on_start
         self._installed = check_installed(torch.__version__)
         import_vllm(self._installed)
+        check_names(spec.arguments, where="engine.vllm")
         self._llm: Any = None
         """vLLM's AsyncLLM; None: not running."""
         self._deaths = 0
@@ -255,29 +263,47 @@ def import_vllm(installed: str) -> None:
 
 def _arguments(spec: VllmLaunchSettings) -> Any:  # AsyncEngineArgs
     from vllm import AsyncEngineArgs
+
+    own = {
+        "model": spec.source,
+        "dtype": spec.dtype,
+        "hf_overrides": {} if spec.head_dtype == "same" else {"head_dtype": spec.head_dtype},
+        "skip_tokenizer_init": True,
+        "enable_sleep_mode": not is_on_cpu(),
+        "worker_extension_cls": f"{StagedWeights.__module__}.{StagedWeights.__qualname__}",
+        "disable_log_stats": True,
+    }
+    return AsyncEngineArgs(**own, **engine_arguments(spec))
+
+
+def is_on_cpu() -> bool:
+    """Return whether the installed vLLM was built for CPUs."""
     from vllm.platforms import current_platform
 
-    on_cpu = current_platform.is_cpu()
-    return AsyncEngineArgs(
-        model=spec.source,
-        dtype=spec.dtype,
-        hf_overrides={} if spec.head_dtype == "same" else {"head_dtype": spec.head_dtype},
-        max_model_len=spec.max_tokens,
-        max_num_seqs=spec.max_batch,
-        kv_cache_memory_bytes=spec.cache_bytes,
-        block_size=CPU_BLOCK if on_cpu else None,
-        enforce_eager=on_cpu,
-        enable_sleep_mode=not on_cpu,
-        enable_prefix_caching=True,
+    return bool(current_platform.is_cpu())
+
+
+def engine_arguments(spec: VllmLaunchSettings) -> dict[str, Any]:
+    """Return the arguments that an engine in this process and a server of vLLM share, by their names there."""
+    on_cpu = is_on_cpu()
+    arguments: dict[str, Any] = {
+        "max_model_len": spec.max_tokens,
+        "max_num_seqs": spec.max_batch,
+        "kv_cache_memory_bytes": None if MEMORY_SHARE in spec.arguments else spec.cache_bytes,
+        "tensor_parallel_size": spec.tensor_parallel,
+        "enable_prefix_caching": True,
+        "logprobs_mode": "processed_logprobs",
+        "generation_config": "vllm",  # else the model's own settings change the defaults of sampling
+    }
+    if on_cpu:
         # To continue half a prompt vLLM takes the draw back that its first half made, which generators on a CPU cannot.
-        enable_chunked_prefill=not on_cpu,
-        max_num_batched_tokens=max(spec.max_tokens, CPU_TOKENS) if on_cpu else None,
-        logprobs_mode="processed_logprobs",
-        skip_tokenizer_init=True,
-        generation_config="vllm",  # else the model's own settings change the defaults of sampling
-        worker_extension_cls=f"{StagedWeights.__module__}.{StagedWeights.__qualname__}",
-        disable_log_stats=True,
-    )
+        arguments |= {"block_size": CPU_BLOCK, "enforce_eager": True, "enable_chunked_prefill": False}
+        arguments |= {"max_num_batched_tokens": max(spec.max_tokens or 0, CPU_TOKENS)}
+        do = "leave it out"
+        is_chunked = spec.arguments.get("enable_chunked_prefill")
+        must = "be false on a CPU, where vLLM cannot continue half of a prompt with a seed"
+        SettingsError.unless(not is_chunked, "enable_chunked_prefill", must, True, where="engine.vllm", do=do)
+    return {**arguments, **spec.arguments}
 
 
 def worker_variables(spec: VllmLaunchSettings, report: Path) -> dict[str, str]:
@@ -292,6 +318,9 @@ def worker_variables(spec: VllmLaunchSettings, report: Path) -> dict[str, str]:
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
         "TQDM_DISABLE": "1",
     }
+    if spec.tensor_parallel > 1:
+        # Else vLLM requires a memory node of its own for each worker on the CPU.
+        variables["VLLM_CPU_OMP_THREADS_BIND"] = os.environ.get("VLLM_CPU_OMP_THREADS_BIND", "nobind")
     if spec.threads is not None:
         variables["OMP_NUM_THREADS"] = str(spec.threads)
     return variables

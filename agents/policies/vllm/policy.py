@@ -7,10 +7,11 @@ A request's random numbers come from its own seed; the batch that it is served i
 """
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from torch import Tensor
 
 from envgym.agents.policies.engine.requests import max_sampled_tokens
 from envgym.agents.policies.serving.identity import read_config
+from envgym.agents.policies.vllm.arguments import check_split
 from envgym.agents.policies.vllm.engine import VllmEngine, VllmLaunchSettings
 from envgym.agents.policies.vllm.wire import PROMPT_LOGPROBS, read_generation, read_row_logprobs, sampling_arguments
 from envgym.agents.policies.vllm.worker import WeightStaging
@@ -46,6 +48,8 @@ class VllmPolicy(Policy):
         with_raw: bool = False,
         restarts: int = 3,
         version: int = 0,
+        tensor_parallel: int = 1,
+        arguments: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
         """Start the engine; this takes as long as loading vLLM and the model.
 
@@ -60,10 +64,13 @@ class VllmPolicy(Policy):
             with_raw: state raw log-probs also where they differ from those sampled from; costs a forward pass each.
             restarts: how often in a row the engine may die, without an answer in between, and is started again.
             version: of the weights as they are.
+            tensor_parallel: devices that the weights are split over.
+            arguments: more arguments of vLLM's engine, by the names of `vllm.AsyncEngineArgs`.
 
         Raises:
             SettingsError: vLLM is missing, built for another torch, or does not load.
-            InvalidInput: a model that vLLM cannot load, no memory for the cache, or a number out of range.
+            InvalidInput: a model that vLLM cannot load or split, no memory for the cache, or a number out of range.
+            UnknownName: vLLM has no such argument.
         """
         for name, value in {"max_batch": max_batch, "cache_gib": cache_gib}.items():
             InvalidInput.unless(value > 0, name, "be above 0", value, where=_WHERE, do="see VllmPolicy")
@@ -74,6 +81,7 @@ class VllmPolicy(Policy):
         if positions is not None and self._positions >= positions:
             must, do = f"be below the model's {positions} positions", "lower engine.max_context"
             raise InvalidInput.of("max_context", must, self._positions, where=_WHERE, do=do)
+        check_split(config, tensor_parallel, where=_WHERE)
         self._staging = WeightStaging(config, getattr(torch, dtype))
         self._with_raw, self._version = with_raw, version
         self._salt = 0
@@ -88,6 +96,8 @@ class VllmPolicy(Policy):
             cache_bytes=int(cache_gib * _GIB),
             threads=threads,
             restarts=restarts,
+            tensor_parallel=tensor_parallel,
+            arguments=arguments,
         )
         self._engine = VllmEngine(spec, self._load_newest)
 

@@ -131,7 +131,10 @@ class Frontend:
         return error_reply(HTTPStatus.SERVICE_UNAVAILABLE, detail)
 
     async def _info(self, engine: Any) -> HttpReply:  # vLLM's EngineClient
-        config = engine.model_config
+        config, device = engine.model_config, engine.vllm_config.device_config.device_type
+        transports = transports_of(torch.device(device))
+        if device == "cuda" and engine.vllm_config.parallel_config.world_size > 1:
+            transports = tuple(name for name in transports if name != "ipc")  # the memory is that of one GPU
         return HttpReply.of_json(
             {
                 "engine": "vllm",
@@ -140,14 +143,14 @@ class Frontend:
                 "max_context": config.max_model_len,
                 "dtype": str(config.dtype).removeprefix("torch."),
                 "instance": self._instance,
-                "transports": list(transports_of(torch.device(engine.vllm_config.device_config.device_type))),
+                "transports": list(transports),
                 **self._description,
             }
         )
 
     async def _check_weights(self, engine: Any) -> HttpReply:  # as above
-        (digests,) = await engine.collective_rpc("compute_live_digests")
-        return HttpReply.of_json({"checksums": digests})
+        of_workers = await engine.collective_rpc("compute_live_digests")
+        return HttpReply.of_json({"checksums": of_workers[0]})
 
 
 async def _send(reply: HttpReply, send: Send) -> None:

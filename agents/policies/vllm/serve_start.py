@@ -15,13 +15,14 @@ from envgym.agents.models.loading import load, load_adapter, load_tokenizer, res
 from envgym.agents.policies.serving.backend import ServedModel
 from envgym.agents.policies.serving.identity import architecture_digest, read_config, tokenizer_digest
 from envgym.agents.policies.serving.link import ServerLink, ServerRefused, ServerState
+from envgym.agents.policies.vllm.arguments import check_names, check_split
 from envgym.agents.policies.vllm.engine import (
-    CPU_BLOCK,
-    CPU_TOKENS,
     VllmLaunchSettings,
     check_installed,
+    engine_arguments,
     environment,
     import_vllm,
+    is_on_cpu,
     not_started,
     one_line,
     worker_variables,
@@ -59,7 +60,11 @@ def serve_vllm(served: ServedModel, sock: socket.socket, on_ready: Callable[[str
     installed = check_installed(torch.__version__)
     import_vllm(installed)
     _check_device(served.device, installed)
+    check_names(served.vllm, where="--vllm")
     source = resolve_model(served.model)
+    config = read_config(source)
+    check_split(config, served.tensor_parallel, where="policy server")
+    positions = getattr(config.get_text_config(), "max_position_embeddings", None)
     url = address_url(*sock.getsockname()[:2])
     digest = tokenizer_digest(load_tokenizer(resolve_model(served.tokenizer or served.model)))
     described = {"model": served.model, "model_digest": architecture_digest(source), "tokenizer_digest": digest}
@@ -67,11 +72,13 @@ def serve_vllm(served: ServedModel, sock: socket.socket, on_ready: Callable[[str
         source=source,
         dtype=served.dtype,
         head_dtype="same",
-        max_tokens=0,
+        max_tokens=served.max_context or (positions if is_on_cpu() else None),
         max_batch=served.max_batch,
         cache_bytes=int(served.cache_gib * 2**30),
         threads=served.threads,
         restarts=0,
+        tensor_parallel=served.tensor_parallel,
+        arguments=served.vllm,
     )
     with tempfile.TemporaryDirectory(prefix="envgym-vllm-") as folder:
         report = Path(folder) / "reason"
@@ -79,7 +86,7 @@ def serve_vllm(served: ServedModel, sock: socket.socket, on_ready: Callable[[str
         with environment({**worker_variables(launch, report), **set_here}):
             first = _first_weights(served, Path(folder))
             try:
-                asyncio.run(_serve(served, source, sock, url, first, on_ready))
+                asyncio.run(_serve(_parse(served, launch), sock, url, served.token, first, on_ready))
             except (KeyboardInterrupt, InvalidInput):
                 raise
             except Exception as error:  # vLLM raises whatever its parts raise
@@ -109,17 +116,17 @@ def _first_weights(served: ServedModel, folder: Path) -> StoredWeights | None:
 
 
 async def _serve(
-    served: ServedModel,
-    source: str,
+    args: Any,  # argparse.Namespace of vLLM's options
     sock: socket.socket,
     url: str,
+    token: str | None,
     first: StoredWeights | None,
     on_ready: Callable[[str], None],
 ) -> None:
     from vllm.entrypoints.launchers.api_server.entry import run_server_worker
 
-    serving = asyncio.create_task(run_server_worker(url, sock, _parse(served, source)))
-    starting = asyncio.create_task(_make_ready(url, served.token, first))
+    serving = asyncio.create_task(run_server_worker(url, sock, args))
+    starting = asyncio.create_task(_make_ready(url, token, first))
     await asyncio.wait({serving, starting}, return_when=asyncio.FIRST_COMPLETED)
     try:
         if starting.done():
@@ -152,33 +159,24 @@ async def _make_ready(url: str, token: str | None, first: StoredWeights | None) 
         await link.close()
 
 
-def _parse(served: ServedModel, source: str) -> Any:  # argparse.Namespace of vLLM's options
+def _parse(served: ServedModel, launch: VllmLaunchSettings) -> Any:  # argparse.Namespace of vLLM's options
     from vllm.entrypoints.launchers.cli_args import make_arg_parser, validate_parsed_serve_args
-    from vllm.platforms import current_platform
     from vllm.utils.argparse_utils import FlexibleArgumentParser
 
-    options: dict[str, object] = {
-        "model": source,
+    options = {
+        "model": launch.source,
         "tokenizer": resolve_model(served.tokenizer or served.model),
         "served-model-name": served.model,
-        "dtype": served.dtype,
-        "max-num-seqs": served.max_batch,
-        "kv-cache-memory-bytes": int(served.cache_gib * 2**30),
-        "logprobs-mode": "processed_logprobs",
-        "generation-config": "vllm",
+        "dtype": launch.dtype,
         "weight-transfer-config": json.dumps({"backend": "envgym"}),
         "worker-extension-cls": f"{_PACKAGE}.serve_worker.LiveDigests",
         "middleware": f"{_PACKAGE}.serve_app.Frontend",
         "uvicorn-log-level": "warning",
     }
-    flags = ["enable-scale-out", "enable-prompt-tokens-details", "enable-prefix-caching", "disable-uvicorn-access-log"]
-    if served.max_context is not None:
-        options["max-model-len"] = served.max_context
-    if current_platform.is_cpu():
-        positions = served.max_context or read_config(source).get_text_config().max_position_embeddings
-        options |= {"block-size": CPU_BLOCK, "max-num-batched-tokens": max(positions, CPU_TOKENS)}
-        flags += ["enforce-eager", "no-enable-chunked-prefill"]
+    flags = ["enable-scale-out", "enable-prompt-tokens-details", "disable-uvicorn-access-log"]
     words = [f"--{name}={value}" for name, value in options.items()] + [f"--{name}" for name in flags]
     args = make_arg_parser(FlexibleArgumentParser()).parse_args(words)
+    for name, value in engine_arguments(launch).items():
+        setattr(args, name, value)
     validate_parsed_serve_args(args)
     return args

@@ -10,13 +10,19 @@ from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
+from vllm.distributed.parallel_state import get_tp_group
 from vllm.distributed.weight_transfer.base import (
     WeightTransferEngine,
     WeightTransferInitInfo,
     WeightTransferUpdateInfo,
 )
 from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
-from vllm.model_executor.layers.linear import LinearBase
+from vllm.model_executor.layers.linear import (
+    ColumnParallelLinear,
+    LinearBase,
+    QKVParallelLinear,
+    RowParallelLinear,
+)
 from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead, VocabParallelEmbedding
 
 from envgym.agents.policies.vllm.worker import renew_head  # it also ends this process with its owner
@@ -30,6 +36,8 @@ BACKEND: Final = "envgym"
 _WHERE: Final = "vLLM's worker"
 _PROBES: Final = 512
 """Rows of the identity that pass through a kernel at a time."""
+_HELD_BYTES: Final = 1 << 30
+"""Of whole weights that are held at a time while their digests are computed."""
 
 
 @dataclass
@@ -62,18 +70,28 @@ class RunWeights(WeightTransferEngine):  # type: ignore[misc]  # as above
     supports_draft_weight_update = False
 
     def __init__(self, config: Any, vllm_config: Any, device: torch.device, model: nn.Module) -> None:
-        """Take the model. Raises: InvalidInput: it is on several devices, or quantized."""
+        """Take the model. Raises: InvalidInput: it is split by layers, or quantized."""
         super().__init__(config, vllm_config, device, model)
-        num_workers, quantization = vllm_config.parallel_config.world_size, vllm_config.model_config.quantization
-        do = "leave out what splits or quantizes it"
-        InvalidInput.unless(num_workers == 1, "model", "be on one device", num_workers, where=_WHERE, do=do)
+        parallel, quantization = vllm_config.parallel_config, vllm_config.model_config.quantization
+        is_split_by_heads = parallel.world_size == parallel.tensor_parallel_size
+        must, do = "be split by heads only", "set engine.tensor_parallel, and leave out what splits or quantizes it"
+        InvalidInput.unless(is_split_by_heads, "model", must, parallel.world_size, where=_WHERE, do=do)
         InvalidInput.unless(quantization is None, "model", "not be quantized", quantization, where=_WHERE, do=do)
         self._group: WeightGroup | None = None
+        """With the run; None: there is none, or another worker of this engine has it."""
+        self._has_group = False
 
     def init_transfer_engine(self, init_info: GroupInfo) -> None:
-        """Meet the run. Raises: RuntimeError: it is not there. InvalidInput: the device has no such way."""
+        """Meet the run, by the first worker. Raises: RuntimeError: it is not there. InvalidInput: no such way."""
         self.shutdown()
-        self._group = join(GroupAddress(**asdict(init_info)), self.device)
+        if get_tp_group().is_first_rank:
+            try:
+                self._group = join(GroupAddress(**asdict(init_info)), self.device)
+            finally:
+                get_tp_group().broadcast_object(self._group is not None)
+            self._has_group = True
+        else:
+            self._has_group = get_tp_group().broadcast_object()
 
     def start_weight_update(self) -> None:
         """Let layers take weights again."""
@@ -95,10 +113,10 @@ class RunWeights(WeightTransferEngine):  # type: ignore[misc]  # as above
             self.model.load_weights(_noting(read_shared(update_info.shared), received))
             check_names(live, received, where="shared memory")
             return
-        if update_info.from_group and self._group is not None:
-            described = self._group.receive_description()
+        if update_info.from_group and self._has_group:
+            described = self._receive_description()
             check_names(live, {name for name, _ in described}, where="process group")
-            self.model.load_weights(self._group.receive(described))
+            self.model.load_weights(self._receive(described))
             return
         directory = update_info.directory
         if directory is None:
@@ -107,6 +125,22 @@ class RunWeights(WeightTransferEngine):  # type: ignore[misc]  # as above
         stored = StoredWeights.read(Path(directory))
         check_names(live, stored.digests.keys(), where=directory)
         self.model.load_weights(stored.tensors())
+
+    def _receive_description(self) -> list[tuple[str, Tensor]]:
+        """Return the tensors that the run will send, without data; the first worker tells the others."""
+        described = None if self._group is None else self._group.receive_description()
+        told: list[tuple[str, Tensor]] = get_tp_group().broadcast_object(described)
+        return told
+
+    def _receive(self, described: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
+        """Yield the tensors that the run sends; the first worker sends them to the others."""
+        if get_tp_group().world_size == 1 and self._group is not None:
+            yield from self._group.receive(described)
+            return
+        named_tensors = described if self._group is None else self._group.receive(described)
+        for name, tensor in named_tensors:
+            received = torch.empty_like(tensor, device=self.device) if self._group is None else tensor.to(self.device)
+            yield name, get_tp_group().broadcast(received)
 
     def finish_weight_update(self) -> None:
         """Lay out what was loaded as the kernels want it."""
@@ -120,6 +154,7 @@ class RunWeights(WeightTransferEngine):  # type: ignore[misc]  # as above
         if self._group is not None:
             self._group.close()
             self._group = None
+        self._has_group = False
 
     @property
     def _is_tied(self) -> bool:
@@ -133,13 +168,20 @@ class LiveDigests:
     """vLLM's, whose interface is only known there."""
 
     def compute_live_digests(self) -> dict[str, str]:
-        """Return the digest of every weight that is in use, by its name in a checkpoint."""
-        config = self.model_runner.model_config
+        """Return the digest of every weight that is in use, by its name in a checkpoint.
+
+        Several workers join their parts of each weight; then the first one returns the digests, and the others none.
+        """
+        config, digests = self.model_runner.model_config, dict[str, str]()
+        held: list[tuple[str, Tensor]] = []
         with torch.inference_mode():
-            return compute_digests(
-                (name, tensor.to(config.dtype))
-                for name, tensor in live_weights(self.model_runner.get_model(), is_tied=is_tied(config)).items()
-            )
+            for name, tensor in live_weights(self.model_runner.get_model(), is_tied=is_tied(config)):
+                if get_tp_group().is_first_rank:
+                    held.append((name, tensor.to(config.dtype)))
+                if sum(tensor.nbytes for _, tensor in held) > _HELD_BYTES:
+                    digests |= compute_digests(held)
+                    held.clear()
+            return digests | compute_digests(held) if held else digests
 
 
 def is_tied(model_config: Any) -> bool:  # vLLM's ModelConfig
@@ -173,37 +215,56 @@ def live_names(model: nn.Module, *, is_tied: bool) -> set[str]:
     }
 
 
-def live_weights(model: nn.Module, *, is_tied: bool) -> dict[str, Tensor]:
-    """Return the weights that are in use, by their names in a checkpoint.
+def live_weights(model: nn.Module, *, is_tied: bool) -> Iterator[tuple[str, Tensor]]:
+    """Yield the weights that are in use, whole, by their names in a checkpoint.
 
-    Fused layers are split. What a kernel keeps in a layout of its own, as on a CPU, is read by sending the identity
-    through it: every product but one is a zero, so the weights come out bit for bit, but for the sign of a zero.
+    Fused layers are split, and the parts of several workers are joined, one weight at a time. What a kernel keeps in a
+    layout of its own, as on a CPU, is read by sending the identity through it: every product but one is a zero, so the
+    weights come out bit for bit, but for the sign of a zero.
     """
-    weights: dict[str, Tensor] = {}
     head: Tensor | None = None
+    embedding: tuple[str, Tensor] | None = None
     for layer_name, layer in model.named_modules():
         for parameter_name, parameter in layer.named_parameters(recurse=False):
             tensor = parameter.detach()
             has_kernel = isinstance(layer, LinearBase | ParallelLMHead) and hasattr(layer, "cpu_linear")
             if parameter_name == "weight" and has_kernel:
                 tensor = _through_kernel(layer, dtype=parameter.dtype)
-            if isinstance(layer, VocabParallelEmbedding):
-                tensor = tensor[: layer.org_vocab_size]  # it is padded
-            if is_tied and isinstance(layer, ParallelLMHead):
-                head = tensor
-                continue
             names = _split_names(model, layer_name, layer, parameter_name)
             parts = tensor.split(layer.output_partition_sizes) if len(names) > 1 else (tensor,)
-            weights.update(zip(names, parts, strict=True))
-    if head is not None:
-        (embedding,) = (
-            f"{name}.weight"
-            for name, layer in model.named_modules()
-            if isinstance(layer, VocabParallelEmbedding) and not isinstance(layer, ParallelLMHead)
-        )
-        if not torch.equal(head, weights[embedding]):
-            weights[embedding] = head  # so that the difference shows
-    return weights
+            whole = [_joined(layer, part, number) for number, part in enumerate(parts)]
+            if is_tied and isinstance(layer, ParallelLMHead):
+                (head,) = whole
+            elif is_tied and isinstance(layer, VocabParallelEmbedding):
+                embedding = names[0], whole[0]
+            else:
+                yield from zip(names, whole, strict=True)
+    if embedding is not None:
+        name, tensor = embedding
+        yield name, tensor if head is None or torch.equal(head, tensor) else head  # so that the difference shows
+
+
+def _joined(layer: nn.Module, part: Tensor, number: int) -> Tensor:
+    """Return a weight, or one of those fused into a layer, from the parts that the workers of an engine have.
+
+    Args:
+        layer: that has the weight.
+        part: of this worker.
+        number: of the weight among those fused.
+    """
+    group = get_tp_group()
+    if isinstance(layer, VocabParallelEmbedding):
+        return group.all_gather(part.contiguous(), 0)[: layer.org_vocab_size]  # it is padded
+    if group.world_size == 1 or getattr(layer, "tp_size", 1) == 1:
+        return part
+    if isinstance(layer, RowParallelLinear):
+        return group.all_gather(part.contiguous(), 1) if part.ndim > 1 else part
+    if not isinstance(layer, ColumnParallelLinear):
+        return part
+    joined: Tensor = group.all_gather(part.contiguous(), 0)
+    if isinstance(layer, QKVParallelLinear) and number > 0:  # several workers have the same heads of keys and values
+        joined = torch.cat(joined.chunk(group.world_size)[:: layer.num_kv_head_replicas])
+    return joined
 
 
 def _split_names(model: nn.Module, layer_name: str, layer: nn.Module, parameter_name: str) -> list[str]:

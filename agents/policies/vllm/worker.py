@@ -8,10 +8,12 @@ failed, and ends with its owner.
 import logging
 import os
 import shutil
+import signal
 import tempfile
 import threading
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -150,10 +152,28 @@ class _Reporter(logging.Handler):
 
 
 def _end_with(owner: int) -> None:
-    """End this process when its parent is another one: the owner is gone, killed in a way that let it close nothing."""
-    while os.getppid() == owner:
+    """End this process when the owner has been killed in a way that let it close nothing.
+
+    The owner has started this process, or vLLM's engine, which then has started this process as one of several workers.
+    In the second case the engine ends, too: it does not import this module.
+    """
+    parent = os.getppid()
+    while os.getppid() == parent and owner in (parent, _parent_of(parent)):
         time.sleep(1.0)
+    if parent not in (1, owner) and os.getppid() == parent:
+        with suppress(ProcessLookupError):
+            os.kill(parent, signal.SIGKILL)
     os._exit(1)
+
+
+def _parent_of(process: int) -> int | None:
+    import psutil  # of vLLM
+
+    try:
+        parent: int = psutil.Process(process).ppid()
+    except psutil.NoSuchProcess:
+        return None
+    return parent
 
 
 if REPORT in os.environ:

@@ -30,7 +30,9 @@ def test_roles_are_those_of_the_processes_that_are_started(tmp_path: Path) -> No
 
 def test_without_a_cluster_processes_start_here(tmp_path: Path) -> None:
     settings = tiny_settings(tmp_path, launch={"env_servers": 1})
-    with placed(settings.launch, ["env-server-0"], run=tmp_path, model=settings.model, device="cpu") as places:
+    with placed(
+        settings.launch, ["env-server-0"], run=tmp_path, model=settings.model, engine=settings.engine
+    ) as places:
         assert isinstance(places.starter, LocalStarter)
         assert (dict(places.hosts), places.host, places.gpu) == ({}, "", None)
 
@@ -39,7 +41,7 @@ def test_without_a_cluster_processes_start_here(tmp_path: Path) -> None:
 def test_only_processes_with_the_model_take_a_gpu_and_see_the_run(tmp_path: Path, device: str, gpus: int) -> None:
     ray = {"learner_cpus": 2, "server_cpus": 3, "env_server_cpus": 4}
     settings = tiny_settings(tmp_path, launch={**PROCESSES, "ray": ray}, engine={"device": device})
-    bundles = bundles_of(settings.launch.ray, ROLES, model=settings.model, device=device)
+    bundles = bundles_of(settings.launch.ray, ROLES, model=settings.model, engine=settings.engine)
     assert [(item.role, item.cpus, item.gpus) for item in bundles] == [
         ("controller", 2, gpus),
         ("env-server-0", 4, 0),
@@ -53,7 +55,7 @@ def test_only_processes_with_the_model_take_a_gpu_and_see_the_run(tmp_path: Path
 
 def test_share_of_a_gpu_that_is_set_is_taken_on_any_device(tmp_path: Path) -> None:
     settings = tiny_settings(tmp_path, launch={**PROCESSES, "ray": {"learner_gpus": 0, "server_gpus": 0.5}})
-    bundles = bundles_of(settings.launch.ray, ROLES, model=settings.model, device=settings.engine.device)
+    bundles = bundles_of(settings.launch.ray, ROLES, model=settings.model, engine=settings.engine)
     assert [item.gpus for item in bundles] == [0, 0, 0.5, 0]
 
 

@@ -1,15 +1,18 @@
 """Decoding steps from recordings: the numbers of steps that run call by call; recordings of what is in place."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
+from transformers import LlamaForCausalLM
 
 from envgym.agents.policies.engine import decode_graphs as _decode_graphs
 from envgym.agents.policies.engine.cached_model import RECORDERS, CachedModel
 from envgym.agents.policies.engine.decode_graphs import rounded_columns, rounded_rows
-from tests.agents.policies.small_models import CPU_RECORDER, Recorders, llama, models
+from envgym.agents.policies.engine.policy import TransformersPolicy
+from tests.agents.policies.small_models import CPU_RECORDER, Recorders, generate, llama, models, request
 
 DEVICES = [
     "cpu",
@@ -73,6 +76,7 @@ def test_steps_of_as_many_rows_and_columns_run_from_one_recording() -> None:
     assert (recorder.recorded, recorder.replayed) == (1, 8)
     steps(model, rows=2)
     assert (recorder.recorded, recorder.replayed) == (2, 12)
+    assert (model.steps.count, model.steps.num_recorded, model.steps.num_recordings) == (12, 12, 2)
 
 
 def test_rows_that_nobody_uses_keep_what_they_hold() -> None:
@@ -141,9 +145,63 @@ def test_device_that_cannot_record_decodes_call_by_call(caplog: pytest.LogCaptur
     for mine, plain in zip(steps(model), steps(CachedModel(llama().eval(), recorders={})), strict=True):
         assert torch.equal(mine, plain)
     assert [record.message for record in caplog.records] == [
-        "decoding steps cannot be recorded, and run call by call from now on: "
-        "operation not permitted when stream is capturing"
+        "decoding steps are not recorded and run call by call, which is slower: "
+        "RuntimeError: operation not permitted when stream is capturing"
     ]
+    assert (model.steps.count, model.steps.num_recorded) == (4, 0)
+
+
+@pytest.mark.parametrize(
+    "family, autocast, reason",
+    [
+        ("llama", torch.bfloat16, "autocast casts weights in every step, and what it has cast cannot be recorded"),
+        ("eager", None, "the forward pass of LlamaForCausalLM is that of its modules, as its attention is eager"),
+        (
+            "gemma3, mixed layers",
+            None,
+            "the forward pass of Gemma3ForCausalLM is that of its modules, as its modules are not those of a Llama",
+        ),
+    ],
+)
+def test_model_whose_steps_cannot_be_recorded_says_so_once(
+    family: str, autocast: torch.dtype | None, reason: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = CachedModel(models()[family]().eval(), autocast=autocast, recorders=CPU_RECORDER)
+    steps(model)
+    steps(model)
+    assert [record.message for record in caplog.records] == [
+        f"decoding steps are not recorded and run call by call, which is slower: {reason}"
+    ]
+    assert (model.steps.count, model.steps.num_recorded, model.steps.reason) == (8, 0, reason)
+
+
+def test_short_form_that_computes_something_else_is_not_used_and_says_how_far_it_is() -> None:
+    class Doubled(LlamaForCausalLM):
+        def forward(self, *args: Any, **options: Any) -> Any:  # passed on
+            output = super().forward(*args, **options)
+            output.logits = 2 * output.logits
+            return output
+
+    model = CachedModel(Doubled(llama().config).eval(), recorders=CPU_RECORDER)
+    steps(model)
+    # |x - 2 x| / |2 x| = 0.5
+    assert model.steps.reason == (
+        "the forward pass of Doubled is that of its modules, as the short form of it differs: "
+        "its logits are 0.5 of their size apart, and may be 0.0001"
+    )
+
+
+def test_policy_states_the_share_of_steps_that_ran_from_recordings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("envgym.agents.policies.engine.policy.RECORDERS", CPU_RECORDER)
+    policy = TransformersPolicy(llama())
+    generate(policy, [request(CONTEXTS[0])])
+    assert policy.take_metrics() == {"engine/recorded_steps": 1.0, "engine/recordings": 1.0}
+    assert policy.take_metrics() == {}
+    assert policy.unrecorded is None
+    monkeypatch.setattr("envgym.agents.policies.engine.policy.RECORDERS", {})
+    plain = TransformersPolicy(llama())
+    generate(plain, [request(CONTEXTS[0])])
+    assert plain.take_metrics() == {}
 
 
 def test_rounding_wastes_at_most_an_eighth_of_the_columns() -> None:
