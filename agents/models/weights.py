@@ -4,8 +4,8 @@ Logits of size 20 have steps of 0.125 in bfloat16, which an engine and a learner
 float32 only the difference of the hidden states is left. Source: 2506.13585.
 """
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -37,32 +37,107 @@ def widen_head(model: Any) -> None:  # PreTrainedModel
     model.set_output_embeddings(head.train(layer.training))
 
 
-def merged_weights(model: Any) -> Iterator[tuple[str, Tensor]]:  # PreTrainedModel, or PeftModel around one
-    """Yield every weight once; with LoRA adapters W + (alpha / r) B A, computed without changing the model.
+class LowRankChange(NamedTuple):
+    """What LoRA adapters add to a weight of shape [out, in]: the product B A."""
 
-    Names are those of the checkpoint. What shares its memory with a weight that came before (a tied head) is left out.
-    """
-    if not hasattr(model, "peft_config"):
-        for name, parameter in model.named_parameters():
-            yield name, parameter.detach()
-        return
-    base = model.get_base_model()
-    deltas = {}
-    for name, module in base.named_modules():
-        if hasattr(module, "get_delta_weight") and not module.merged:
-            deltas[f"{name}.base_layer.weight"] = module
-    for name, parameter in base.named_parameters():
-        if ".lora_" in name:
-            continue
-        weight = parameter.detach()
-        if name in deltas:
-            weight = _with_adapters(weight, deltas[name])
-        yield name.replace(".base_layer.", "."), weight
+    lora_A: Tensor
+    """Shape [rank, in]."""
+    lora_B: Tensor
+    """Shape [out, rank], multiplied by alpha / r."""
 
 
 @torch.no_grad()
-def _with_adapters(weight: Tensor, layer: Any) -> Tensor:  # peft's LoRA layer
-    for adapter in layer.active_adapters:
-        if adapter in layer.lora_A or adapter in layer.lora_embedding_A:
-            weight = weight + layer.get_delta_weight(adapter).to(weight.dtype)
-    return weight
+def add_change(weight: Tensor, change: LowRankChange) -> Tensor:
+    """Return W + B A in the type and on the device of W, computed in float32 or wider and rounded once."""
+    dtype = torch.promote_types(weight.dtype, torch.float32)
+    lora_A, lora_B = (matrix.to(weight.device, dtype) for matrix in change)
+    return torch.addmm(weight.to(dtype), lora_B, lora_A).to(weight.dtype)
+
+
+class AdaptedWeights:
+    """The weights of a model with LoRA adapters; iterating merges them, W + (alpha / r) B A.
+
+    Every weight comes once, by its name in a checkpoint. The model is not changed.
+    """
+
+    def __init__(self, model: Any) -> None:  # PeftModel
+        """Read which weights have adapters. Raises: InvalidInput: they add something other than B A to a weight."""
+        self._changed: dict[str, Any] = {}  # peft's layers
+        self._weights: list[tuple[str, nn.Parameter]] = []
+        base = model.get_base_model()
+        for name, layer in base.named_modules():
+            if hasattr(layer, "lora_A") and hasattr(layer, "base_layer"):
+                _check_adapted(name, layer)
+                self._changed[f"{name}.weight"] = layer
+        for name, parameter in base.named_parameters():
+            if ".lora_" not in name:
+                self._weights.append((name.replace(".base_layer.", "."), parameter))
+
+    def __iter__(self) -> Iterator[tuple[str, Tensor]]:
+        for name, weight in self.base():
+            change = self._change_of(name)
+            yield name, weight if change is None else add_change(weight, change)
+
+    def base(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield every weight without its adapters."""
+        for name, parameter in self._weights:
+            yield name, parameter.detach()
+
+    def adapters(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield the matrices of every adapted weight, as `WEIGHT.lora_A` and `WEIGHT.lora_B`."""
+        for weight in self._changed:
+            change = self._change_of(weight)
+            if change is not None:
+                yield from ((f"{weight}.{field}", matrix) for field, matrix in change._asdict().items())
+
+    @property
+    def base_state(self) -> tuple[tuple[int, int], ...]:
+        """A value that differs after another tensor, or an in-place operation, has replaced a base weight."""
+        return tuple((parameter.data_ptr(), parameter._version) for _, parameter in self._weights)
+
+    @torch.no_grad()
+    def _change_of(self, weight: str) -> LowRankChange | None:
+        layer = self._changed.get(weight)
+        if layer is None:
+            return None
+        matrices = [_matrices(layer, adapter) for adapter in layer.active_adapters]
+        used = [pair for pair in matrices if pair is not None]
+        if not used:
+            return None
+        return LowRankChange(torch.cat([pair.lora_A for pair in used]), torch.cat([pair.lora_B for pair in used], 1))
+
+
+def merged_weights(model: Any) -> Iterable[tuple[str, Tensor]]:  # PreTrainedModel, or PeftModel around one
+    """Return every weight once, by its name in a checkpoint; adapters are merged, see `AdaptedWeights`.
+
+    What shares its memory with a weight that came before (a tied head) is left out.
+
+    Raises: InvalidInput: as `AdaptedWeights`.
+    """
+    if hasattr(model, "peft_config"):
+        return AdaptedWeights(model)
+    return ((name, parameter.detach()) for name, parameter in model.named_parameters())
+
+
+def _check_adapted(name: str, layer: Any) -> None:  # peft's LoRA layer
+    """Check that what an adapter adds is a product of two matrices. Raises: InvalidInput: it is not."""
+    from peft.tuners.lora import Embedding, Linear  # optional, and heavy
+
+    kind = next(iter(layer.lora_variant.values()), None) or layer
+    is_plain = kind is layer and type(layer) in (Linear, Embedding) and not any(layer.lora_bias.values())
+    must, do = "be plain LoRA, W + B A, without DoRA or biases", "train or export the adapter with plain LoRA"
+    InvalidInput.unless(is_plain and not layer.merged, "adapter", must, type(kind).__name__, where=name, do=do)
+
+
+def _matrices(layer: Any, adapter: str) -> LowRankChange | None:  # as above
+    """Return what one adapter adds to the weight of a layer; None: this adapter does not change the layer."""
+    if adapter in layer.lora_A:
+        lora_A, lora_B = layer.lora_A[adapter].weight, layer.lora_B[adapter].weight
+    elif adapter in layer.lora_embedding_A:  # a weight [vocabulary, width], to which (B A)^T is added
+        lora_A, lora_B = layer.lora_embedding_B[adapter], layer.lora_embedding_A[adapter]
+        lora_A, lora_B = lora_A.T, lora_B.T
+    else:
+        return None
+    if getattr(layer, "fan_in_fan_out", False) and adapter in layer.lora_A:  # a weight [in, out]
+        lora_A, lora_B = lora_B.T, lora_A.T
+    return LowRankChange(lora_A.detach(), lora_B.detach() * layer.scaling[adapter])

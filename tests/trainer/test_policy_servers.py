@@ -10,6 +10,7 @@ from torch import Tensor
 from envgym.agents.loop import state as agent_loop
 from envgym.agents.models.loading import load
 from envgym.agents.models.tiny import TinySettings
+from envgym.agents.models.weights import AdaptedWeights, merged_weights
 from envgym.agents.policies.weights.transport import FileTransport, WeightUpdate
 from envgym.agents.protocols import Generation
 from envgym.core.segments import Segment
@@ -61,6 +62,55 @@ def test_a_run_has_the_same_numbers_however_weights_get_to_its_server(tmp_path: 
         for other in others:
             assert other.pop("cost/tokens_prefilled") > 0
             assert other == pytest.approx(by_files, rel=1e-4, abs=1e-6)
+
+
+LORA: dict[str, Any] = {"model": {"lora": {"rank": 1, "target_modules": ["q_proj"]}}, "run": {"steps": 3}}
+
+
+def test_a_run_that_sends_adapters_has_the_numbers_of_one_that_sends_merged_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes: list[int] = []
+    sound = FileTransport.publish
+
+    def counting(
+        transport: FileTransport,
+        named_tensors: Iterable[tuple[str, Tensor]],
+        version: int,
+        *,
+        base: WeightUpdate | None = None,
+    ) -> WeightUpdate:
+        tensors = list(named_tensors)
+        sizes.append(sum(tensor.nbytes for _, tensor in tensors))
+        return sound(transport, tensors, version, base=base)
+
+    monkeypatch.setattr(FileTransport, "publish", counting)
+    with serving(tiny_model()) as server:
+        adapters = run(tmp_path / "adapters", server, **LORA)
+        assert server._policy.version == 3
+    monkeypatch.setattr("envgym.trainer.run.merged_weights", lambda model: list(merged_weights(model)))
+    with serving(tiny_model()) as server:
+        merged = run(tmp_path / "merged", server, **LORA)
+    assert len(sizes) == 6
+    assert 0 < max(sizes[:3]) < min(sizes[3:]) / 20
+    for by_adapters, by_weights in zip(adapters, merged, strict=True):
+        assert by_adapters.pop("cost/tokens_prefilled") > 0  # depends on which requests meet
+        assert by_weights.pop("cost/tokens_prefilled") > 0
+        assert by_adapters == pytest.approx(by_weights, rel=1e-4, abs=1e-6)
+        assert by_adapters["canary/gap"] < 1e-4 < by_adapters["canary/moved"]
+
+
+def test_the_canary_stops_a_run_whose_servers_get_old_adapters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sound, first = AdaptedWeights.adapters, list[list[tuple[str, Tensor]]]()
+
+    def stale(weights: AdaptedWeights) -> list[tuple[str, Tensor]]:
+        first.append([(name, tensor.clone()) for name, tensor in sound(weights)])
+        return first[0]
+
+    monkeypatch.setattr(AdaptedWeights, "adapters", stale)
+    with serving(tiny_model()) as server, pytest.raises(RunError, match="the sampler's log-probs must"):
+        run(tmp_path, server, **LORA)
+    assert len(first) >= 2
 
 
 def test_a_run_whose_sampling_overlaps_learning_knows_the_age_of_each_token(tmp_path: Path) -> None:

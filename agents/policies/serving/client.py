@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
+from envgym.agents.models.weights import AdaptedWeights
 from envgym.agents.policies.endpoint import Json
 from envgym.agents.policies.engine.requests import max_sampled_tokens
 from envgym.agents.policies.serving import wire
@@ -13,7 +14,7 @@ from envgym.agents.policies.serving.fleet import WAIT_S, ServerFleet
 from envgym.agents.policies.serving.link import ExpectedModel, ServerLink, ServerRefused, ServerState
 from envgym.agents.policies.serving.membership import FleetMembership, check_transport
 from envgym.agents.policies.serving.routing import block_hashes
-from envgym.agents.policies.weights.transport import WeightTransport
+from envgym.agents.policies.weights.transport import WeightTransport, WeightUpdate
 from envgym.agents.protocols import FinishReason, GenerateRequest, Generation, Policy
 from envgym.chats.replies import BadResponse
 from envgym.errors import PolicyFailure
@@ -83,6 +84,9 @@ class ServedPolicy(Policy):
         """
         self._limits = limits or ClientLimits()
         self._transport = transport
+        self._base: WeightUpdate | None = None
+        """The weights without adapters, as they were published; None: none were."""
+        self._base_state: object = None
         self._num_clears = 0
         self._make_link = partial(ServerLink, token=token, ceiling=self._limits.max_concurrency)
         self._loop = LoopThread("served-policy")
@@ -133,11 +137,12 @@ class ServedPolicy(Policy):
     def update_weights(self, named_tensors: "Iterable[tuple[str, Tensor]]", version: int) -> None:
         """Bring new weights to all servers; requests under way go on with them after what they have sampled.
 
+        Of `AdaptedWeights` the adapters are sent, and the base only to a server that does not have it.
         A server whose update fails is not used again until it was started anew.
 
         Raises: PolicyFailure: no server has the new weights.
         """
-        update = self._transport.publish(named_tensors, version)
+        update = self._publish(named_tensors, version)
         self._loop.run(self._fleet.update(update))
         self._version = version
         self._transport.finish(tuple(self._fleet.taking))
@@ -155,6 +160,14 @@ class ServedPolicy(Policy):
         if self._loop.is_running:
             self._loop.close(self._fleet.close())
             self._transport.close()
+
+    def _publish(self, named_tensors: "Iterable[tuple[str, Tensor]]", version: int) -> WeightUpdate:
+        if not isinstance(named_tensors, AdaptedWeights):
+            return self._transport.publish(named_tensors, version)
+        if self._base is None or self._base_state != named_tensors.base_state:
+            self._base = self._transport.publish_base(named_tensors.base(), version)
+            self._base_state = named_tensors.base_state
+        return self._transport.publish(named_tensors.adapters(), version, base=self._base)
 
     # ---- on the client's loop ------------------------------------------------------------------------------------
 

@@ -67,6 +67,8 @@ class ServerLink:
         """The server as it was started when it was last used; None: it was not."""
         self.digests: Mapping[str, str] | None = None
         """Of the weights that the server, as it was started this time, was proved to have; None: it took none."""
+        self._base: Mapping[str, str] | None = None
+        """Digests of the weights that the server adds adapters to; None: none was proved."""
         self.is_leaving = False
         """Whether it is asked nothing new, and let go when it has answered what it was asked."""
         self.limit = ConcurrencyLimit(limit=float(min(8, ceiling)), ceiling=ceiling)
@@ -162,7 +164,7 @@ class ServerLink:
         if not is_same:
             self._used_instance = None
         if not is_same or named != self.version:
-            self.digests = None
+            self.digests = self._base = None
         self.info, self.version = info, named
         return is_same
 
@@ -217,11 +219,26 @@ class ServerLink:
                 update.sender.forget(self._key)
         else:
             self.version, self.digests = update.version, update.digests
+            self._base = None if update.base is None else update.base.digests
 
     async def _update(self, update: WeightUpdate, timeout_s: float) -> None:
         await self.ask("POST", "/pause?mode=keep", timeout_s=timeout_s)
         if update.sender is not None:
             await self._meet(update.sender, timeout_s)
+        if update.base is not None and not await self._has_base(update.base, timeout_s):
+            await self._bring(update.base._replace(version=update.version), timeout_s)
+        await self._bring(update, timeout_s)
+        await self.ask("POST", "/resume", timeout_s=timeout_s)
+
+    async def _has_base(self, base: WeightUpdate, timeout_s: float) -> bool:
+        """Return whether the server adds adapters to this base, or has these weights and no adapters yet."""
+        if self._base == base.digests:
+            return True
+        checksums = await self._read_checksums(timeout_s)
+        return all(checksums.get(name) == digest for name, digest in base.digests.items())
+
+    async def _bring(self, update: WeightUpdate, timeout_s: float) -> None:
+        """Put weights in place while the server is paused, and prove that they are. Raises: as `_update`."""
         await self.ask("POST", "/start_weight_update", timeout_s=timeout_s)
         loading = self.ask("POST", "/update_weights", {"update_info": update.update_info}, timeout_s=timeout_s)
         if update.sender is None:
@@ -229,9 +246,12 @@ class ServerLink:
         else:
             await _together(loading, partial(update.sender.send, self._key))
         await self.ask("POST", "/finish_weight_update", {"weight_version": str(update.version)}, timeout_s=timeout_s)
+        _check_digests(await self._read_checksums(timeout_s), update)
+
+    async def _read_checksums(self, timeout_s: float) -> Mapping[str, object]:
         answer = await self.ask("POST", "/weight_checker", {"action": "checksum"}, timeout_s=timeout_s)
-        _check_digests(answer.get("checksums") if isinstance(answer, dict) else None, update)
-        await self.ask("POST", "/resume", timeout_s=timeout_s)
+        checksums = answer.get("checksums") if isinstance(answer, dict) else None
+        return checksums if isinstance(checksums, dict) else {}
 
     @property
     def _key(self) -> str:
@@ -275,8 +295,7 @@ async def _send_weights(work: Callable[[], None]) -> None:
         raise PolicyFailure(f"the weights could not be sent: {reason}") from error
 
 
-def _check_digests(checksums: object, update: WeightUpdate) -> None:
-    digests = checksums if isinstance(checksums, dict) else {}
+def _check_digests(digests: Mapping[str, object], update: WeightUpdate) -> None:
     wrong = sorted(
         name for name in digests.keys() | update.digests.keys() if digests.get(name) != update.digests.get(name)
     )

@@ -20,6 +20,7 @@ from envgym.agents.policies.engine.policy import TransformersPolicy
 from envgym.agents.policies.serving.backend import ServedModel
 from envgym.agents.policies.serving.identity import max_positions, model_digest, tokenizer_digest
 from envgym.agents.policies.serving.wire import GENERATE, INFO, PROTOCOL, error_reply, generation_to_json, read_request
+from envgym.agents.policies.weights.adapted_base import AdaptedBase
 from envgym.agents.policies.weights.collective import GroupAddress, transports_of
 from envgym.agents.policies.weights.served_weights import ServedWeights, ServerUnavailable, load_weights
 from envgym.agents.policies.weights.weight_store import WeightStore
@@ -154,12 +155,13 @@ class PolicyServer:
         info = body.get("update_info")
         info = info if isinstance(info, dict) else {}
         directory, group, shared = info.get("directory"), self.weights.group, info.get("shared")
+        has_base = info.get("has_base") is True
         if info.get("from_group") and group is not None:
-            await self.weights.receive(group)
+            await self.weights.receive(group, has_base=has_base)
         elif isinstance(shared, dict):
-            await self.weights.map(shared)
+            await self.weights.map(shared, has_base=has_base)
         elif isinstance(directory, str):
-            await self.weights.load(Path(directory))
+            await self.weights.load(Path(directory), has_base=has_base)
         else:
             do = "send {update_info: {directory: ...}}, or /init_weight_transfer_engine before {from_group: true}"
             raise InvalidInput.of("update_info", "name a directory", info, where="/update_weights", do=do)
@@ -239,11 +241,12 @@ def load_server(served: ServedModel) -> PolicyServer:
     module: Any = load(served.model, dtype=served.dtype, device=str(device)).model
     if served.adapter is not None:
         module = load_adapter(module, served.adapter).merge_and_unload()
-    version = 0
+    version, base = 0, AdaptedBase()
     newest = None if served.weights is None else WeightStore(Path(served.weights)).newest()
     if newest is not None:
-        load_weights(module, newest)
-        version = newest.version
+        base, version = load_weights(module, newest), newest.version
     policy = TransformersPolicy(module, max_batch=served.max_batch, deterministic=False, version=version)
     digest = tokenizer_digest(load_tokenizer(resolve_model(served.tokenizer or served.model)))
-    return PolicyServer(policy, module, model=served.model, tokenizer_digest=digest, token=served.token)
+    server = PolicyServer(policy, module, model=served.model, tokenizer_digest=digest, token=served.token)
+    server.weights.base = base
+    return server

@@ -24,7 +24,7 @@ from envgym.core.segments import TopLogprobs
 from envgym.errors import InvalidInput
 from envgym.runtime.http.server import HttpReply
 
-PROTOCOL: Final = 1
+PROTOCOL: Final = 2
 """Version of the protocol; both sides must have the same."""
 GENERATE: Final = "/inference/v1/generate"
 INFO: Final = "/envgym/info"

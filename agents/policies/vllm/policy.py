@@ -10,7 +10,6 @@ import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -22,7 +21,7 @@ from envgym.agents.policies.serving.identity import read_config
 from envgym.agents.policies.vllm.arguments import check_split
 from envgym.agents.policies.vllm.engine import VllmEngine, VllmLaunchSettings
 from envgym.agents.policies.vllm.wire import PROMPT_LOGPROBS, read_generation, read_row_logprobs, sampling_arguments
-from envgym.agents.policies.vllm.worker import WeightStaging
+from envgym.agents.policies.vllm.worker import StagedFiles, WeightStaging
 from envgym.agents.protocols import GenerateRequest, Generation, Policy
 from envgym.errors import InvalidInput, PolicyFailure
 
@@ -130,8 +129,8 @@ class VllmPolicy(Policy):
         Raises: UnknownName, InvalidInput: not the model's weights, or some of them only. PolicyFailure: the engine is
             dead and cannot be started again.
         """
-        path = self._staging.write(named_tensors)
-        self._engine.run(self._update(path, version))
+        files = self._staging.write(named_tensors)
+        self._engine.run(self._update(files, version))
 
     def set_version(self, version: int) -> None:
         """Name the weights that are in place when the requests under way are answered, and clear the prefix cache."""
@@ -196,20 +195,21 @@ class VllmPolicy(Policy):
             self._salt += 1
             self._version = self._version if version is None else version
 
-    async def _update(self, path: Path, version: int) -> None:
+    async def _update(self, files: StagedFiles, version: int) -> None:
         try:
             async with self._engine.write() as llm:
                 self._salt += 1
                 self._version = version
-                self._staging.accept(path)
+                self._staging.accept(files)
                 await self._load_newest(llm)
         except PolicyFailure:
-            if self._staging.newest != path:
+            if self._staging.newest != files:
                 raise  # else it died while loading, and loads them when it is started again
 
     async def _load_newest(self, llm: Any) -> None:  # AsyncLLM
         if self._staging.newest is not None:
-            await llm.collective_rpc("load_staged", args=(str(self._staging.newest),))
+            path, base = self._staging.newest
+            await llm.collective_rpc("load_staged", args=(str(path), None if base is None else str(base)))
 
     async def _sleep(self) -> None:
         from vllm.platforms import current_platform

@@ -28,7 +28,7 @@ from envgym.agents.policies.vllm.engine import (
     worker_variables,
 )
 from envgym.agents.policies.vllm.serve_app import DESCRIPTION_VARIABLE, URL_VARIABLE
-from envgym.agents.policies.weights.transport import WeightUpdate
+from envgym.agents.policies.weights.transport import update_of
 from envgym.agents.policies.weights.weight_store import StoredWeights, WeightStore
 from envgym.errors import InvalidInput, SettingsError
 from envgym.runtime.http.access import address_url
@@ -149,9 +149,7 @@ async def _make_ready(url: str, token: str | None, first: StoredWeights | None) 
                 break
             await asyncio.sleep(_POLL_S)
         if first is not None:
-            await link.update(
-                WeightUpdate(first.version, {"directory": str(first.directory)}, first.digests), timeout_s=600
-            )
+            await link.update(update_of(first), timeout_s=600)
             if link.state is ServerState.BROKEN:
                 do = "name weights of this model and type"
                 raise InvalidInput.of("weights", "load", link.reason, where=str(first.directory), do=do)

@@ -3,6 +3,7 @@
 vLLM imports this module by the name that `--worker-extension-cls` gives, which makes the engine `envgym` known to it.
 """
 
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -26,9 +27,10 @@ from vllm.model_executor.layers.linear import (
 from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead, VocabParallelEmbedding
 
 from envgym.agents.policies.vllm.worker import renew_head  # it also ends this process with its owner
+from envgym.agents.policies.weights.adapted_base import AdaptedBase, read_changes
 from envgym.agents.policies.weights.collective import GroupAddress, WeightGroup, join
 from envgym.agents.policies.weights.shared_memory import read_shared
-from envgym.agents.policies.weights.weight_store import StoredWeights, compute_digests
+from envgym.agents.policies.weights.weight_store import StoredWeights
 from envgym.errors import InvalidInput
 
 BACKEND: Final = "envgym"
@@ -36,8 +38,6 @@ BACKEND: Final = "envgym"
 _WHERE: Final = "vLLM's worker"
 _PROBES: Final = 512
 """Rows of the identity that pass through a kernel at a time."""
-_HELD_BYTES: Final = 1 << 30
-"""Of whole weights that are held at a time while their digests are computed."""
 
 
 @dataclass
@@ -60,6 +60,8 @@ class UpdateInfo(WeightTransferUpdateInfo):  # type: ignore[misc]  # as above
     """The weights come over the group."""
     shared: dict[str, Any] | None = None
     """Memory that the run shares, as `SharedWeights.describe` names it."""
+    has_base: bool = False
+    """The tensors are the matrices of adapters on the base that is served."""
 
 
 class RunWeights(WeightTransferEngine):  # type: ignore[misc]  # as above
@@ -80,6 +82,8 @@ class RunWeights(WeightTransferEngine):  # type: ignore[misc]  # as above
         self._group: WeightGroup | None = None
         """With the run; None: there is none, or another worker of this engine has it."""
         self._has_group = False
+        self.base = AdaptedBase()
+        """Of weights that have adapters added."""
 
     def init_transfer_engine(self, init_info: GroupInfo) -> None:
         """Meet the run, by the first worker. Raises: RuntimeError: it is not there. InvalidInput: no such way."""
@@ -94,10 +98,7 @@ class RunWeights(WeightTransferEngine):  # type: ignore[misc]  # as above
             self._has_group = get_tp_group().broadcast_object()
 
     def start_weight_update(self) -> None:
-        """Let layers take weights again."""
-        from vllm.model_executor.model_loader.reload import initialize_layerwise_reload
-
-        initialize_layerwise_reload(self.model)
+        """Wait for the weights, as an update of adapters may have to read the base that is in use."""
 
     def update_weights(self, update_info: dict[str, Any]) -> None:
         """Load weights; what the base class adds, a wait for the accelerator, fails where there is none."""
@@ -107,24 +108,44 @@ class RunWeights(WeightTransferEngine):  # type: ignore[misc]  # as above
 
     def receive_weights(self, update_info: UpdateInfo) -> None:
         """Load a version. Raises: InvalidInput: it is none, or its weights are others than the model's."""
-        live = live_names(self.model, is_tied=self._is_tied)
-        received = set[str]()
-        if update_info.shared is not None:
-            self.model.load_weights(_noting(read_shared(update_info.shared), received))
-            check_names(live, received, where="shared memory")
+        names, tensors, where = self._open(update_info)
+        if update_info.has_base:
+            self._receive_adapters(tensors, where)
             return
+        live, received = live_names(self.model, is_tied=self._is_tied), set[str]()
+        if names is not None:
+            check_names(live, names, where=where)
+        self.base.clear()
+        self._load(_noting(tensors, received))
+        check_names(live, received, where=where)
+
+    def _open(self, update_info: UpdateInfo) -> tuple[Set[str] | None, Iterable[tuple[str, Tensor]], str]:
+        """Return the names of the tensors, if they are known before they are read; the tensors; and where they are."""
+        if update_info.shared is not None:
+            return None, read_shared(update_info.shared), "shared memory"
         if update_info.from_group and self._has_group:
             described = self._receive_description()
-            check_names(live, {name for name, _ in described}, where="process group")
-            self.model.load_weights(self._receive(described))
-            return
+            return {name for name, _ in described}, self._receive(described), "process group"
         directory = update_info.directory
         if directory is None:
             do = "name a directory, or open a group with /init_weight_transfer_engine"
             raise InvalidInput.of("update_info", "say where the weights are", update_info, where=_WHERE, do=do)
         stored = StoredWeights.read(Path(directory))
-        check_names(live, stored.digests.keys(), where=directory)
-        self.model.load_weights(stored.tensors())
+        return stored.digests.keys(), stored.tensors(), directory
+
+    def _receive_adapters(self, tensors: Iterable[tuple[str, Tensor]], where: str) -> None:
+        """Load the base with the matrices of adapters added; layers take all of their weights or none."""
+        with torch.no_grad():
+            if not self.base.shapes:
+                self.base.keep(live_weights(self.model, is_tied=self._is_tied))
+            self.base.change(read_changes(tensors, self.base.shapes, where=where))
+            self._load(self.base.merged(self.device))
+
+    def _load(self, named_tensors: Iterable[tuple[str, Tensor]]) -> None:
+        from vllm.model_executor.model_loader.reload import initialize_layerwise_reload
+
+        initialize_layerwise_reload(self.model)
+        self.model.load_weights(named_tensors)
 
     def _receive_description(self) -> list[tuple[str, Tensor]]:
         """Return the tensors that the run will send, without data; the first worker tells the others."""
@@ -166,22 +187,23 @@ class LiveDigests:
 
     model_runner: Any
     """vLLM's, whose interface is only known there."""
+    weight_transfer_engine: RunWeights
 
     def compute_live_digests(self) -> dict[str, str]:
         """Return the digest of every weight that is in use, by its name in a checkpoint.
 
         Several workers join their parts of each weight; then the first one returns the digests, and the others none.
         """
-        config, digests = self.model_runner.model_config, dict[str, str]()
-        held: list[tuple[str, Tensor]] = []
+        config = self.model_runner.model_config
         with torch.inference_mode():
-            for name, tensor in live_weights(self.model_runner.get_model(), is_tied=is_tied(config)):
-                if get_tp_group().is_first_rank:
-                    held.append((name, tensor.to(config.dtype)))
-                if sum(tensor.nbytes for _, tensor in held) > _HELD_BYTES:
-                    digests |= compute_digests(held)
-                    held.clear()
-            return digests | compute_digests(held) if held else digests
+            named = (
+                (name, tensor.to(config.dtype))
+                for name, tensor in live_weights(self.model_runner.get_model(), is_tied=is_tied(config))
+            )
+            if not get_tp_group().is_first_rank:
+                deque(named, maxlen=0)  # every worker takes part in joining
+                return {}
+            return self.weight_transfer_engine.base.compute_digests(named)
 
 
 def is_tied(model_config: Any) -> bool:  # vLLM's ModelConfig

@@ -15,11 +15,13 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from envgym.agents.models.weights import AdaptedWeights, add_change
+from envgym.agents.policies.weights.adapted_base import flatten, read_changes
 from envgym.errors import InvalidInput, check_known
 
 _WHERE = "VllmPolicy"
@@ -27,8 +29,16 @@ _IN_MEMORY = Path("/dev/shm")
 """Linux's file system in memory."""
 
 
+class StagedFiles(NamedTuple):
+    """Files of one version."""
+
+    path: Path
+    base: Path | None = None
+    """With the weights that `path` has the adapters of; None: it has all weights."""
+
+
 class WeightStaging:
-    """At most two files, the last of which is complete."""
+    """At most two versions of the weights, the last of which is complete."""
 
     def __init__(self, config: Any, dtype: torch.dtype) -> None:  # PretrainedConfig
         """Learn the names and shapes of the architecture's weights; nothing is allocated."""
@@ -42,16 +52,29 @@ class WeightStaging:
         self._known = {**tied, **own}
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._count = 0
-        self.newest: Path | None = None
+        self._base_state: object = None
+        self._base: Path | None = None
+        """File with the weights that adapters belong to; None: there are no adapters."""
+        self.newest: StagedFiles | None = None
         """None: the weights are those that the model was loaded with."""
 
-    def write(self, named_tensors: Iterable[tuple[str, Tensor]]) -> Path:
+    def write(self, named_tensors: Iterable[tuple[str, Tensor]]) -> "StagedFiles":
         """Write all weights to a new file, which becomes the newest when it is `accept`ed.
+
+        Of `AdaptedWeights` the new file has the adapters, and another file has the base.
 
         Raises: UnknownName: the model has no such weight. InvalidInput: another shape, or some weights only.
         """
-        from safetensors.torch import save_file
+        if not isinstance(named_tensors, AdaptedWeights):
+            return StagedFiles(self._write(self._checked(named_tensors)))
+        if self._base is None or self._base_state != named_tensors.base_state:
+            self._base = self._write(self._checked(named_tensors.base()))
+            self._base_state = named_tensors.base_state
+        changes = read_changes(named_tensors.adapters(), self._known, where=_WHERE)
+        return StagedFiles(self._write({name: tensor.contiguous() for name, tensor in flatten(changes)}), self._base)
 
+    def _checked(self, named_tensors: Iterable[tuple[str, Tensor]]) -> dict[str, Tensor]:
+        """Return all weights in the type of the engine. Raises: as `write`."""
         tensors: dict[str, Tensor] = {}
         for name, tensor in named_tensors:
             self._check(name, tensor)
@@ -61,17 +84,23 @@ class WeightStaging:
             must, got = f"hold all {len(self._shapes)}", f"{len(tensors)}, without {missing[0]}"
             do = "send every weight; merged_weights(model) does, with adapters merged"
             raise InvalidInput.of("new weights", must, got, where=_WHERE, do=do)
+        return tensors
+
+    def _write(self, tensors: dict[str, Tensor]) -> Path:
+        from safetensors.torch import save_file
+
         size = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
         self._count += 1
         path = self._place(size) / f"{self._count}.safetensors"
         save_file(tensors, path)
         return path
 
-    def accept(self, path: Path) -> None:
-        """Keep this file as the newest and delete the one before."""
-        if self.newest is not None:
-            self.newest.unlink(missing_ok=True)
-        self.newest = path
+    def accept(self, files: "StagedFiles") -> None:
+        """Keep these files as the newest and delete those before."""
+        for path in set(self.newest or ()) - set(files):
+            if path is not None:
+                path.unlink(missing_ok=True)
+        self.newest = files
 
     def close(self) -> None:
         if self._folder is not None:
@@ -112,10 +141,16 @@ class StagedWeights:
     model_runner: Any
     """vLLM's, whose interface is only known there."""
 
-    def load_staged(self, path: str) -> None:
-        """Put the weights of a safetensors file in place; the layout that kernels want is made anew."""
+    def load_staged(self, path: str, base: str | None) -> None:
+        """Put the weights of a safetensors file in place; the layout that kernels want is made anew.
+
+        Args:
+            path: file with all weights; with a base, with the matrices of adapters.
+            base: file with the weights that the adapters belong to.
+        """
         runner = self.model_runner
-        runner.reload_weights(weights_iterator=_tensors(path))
+        tensors = _tensors(path) if base is None else _merged(path, base, runner.device)
+        runner.reload_weights(weights_iterator=tensors)
         if getattr(runner.model_config.hf_text_config, "tie_word_embeddings", False):
             renew_head(runner.get_model())
 
@@ -126,6 +161,14 @@ def _tensors(path: str) -> Iterator[tuple[str, Tensor]]:
     with safe_open(path, framework="pt") as file:
         for name in file.keys():  # noqa: SIM118  # no mapping
             yield name, file.get_tensor(name)
+
+
+def _merged(path: str, base: str, device: torch.device) -> Iterator[tuple[str, Tensor]]:
+    shapes = {name: tensor.shape for name, tensor in _tensors(base)}
+    changes = read_changes(_tensors(path), shapes, where=_WHERE)
+    for name, tensor in _tensors(base):
+        weight, change = tensor.to(device), changes.get(name)
+        yield name, weight if change is None else add_change(weight, change)
 
 
 def renew_head(model: nn.Module) -> None:

@@ -15,10 +15,12 @@ from typing import Any, Final, TypeVar
 import torch
 from torch import Tensor, nn
 
+from envgym.agents.models.weights import LowRankChange
 from envgym.agents.policies.engine.policy import TransformersPolicy, copy_weights, pair_weights
+from envgym.agents.policies.weights.adapted_base import AdaptedBase, read_changes
 from envgym.agents.policies.weights.collective import GroupAddress, WeightGroup, group_device, join
 from envgym.agents.policies.weights.shared_memory import read_shared
-from envgym.agents.policies.weights.weight_store import StoredWeights, compute_digests
+from envgym.agents.policies.weights.weight_store import StoredWeights
 from envgym.errors import InvalidInput, PolicyFailure
 from envgym.runtime.event_loop import in_daemon_thread
 
@@ -41,6 +43,8 @@ class ServedWeights:
         """Why nothing can be sampled any more."""
         self.group: WeightGroup | None = None
         """With the run that brings weights, where they come over one."""
+        self.base = AdaptedBase()
+        """Of weights that have adapters added."""
         self._name_weights: Callable[[int], None] = policy.set_version
         self._is_updating, self._num_joins = False, 0
         self._sampling: set[asyncio.Task[Any]] = set()
@@ -130,38 +134,58 @@ class ServedWeights:
                 raise ServerUnavailable(f"the server must be paused and not be updated already; {do} first.")
             self._is_updating = True
 
-    async def load(self, directory: Path) -> None:
-        """Load a stored version. Raises: as `_change`."""
+    async def load(self, directory: Path, *, has_base: bool = False) -> None:
+        """Load a stored version. Arguments and errors: as `_take`."""
+        where = str(directory)
+        await self._take(lambda: list(StoredWeights.read(directory).tensors()), has_base=has_base, where=where)
 
-        def read() -> list[tuple[Tensor, Tensor]]:
-            stored = StoredWeights.read(directory)
-            return pair_all(self._module, list(stored.tensors()), where=str(directory))
+    async def map(self, described: Mapping[str, Any], *, has_base: bool = False) -> None:  # JSON
+        """Take a version from memory that the run shares. Arguments and errors: as `_take`."""
+        await self._take(lambda: list(read_shared(described)), has_base=has_base, where="shared memory")
 
-        await self._change(read, copy_weights)
+    async def receive(self, group: WeightGroup, *, has_base: bool = False) -> None:
+        """Take a version as a group brings it. Arguments and errors: as `_take`."""
+        where = "process group"
+        await self._take(group.receive_description, has_base=has_base, where=where, fetch=group.receive)
 
-    async def map(self, described: Mapping[str, Any]) -> None:  # JSON
-        """Take a version from memory that the run shares. Raises: as `_change`."""
+    async def _take(
+        self,
+        read: Callable[[], list[tuple[str, Tensor]]],
+        *,
+        has_base: bool,
+        where: str,
+        fetch: Callable[[list[tuple[str, Tensor]]], Iterable[tuple[str, Tensor]]] = list,
+    ) -> None:
+        """Take a version.
 
-        def put(pairs: list[tuple[Tensor, Tensor]]) -> None:
-            copy_weights(pairs)
+        Args:
+            read: returns the tensors, perhaps without their data.
+            has_base: whether the tensors are the matrices of adapters on the base that is served, else all weights.
+            where: for errors.
+            fetch: returns the same tensors with their data.
+
+        Raises: as `_change`.
+        """
+
+        def read_adapters() -> dict[str, LowRankChange]:
+            shapes = {name: parameter.shape for name, parameter in self._module.named_parameters()}
+            return read_changes(fetch(read()), shapes, where=where)
+
+        def read_all() -> tuple[list[tuple[str, Tensor]], list[Tensor]]:
+            new = read()
+            return new, [target for target, _ in pair_all(self._module, new, where=where)]
+
+        def put_all(checked: tuple[list[tuple[str, Tensor]], list[Tensor]]) -> None:
+            self.base.clear()
+            new, targets = checked
+            copy_weights(zip(targets, (tensor for _, tensor in fetch(new)), strict=True))
             if self.device.type == "cuda":
-                torch.cuda.synchronize(self.device)  # before the run writes to that memory again
+                torch.cuda.synchronize(self.device)  # before the run writes to shared memory again
 
-        await self._change(lambda: pair_all(self._module, list(read_shared(described)), where="shared memory"), put)
-
-    async def receive(self, group: WeightGroup) -> None:
-        """Take a version as a group brings it. Raises: as `_change`."""
-
-        def read() -> list[tuple[str, Tensor]]:
-            described = group.receive_description()
-            pair_all(self._module, described, where="process group")
-            return described
-
-        def put(described: list[tuple[str, Tensor]]) -> None:
-            for name, tensor in group.receive(described):
-                copy_weights(pair_weights(self._module, [(name, tensor)]))
-
-        await self._change(read, put)
+        if has_base:
+            await self._change(read_adapters, lambda changes: put_adapters(self._module, self.base, changes))
+        else:
+            await self._change(read_all, put_all)
 
     async def finish(self, version: int) -> None:
         """End the update. Raises: ServerUnavailable: none is under way."""
@@ -219,7 +243,7 @@ class ServedWeights:
 
     def _compute_digests(self) -> dict[str, str]:
         with nullcontext() if self.hold is not None else self._policy.hold():
-            return compute_digests(self._module.named_parameters())
+            return self.base.compute_digests(self._module.named_parameters())
 
 
 def pair_all(
@@ -238,12 +262,30 @@ def pair_all(
     return pairs
 
 
-def load_weights(module: nn.Module, stored: StoredWeights) -> None:
-    """Copy a stored version into a module.
+@torch.no_grad()
+def put_adapters(module: nn.Module, base: AdaptedBase, changes: Mapping[str, LowRankChange]) -> None:
+    """Put base weights with the matrices of adapters in place; the base of weights that have none yet is kept."""
+    own, missing = dict(module.named_parameters()), base.missing(changes)
+    base.keep((name, own[name]) for name in missing)
+    base.change(changes)
+    for name, weight in base.merged(next(iter(own.values())).device):
+        copy_weights([(own[name], weight)])
+
+
+def load_weights(module: nn.Module, stored: StoredWeights) -> AdaptedBase:
+    """Copy a stored version into a module; of adapters with their base, which is returned.
 
     Raises: UnknownName, InvalidInput: weights are missing, or of other shapes or types; nothing was copied.
     """
-    copy_weights(pair_all(module, list(stored.tensors()), where=str(stored.directory)))
+    where, base = str(stored.directory), AdaptedBase()
+    if stored.base is None:
+        copy_weights(pair_all(module, list(stored.tensors()), where=where))
+        return base
+    shapes = {name: parameter.shape for name, parameter in module.named_parameters()}
+    changes = read_changes(stored.tensors(), shapes, where=where)
+    load_weights(module, StoredWeights.read(stored.base))
+    put_adapters(module, base, changes)
+    return base
 
 
 def _check_types(pairs: Iterable[tuple[Tensor, Tensor]], where: str) -> None:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from envgym.agents.policies.weights.collective import GroupAddress, Rendezvous, WeightGroup, group_device, local_address
 from envgym.agents.policies.weights.shared_memory import SharedWeights
-from envgym.agents.policies.weights.weight_store import WeightStore, compute_digests
+from envgym.agents.policies.weights.weight_store import StoredWeights, WeightStore, compute_digests
 from envgym.core.json_types import JsonObject
 
 
@@ -24,6 +24,15 @@ class WeightUpdate(NamedTuple):
     """Name -> sha256 of the tensor's bytes: what `/weight_checker` must find."""
     sender: "GroupSender | None" = None
     """Sends the weights while `/update_weights` runs; None: the server fetches them."""
+    base: "WeightUpdate | None" = None
+    """The weights that these are the adapters of, which a server must have first; None: these are all weights."""
+
+    def on(self, base: "WeightUpdate | None") -> "WeightUpdate":
+        """Return the update as one of adapters on a base, whose digests then count too; None: return it as it is."""
+        if base is None:
+            return self
+        info, digests = {**self.update_info, "has_base": True}, {**base.digests, **self.digests}
+        return self._replace(update_info=info, digests=digests, base=base)
 
 
 class WeightTransport(Protocol):
@@ -32,8 +41,20 @@ class WeightTransport(Protocol):
     name: str
     """Among the `transports` that a server takes."""
 
-    def publish(self, named_tensors: Iterable[tuple[str, Tensor]], version: int) -> WeightUpdate:
-        """Make a version available, until the one after the next."""
+    def publish(
+        self, named_tensors: Iterable[tuple[str, Tensor]], version: int, *, base: WeightUpdate | None = None
+    ) -> WeightUpdate:
+        """Make a version available, until the one after the next.
+
+        Args:
+            named_tensors: all weights; with a base, the matrices of adapters.
+            version: of the weights.
+            base: as `publish_base` returned it; None: there are no adapters.
+        """
+        ...
+
+    def publish_base(self, named_tensors: Iterable[tuple[str, Tensor]], version: int) -> WeightUpdate:
+        """Make all weights available without their adapters, until the next base."""
         ...
 
     def finish(self, taking: Collection[int] = ()) -> None:
@@ -62,9 +83,16 @@ class FileTransport:
             directory = Path(self._temporary.name)
         self._store = WeightStore(directory, keep=keep)
 
-    def publish(self, named_tensors: Iterable[tuple[str, Tensor]], version: int) -> WeightUpdate:
-        stored = self._store.write(named_tensors, version)
-        return WeightUpdate(version, {"directory": str(stored.directory)}, stored.digests)
+    def publish(
+        self, named_tensors: Iterable[tuple[str, Tensor]], version: int, *, base: WeightUpdate | None = None
+    ) -> WeightUpdate:
+        return update_of(self._store.write(named_tensors, version, base=None if base is None else base.version))
+
+    def publish_base(self, named_tensors: Iterable[tuple[str, Tensor]], version: int) -> WeightUpdate:
+        bases = self._store.bases()
+        update = update_of(bases.write(named_tensors, version))
+        bases.remove_old()
+        return update
 
     def finish(self, taking: Collection[int] = ()) -> None:
         self._store.remove_old(taking)
@@ -73,6 +101,12 @@ class FileTransport:
         """Remove the directory where it is a temporary one."""
         if self._temporary is not None:
             self._temporary.cleanup()
+
+
+def update_of(stored: StoredWeights) -> WeightUpdate:
+    """Return the update that brings a stored version, with its base where it has one."""
+    update = WeightUpdate(stored.version, {"directory": str(stored.directory)}, stored.digests)
+    return update.on(None if stored.base is None else update_of(StoredWeights.read(stored.base)))
 
 
 class SharedTransport:
@@ -84,12 +118,22 @@ class SharedTransport:
         """Prepare to hold a copy of the weights, and a second one during an update, on the learner's device."""
         self._device = device
         self._versions: list[tuple[int, SharedWeights]] = []
+        self._base: SharedWeights | None = None
 
-    def publish(self, named_tensors: Iterable[tuple[str, Tensor]], version: int) -> WeightUpdate:
+    def publish(
+        self, named_tensors: Iterable[tuple[str, Tensor]], version: int, *, base: WeightUpdate | None = None
+    ) -> WeightUpdate:
         """Copy a version. Raises: InvalidInput: there is no room, or the system has no such memory."""
         shared = SharedWeights(named_tensors, self._device)
         self._versions.append((version, shared))
-        return WeightUpdate(version, {"shared": shared.describe()}, compute_digests(shared.tensors()))
+        return _shared_update(shared, version).on(base)
+
+    def publish_base(self, named_tensors: Iterable[tuple[str, Tensor]], version: int) -> WeightUpdate:
+        """Copy a base in place of the one before. Raises: as `publish`."""
+        if self._base is not None:
+            self._base.close()
+        self._base = SharedWeights(named_tensors, self._device)
+        return _shared_update(self._base, version)
 
     def finish(self, taking: Collection[int] = ()) -> None:
         """Free all but the newest version, which servers that return are brought."""
@@ -101,6 +145,12 @@ class SharedTransport:
     def close(self) -> None:
         while self._versions:
             self._versions.pop()[1].close()
+        if self._base is not None:
+            self._base.close()
+
+
+def _shared_update(shared: SharedWeights, version: int) -> WeightUpdate:
+    return WeightUpdate(version, {"shared": shared.describe()}, compute_digests(shared.tensors()))
 
 
 class GroupSender:
@@ -140,10 +190,16 @@ class GroupTransport:
         self.device = group_device(backend, device)
         self.groups: dict[str, WeightGroup] = {}
 
-    def publish(self, named_tensors: Iterable[tuple[str, Tensor]], version: int) -> WeightUpdate:
+    def publish(
+        self, named_tensors: Iterable[tuple[str, Tensor]], version: int, *, base: WeightUpdate | None = None
+    ) -> WeightUpdate:
         """Copy a version, tensor by tensor, so that nothing is gathered any more when it is sent."""
         copies = [(name, tensor.detach().to("cpu", copy=True).contiguous()) for name, tensor in named_tensors]
-        return WeightUpdate(version, {"from_group": True}, compute_digests(copies), GroupSender(self, copies))
+        update = WeightUpdate(version, {"from_group": True}, compute_digests(copies), GroupSender(self, copies))
+        return update.on(base)
+
+    def publish_base(self, named_tensors: Iterable[tuple[str, Tensor]], version: int) -> WeightUpdate:
+        return self.publish(named_tensors, version)
 
     def finish(self, taking: Collection[int] = ()) -> None:
         """Do nothing: the version is kept for servers that return."""

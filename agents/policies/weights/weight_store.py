@@ -3,6 +3,7 @@
     ROOT/version-00000012/weights-00001.safetensors ...
                           weights.json                the version, and the sha256 of every tensor
                           STABLE                      written last: without it the version does not exist
+    ROOT/base/version-00000003/...                        weights that versions of LoRA adapters belong to
 
 A version is written under another name and renamed, so a writer that dies leaves nothing that a reader takes for whole.
 """
@@ -27,6 +28,7 @@ from envgym.runs.files import move_into_place, write_atomic, write_json
 STABLE: Final = "STABLE"
 _MANIFEST: Final = "weights.json"
 _NAME: Final = re.compile(r"version-(\d{8,})")
+_BASES: Final = "base"
 _SHARD_BYTES: Final = 2 << 30
 """Of tensors in one file."""
 _WHERE: Final = "weight store"
@@ -40,6 +42,8 @@ class StoredWeights:
     version: int
     digests: Mapping[str, str]
     """Name -> sha256 of the tensor's bytes, in hexadecimal digits."""
+    base: Path | None = None
+    """Directory of the weights that these are the adapters of; None: these are all weights."""
 
     @classmethod
     def read(cls, directory: Path) -> "StoredWeights":
@@ -49,12 +53,14 @@ class StoredWeights:
             must = f"hold weights with the marker {STABLE}"
             raise InvalidInput.of("weights directory", must, str(directory), where=_WHERE, do=do)
         manifest: dict[str, Any] = read_object(directory / _MANIFEST)
-        version, digests = manifest.get("version"), manifest.get("digests")
+        version, digests, base = manifest.get("version"), manifest.get("digests"), manifest.get("base")
         texts = digests.values() if isinstance(digests, dict) else [None]
-        if not isinstance(version, int) or not all(isinstance(text, str) for text in texts):
+        is_readable = isinstance(version, int) and isinstance(base, int | None)
+        if not is_readable or not all(isinstance(text, str) for text in texts):
             must, do, got = "name its version and a digest of each tensor", "write the version again", sorted(manifest)
             raise InvalidInput.of(_MANIFEST, must, got, where=str(directory), do=do)
-        return cls(directory=directory, version=manifest["version"], digests=manifest["digests"])
+        of_base = None if base is None else directory.parent / _BASES / _directory_name(base)
+        return cls(directory=directory, version=manifest["version"], digests=manifest["digests"], base=of_base)
 
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
         """Yield every tensor, from files that are mapped into memory.
@@ -95,10 +101,21 @@ class WeightStore:
         self.root, self._keep = root.absolute(), keep
         self.root.mkdir(parents=True, exist_ok=True)
 
-    def write(self, named_tensors: Iterable[tuple[str, Tensor]], version: int) -> StoredWeights:
+    def bases(self) -> "WeightStore":
+        """Return the store of the weights that versions of adapters belong to."""
+        return WeightStore(self.root / _BASES, keep=self._keep)
+
+    def write(
+        self, named_tensors: Iterable[tuple[str, Tensor]], version: int, *, base: int | None = None
+    ) -> StoredWeights:
         """Write a version, which is the newest from now on: one of this number that is there is replaced.
 
         Higher ones, of a run that was resumed from before them, are removed.
+
+        Args:
+            named_tensors: all weights, or the matrices of adapters.
+            version: of the weights.
+            base: version among `bases` that the adapters belong to; None: these are all weights.
         """
         target = self._directory(version)
         work = self.root / f".writing-{version:08d}-{os.getpid()}"
@@ -106,7 +123,8 @@ class WeightStore:
         work.mkdir()
         try:
             digests = _write_shards(work, named_tensors)
-            write_json(work / _MANIFEST, {"version": version, "digests": digests})
+            of_base = {} if base is None else {"base": base}
+            write_json(work / _MANIFEST, {"version": version, "digests": digests, **of_base})
             _remove(target)
             move_into_place(work, target)
             write_atomic(target / STABLE, b"")
@@ -116,7 +134,7 @@ class WeightStore:
         except BaseException:
             shutil.rmtree(work, ignore_errors=True)
             raise
-        return StoredWeights(directory=target, version=version, digests=digests)
+        return StoredWeights.read(target)
 
     def versions(self) -> list[int]:
         """Return the versions that are there, in ascending order."""
@@ -124,7 +142,7 @@ class WeightStore:
         return sorted(int(match[1]) for match, path in matches if match and (path / STABLE).is_file())
 
     def _directory(self, version: int) -> Path:
-        return self.root / f"version-{version:08d}"
+        return self.root / _directory_name(version)
 
     def newest(self) -> StoredWeights | None:
         versions = self.versions()
@@ -143,6 +161,10 @@ class WeightStore:
                 shutil.rmtree(path, ignore_errors=True)
 
 
+def _directory_name(version: int) -> str:
+    return f"version-{version:08d}"
+
+
 def digest(tensor: Tensor) -> str:
     """Return the sha256 of a tensor's bytes, zeros taken as positive: a kernel need not keep the sign of one."""
     data = (tensor.detach().cpu() + 0).contiguous().view(-1).view(torch.uint8).numpy()
@@ -151,9 +173,9 @@ def digest(tensor: Tensor) -> str:
 
 def compute_digests(named_tensors: Iterable[tuple[str, Tensor]]) -> dict[str, str]:
     """Return the digest of each tensor, computed by several threads."""
-    names, tensors = zip(*named_tensors, strict=True)
+    pairs = list(named_tensors)
     with ThreadPoolExecutor() as pool:
-        return dict(zip(names, pool.map(digest, tensors), strict=True))
+        return dict(zip((name for name, _ in pairs), pool.map(digest, (tensor for _, tensor in pairs)), strict=True))
 
 
 def _write_shards(folder: Path, named_tensors: Iterable[tuple[str, Tensor]]) -> dict[str, str]:

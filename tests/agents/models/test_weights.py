@@ -7,9 +7,16 @@ import torch
 from torch import nn
 
 from envgym.agents.models.loading import load
-from envgym.agents.models.weights import Float32Head, merged_weights, widen_head
+from envgym.agents.models.weights import (
+    AdaptedWeights,
+    Float32Head,
+    LowRankChange,
+    add_change,
+    merged_weights,
+    widen_head,
+)
 from envgym.errors import InvalidInput, UnknownName
-from tests.agents.policies.small_models import llama, raw_logprobs
+from tests.agents.policies.small_models import adapted, llama, models, raw_logprobs, train_adapters
 
 IDS = torch.tensor([[5, 6, 7, 8]])
 
@@ -69,17 +76,58 @@ def test_a_plain_models_weights_are_its_own_each_once(tied: bool) -> None:
 
 @pytest.mark.parametrize("targets", ["all-linear", ["q_proj", "embed_tokens"]])
 def test_merged_weights_in_a_plain_model_compute_what_the_adapted_one_does(targets: str | list[str]) -> None:
-    peft = pytest.importorskip("peft")
-    adapted = peft.get_peft_model(llama(), peft.LoraConfig(r=4, target_modules=targets))
-    torch.manual_seed(0)
-    with torch.no_grad():
-        for name, parameter in adapted.named_parameters():
-            if "lora_" in name:
-                parameter.normal_(std=0.2)
+    model = adapted(llama(), 4, targets)
+    train_adapters(model, seed=0)
     plain, ids = llama(), range(3, 40)
     before = raw_logprobs(plain, ids)
-    assert plain.load_state_dict(dict(merged_weights(adapted))) == ([], [])
-    expected = raw_logprobs(adapted.eval(), ids)
+    assert plain.load_state_dict(dict(merged_weights(model))) == ([], [])
+    expected = raw_logprobs(model.eval(), ids)
     assert torch.allclose(raw_logprobs(plain, ids), expected, atol=1e-5)
     assert (expected - before).abs().max() > 0.1
     assert all("lora" not in name for name, _ in merged_weights(plain))
+
+
+@pytest.mark.filterwarnings("ignore:fan_in_fan_out is set to False")
+def test_matrices_of_a_layer_that_keeps_its_weight_transposed_merge_as_peft_does() -> None:
+    model = adapted(models()["gpt2, learned positions"](), 2, ["c_attn"])
+    train_adapters(model, seed=0)
+    merged = dict(merged_weights(model))
+    expected = dict(model.merge_and_unload().named_parameters())
+    assert all(torch.allclose(merged[name], tensor, atol=1e-6) for name, tensor in expected.items())
+
+
+def test_worked_example_of_adding_a_change() -> None:
+    weight = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
+    change = LowRankChange(torch.tensor([[1.0, -1.0]]), torch.tensor([[0.5], [2.0]]))
+    assert add_change(weight, change).tolist() == [[1.5, 1.5], [5.0, 2.0]]
+    # 1 + 2^-9 lies between 1 and the next bfloat16, 1 + 2^-7, and nearer to 1
+    small = LowRankChange(torch.tensor([[2.0**-9]]), torch.tensor([[1.0]]))
+    assert add_change(torch.ones(1, 1, dtype=torch.bfloat16), small).tolist() == [[1.0]]
+
+
+def test_several_active_adapters_are_added_together() -> None:
+    peft = pytest.importorskip("peft")
+    model = adapted(llama(), 2)
+    model.add_adapter("other", peft.LoraConfig(r=3, target_modules=["q_proj"]))
+    train_adapters(model, seed=0)
+    model.base_model.set_adapter(["default", "other"])
+    plain = llama()
+    plain.load_state_dict(dict(merged_weights(model)))
+    assert torch.allclose(raw_logprobs(plain, range(3, 40)), raw_logprobs(model.eval(), range(3, 40)), atol=1e-5)
+
+
+def test_an_adapter_that_adds_more_than_a_product_is_refused() -> None:
+    peft = pytest.importorskip("peft")
+    model = peft.get_peft_model(llama(), peft.LoraConfig(r=2, target_modules=["q_proj"], use_dora=True))
+    with pytest.raises(InvalidInput, match=r"adapter must be plain LoRA, W \+ B A, without DoRA or biases, got Dora"):
+        merged_weights(model)
+
+
+def test_base_state_changes_with_the_base_and_not_with_the_adapters() -> None:
+    model = adapted(llama())
+    before = AdaptedWeights(model).base_state
+    train_adapters(model, seed=0)
+    assert AdaptedWeights(model).base_state == before
+    with torch.no_grad():
+        model.get_base_model().model.norm.weight.mul_(1.0)
+    assert AdaptedWeights(model).base_state != before

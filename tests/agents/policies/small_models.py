@@ -5,6 +5,7 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import pytest
 import torch
 from transformers import (
     Gemma3ForCausalLM,
@@ -48,6 +49,22 @@ MIXED = ["sliding_attention", "full_attention", "sliding_attention"]
 def llama(**changes: Any) -> LlamaForCausalLM:  # settings of LlamaConfig
     torch.manual_seed(0)
     return LlamaForCausalLM(LlamaConfig(**(SHAPE | changes)))
+
+
+def adapted(model: PreTrainedModel, rank: int = 1, targets: str | Sequence[str] = ("q_proj", "v_proj")) -> Any:
+    """Return a PeftModel with LoRA adapters, the second matrix of each still zero."""
+    peft = pytest.importorskip("peft")
+    targets = targets if isinstance(targets, str) else list(targets)
+    return peft.get_peft_model(model, peft.LoraConfig(r=rank, lora_alpha=3, target_modules=targets))
+
+
+@torch.no_grad()
+def train_adapters(model: Any, seed: int) -> None:  # PeftModel
+    """Give every adapter new random matrices."""
+    torch.manual_seed(seed)
+    for name, parameter in model.named_parameters():
+        if "lora_" in name:
+            parameter.normal_(std=0.2)
 
 
 def models() -> dict[str, Callable[[], PreTrainedModel]]:

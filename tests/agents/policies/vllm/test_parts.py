@@ -8,13 +8,14 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from envgym.agents.models.weights import AdaptedWeights, merged_weights
 from envgym.agents.policies.vllm import engine
 from envgym.agents.policies.vllm.engine import check_installed, not_imported, not_started, one_line
 from envgym.agents.policies.vllm.wire import read_generation, read_row_logprobs, sampling_arguments
-from envgym.agents.policies.vllm.worker import WeightStaging
+from envgym.agents.policies.vllm.worker import WeightStaging, _merged
 from envgym.agents.protocols import FinishReason, GenerateRequest, Sampling
 from envgym.errors import InvalidInput, PolicyFailure, SettingsError, UnknownName
-from tests.agents.policies.small_models import llama
+from tests.agents.policies.small_models import adapted, llama, train_adapters
 
 # ---- sentences ------------------------------------------------------------------------------------------------------
 
@@ -144,8 +145,7 @@ def test_scores_begin_with_zero_and_are_those_of_the_prompts_tokens() -> None:
 def test_staged_weights_are_all_of_them_in_the_engines_type(tied: bool) -> None:
     model = llama(tie_word_embeddings=tied)
     staging = WeightStaging(model.config, torch.bfloat16)
-    path = staging.write(model.state_dict().items())
-    assert path is not None
+    path = staging.write(model.state_dict().items()).path
     found = load_file(path)
     assert found.keys() == dict(model.named_parameters()).keys()
     assert all(torch.equal(tensor, model.get_parameter(name).bfloat16()) for name, tensor in found.items())
@@ -160,9 +160,30 @@ def test_the_file_before_is_deleted_when_the_next_is_accepted() -> None:
         staging.write(())
     one, two = (staging.write(model.named_parameters()) for _ in range(2))
     staging.accept(one)
-    assert one.exists()
+    assert one.path.exists()
     staging.accept(two)
-    assert (one.exists(), two.exists(), staging.newest) == (False, True, two)
+    assert (one.path.exists(), two.path.exists(), staging.newest) == (False, True, two)
+    staging.close()
+
+
+def test_adapters_are_staged_alone_and_merge_to_what_the_learner_merges() -> None:
+    model = adapted(llama())
+    staging = WeightStaging(llama().config, torch.float32)
+    one = staging.write(merged_weights(model))
+    staging.accept(one)
+    train_adapters(model, seed=1)
+    two = staging.write(merged_weights(model))
+    staging.accept(two)
+    assert one.base == two.base
+    assert [path.exists() for path in (one.path, two.path, two.base or one.path)] == [False, True, True]
+    assert set(load_file(two.path)) == {name for name, _ in AdaptedWeights(model).adapters()}
+    loaded = dict(_merged(str(two.path), str(two.base), torch.device("cpu")))
+    expected = dict(merged_weights(model))
+    assert loaded.keys() == expected.keys()
+    assert all(torch.equal(loaded[name], tensor) for name, tensor in expected.items())
+    staging.accept(staging.write(llama().named_parameters()))
+    assert two.base is not None
+    assert not two.base.exists()
     staging.close()
 
 

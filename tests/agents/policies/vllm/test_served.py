@@ -24,11 +24,12 @@ from envgym.agents.policies.weights.transport import (
 from envgym.agents.policies.weights.weight_store import compute_digests
 from envgym.agents.protocols import GenerateRequest, Generation
 from envgym.errors import InvalidInput, PolicyFailure
-from tests.agents.policies.small_models import raw_logprobs, request
+from tests.agents.policies.small_models import adapted, raw_logprobs, request, train_adapters
 from tests.support.retrievers import serve, served_url
 
 pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("ignore")]
 
+CPU = torch.device("cpu")
 CONTEXT = tuple(range(40, 140))
 LIMITS = ClientLimits(timeout_s=120, update_timeout_s=120, retries=0)
 OPTIONS = "--engine vllm --threads 1 --cache-gib 0.1 --max-context 1000 --dtype"
@@ -173,3 +174,35 @@ def _update_by_other_ways(policy: ServedPolicy, model: PreTrainedModel) -> None:
                 assert generate(other, request(CONTEXT)).policy_version == version
         finally:
             other.close()
+
+
+@pytest.mark.parametrize("way", ["files", "ipc", "gloo"])
+def test_vllm_adds_adapters_to_the_base_that_it_was_started_with(
+    way: str, url: str, model: LlamaForCausalLM, tmp_path: Path
+) -> None:
+    transports: dict[str, WeightTransport] = {
+        "files": FileTransport(tmp_path / "weights"),
+        "ipc": SharedTransport(CPU),
+        "gloo": GroupTransport("gloo", device=CPU, timeout_s=60),
+    }
+    policy = ServedPolicy([url], transport=transports[way], limits=LIMITS, token="right")
+    base, lora = load("tiny", dtype="float32", device="cpu").model, adapted(model, 2)
+    try:
+        for version in (1, 2):
+            train_adapters(lora, seed=version)
+            policy.update_weights(merged_weights(lora), version)
+            plain = load("tiny", dtype="float32", device="cpu").model
+            plain.load_state_dict(dict(merged_weights(lora)))
+            assert isinstance(plain, LlamaForCausalLM)
+            assert largest_gap(policy, plain) < 1e-4
+            assert isinstance(base, LlamaForCausalLM)
+            assert largest_gap(policy, base) > 0.01
+        change(base, 3)  # another base: all weights, without adapters, and adapters again
+        policy.update_weights(base.named_parameters(), 3)
+        assert largest_gap(policy, base) < 1e-4
+        train_adapters(lora, seed=4)
+        policy.update_weights(merged_weights(lora), 4)
+        plain.load_state_dict(dict(merged_weights(lora)))
+        assert largest_gap(policy, plain) < 1e-4
+    finally:
+        policy.close()
