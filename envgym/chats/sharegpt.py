@@ -28,6 +28,8 @@ _ROLES = {name: role for role, name in _NAMES.items()} | {
     "tool_response": Role.TOOL,
     "function_response": Role.TOOL,
 }
+_TEXT_ROLES = (Role.SYSTEM, Role.USER)
+"""Whose entries are read as their text."""
 _RESPONSES = re.compile(r"\s*(?:<tool_response>(?:(?!</?tool_response>).)*</tool_response>\s*)+", re.DOTALL)
 _RESPONSE = re.compile(r"<tool_response>\n?(.*?)\n?</tool_response>", re.DOTALL)
 _HERMES = Hermes()
@@ -40,7 +42,12 @@ def write_sharegpt(message: Message) -> Json:
     if message.role is Role.ASSISTANT:
         name, value = _write_answer(message)
     data = {"from": name, "value": value}
-    again = read_sharegpt(data, where=f"{message.role} message")
+    is_text = message.role in _TEXT_ROLES
+    again = (
+        (Message(role=message.role, content=value),)
+        if is_text
+        else read_sharegpt(data, where=f"{message.role} message")
+    )
     if len(again) != 1:
         must, do = "be one result", "choose another form"
         raise InvalidInput.of("content of the tool message", must, value, where=f"{_FORM} form", do=do)

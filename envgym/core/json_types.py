@@ -6,6 +6,9 @@ import re
 import unicodedata
 from collections.abc import Mapping
 from itertools import islice
+from typing import Any
+
+from pydantic_core import from_json
 
 JsonValue = None | bool | int | float | str | list["JsonValue"] | Mapping[str, "JsonValue"]
 JsonObject = Mapping[str, JsonValue]
@@ -54,6 +57,14 @@ def parse_json(text: bytes | str, max_parts: int) -> JsonValue:
     except RecursionError as error:
         raise ValueError("nested too deep") from error
     return value
+
+
+def decode_recorded(text: str) -> Any:  # JSON; the records that are built from it check it
+    """Decode JSON that this project wrote as `json.loads` does, but faster. Raises: ValueError: it is no JSON."""
+    try:
+        return from_json(text)
+    except ValueError:  # lone surrogates and deep nesting, which only `json` reads
+        return json.loads(text)
 
 
 def visible(text: str) -> str:

@@ -22,6 +22,7 @@ Json = dict[str, Any]
 
 _SEGMENT_FIELDS = tuple(field.name for field in fields(Segment))
 _NO_COST = Cost()
+_TOKEN_LISTS = ("token_strings", "behavior_logprobs", "raw_logprobs")
 _COST_FIELDS = tuple(field.name for field in fields(Cost))
 
 
@@ -153,8 +154,10 @@ def segment_to_json(segment: Segment) -> Json:
 
 def segment_from_json(data: Mapping[str, Any]) -> Segment:
     """Read what `segment_to_json` wrote."""
-    values: dict[str, Any] = {name: tuple(value) if type(value) is list else value for name, value in data.items()}
-    values["origin"] = Origin(data["origin"])
+    values = {**data, "origin": Origin(data["origin"]), "token_ids": tuple(data["token_ids"])}
+    for name in _TOKEN_LISTS:
+        if name in data:
+            values[name] = tuple(data[name])
     if "top_logprobs" in data:
         values["top_logprobs"] = tuple(tuple((token, value) for token, value in of) for of in data["top_logprobs"])
     return Segment(**values)
@@ -246,6 +249,8 @@ def message_to_json(message: Message) -> Json:
 def message_from_json(data: Mapping[str, Any]) -> Message:
     """Read what `message_to_json` wrote, now or at an earlier schema version. Raises: InvalidInput: an unknown part."""
     content, calls = data["content"], data.get("tool_calls")
+    if isinstance(content, list) and len(content) == 1 and content[0]["type"] == TextPart.type:
+        content = content[0]["text"] or content  # most messages: made faster from their text
     is_text = isinstance(content, str)
     return Message(
         role=Role(data["role"]),

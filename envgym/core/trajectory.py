@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain, pairwise
+from itertools import pairwise
 
 from envgym.core.segments import Origin, Segment
 from envgym.core.tree import Rewrite, Source, Tree
@@ -148,19 +148,29 @@ class Trajectory:
         return {node: turn for turn, nodes in enumerate(self.turn_nodes) for node in nodes}
 
     def _row(self, path: Sequence[int]) -> Row:
-        located = [(index, segment) for index in path for segment in self.tree.nodes[index].edge.segments]
-        segments = tuple(segment for _, segment in located)
-        nodes = tuple(index for index, segment in located for _ in segment.token_ids)
+        segments: list[Segment] = []
+        token_ids, loss_mask, logprobs = list[int](), list[bool](), list[float]()
+        nodes, turns = list[int](), list[int]()
+        for index in path:
+            turn = self._turn_of_node.get(index, -1)
+            for segment in self.tree.nodes[index].edge.segments:
+                num_tokens = len(segment)
+                segments.append(segment)
+                token_ids += segment.token_ids
+                loss_mask += [segment.trains] * num_tokens
+                logprobs += segment.behavior_logprobs or [0.0] * num_tokens
+                nodes += [index] * num_tokens
+                turns += [turn] * num_tokens
         return Row(
             tree_id=self.tree.id,
             leaf=self.leaf,
             rewrite=self.tree.nodes[path[0]].edge.rewrite,
-            segments=segments,
-            token_ids=tuple(chain.from_iterable(segment.token_ids for segment in segments)),
-            loss_mask=tuple(segment.trains for segment in segments for _ in segment.token_ids),
-            behavior_logprobs=tuple(value for s in segments for value in s.behavior_logprobs or (0.0,) * len(s)),
-            nodes=nodes,
-            turns=tuple(self._turn_of_node.get(node, -1) for node in nodes),
+            segments=tuple(segments),
+            token_ids=tuple(token_ids),
+            loss_mask=tuple(loss_mask),
+            behavior_logprobs=tuple(logprobs),
+            nodes=tuple(nodes),
+            turns=tuple(turns),
         )
 
     @property

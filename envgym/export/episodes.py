@@ -1,6 +1,5 @@
 """Which recorded episodes are exported, and how they are read: group by group, with or without their tokens."""
 
-import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -9,6 +8,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
+from envgym.core.json_types import decode_recorded
 from envgym.core.serialize import tree_from_json
 from envgym.core.tasks import Split
 from envgym.core.trajectory import Trajectory
@@ -155,11 +155,13 @@ def _trees(file: Path, choice: EpisodeChoice, left_out: Counter[str], *, with_to
             if split != Split.TRAIN and not choice.includes_test:
                 left_out[TEST] += len(rows)
                 continue
-            tree = tree_from_json(json.loads(text) if with_tokens else read_shortened(text))
+            tree = tree_from_json(decode_recorded(text) if with_tokens else read_shortened(text))
             if PLAIN_PROMPT in tree.prompts:
                 left_out[HINTED] += len(rows)
                 continue
-            advantages = {row["leaf"]: json.loads(row["advantages"]) for row in rows if row["advantages"] is not None}
+            advantages = {
+                row["leaf"]: decode_recorded(row["advantages"]) for row in rows if row["advantages"] is not None
+            }
             yield RecordedTree(tree=tree, label=choice.label, step=file_step(file), advantages=advantages)
 
 
@@ -189,9 +191,9 @@ def read_shortened(text: str) -> dict[str, Any]:
     Tokens are most of the text, and conversations do not need them. They are cut before the text is decoded.
     """
     shortened, num_cut = _SEGMENTS.subn(_shortened, text)
-    data: dict[str, Any] = json.loads(shortened)
+    data: dict[str, Any] = decode_recorded(shortened)
     if num_cut != sum(bool(node["segments"]) for node in data["nodes"]):  # another part of it has the form of segments
-        data = json.loads(text)
+        data = decode_recorded(text)
     return data
 
 

@@ -1,14 +1,13 @@
 """Conversations in ShareGPT's form: one row for each context of an episode."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import Final
 
 import pyarrow as pa
 
 from envgym.chats.sharegpt import write_sharegpt
 from envgym.core.json_types import well_formed
-from envgym.core.messages import Message, Role
+from envgym.core.messages import Message, Role, ToolCall
 from envgym.errors import InvalidInput
 from envgym.export.contexts import TreeConversations
 from envgym.export.episodes import RecordedGroup
@@ -63,7 +62,9 @@ def _entries(messages: Sequence[tuple[Message, bool]]) -> list[Json]:
 
 def without_ids(message: Message) -> Message:
     """Return a message without ids of calls and names, for forms that are text."""
-    calls = tuple(replace(call, id=None) for call in message.tool_calls)
+    if message.role in (Role.SYSTEM, Role.USER) and not message.name and len(message.parts) == bool(message.content):
+        return message
+    calls = tuple(ToolCall(name=call.name, arguments=call.arguments) for call in message.tool_calls)
     return Message(role=message.role, content=message.content, thinking=message.thinking, tool_calls=calls)
 
 

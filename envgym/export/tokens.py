@@ -1,6 +1,6 @@
 """Token sequences as training reads them: ids, mask, log-probs and advantages. One row for each row of an episode."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import pyarrow as pa
@@ -39,14 +39,16 @@ def _rows(group: RecordedGroup, options: RowOptions) -> Iterator[DataRow]:
 
 
 def _cells(number: int, row: Row) -> Json:
-    versions = [
-        segment.policy_version if segment.trains else None for segment in row.segments for _ in segment.token_ids
-    ]
+    versions: list[int | None] = []
+    labels: list[int] = []
+    for segment in row.segments:
+        versions += [segment.policy_version if segment.trains else None] * len(segment)
+        labels += segment.token_ids if segment.trains else [_NOT_LEARNED] * len(segment)
     return {
         "context": number,
         "rewrite": row.rewrite and row.rewrite.value,
         "input_ids": row.token_ids,
-        "labels": [token if mask else _NOT_LEARNED for token, mask in zip(row.token_ids, row.loss_mask, strict=True)],
+        "labels": labels,
         "loss_mask": row.loss_mask,
         "logprobs": row.behavior_logprobs,
         "turns": row.turns,
@@ -59,18 +61,19 @@ def _advantages(episode: Trajectory, row: Row, entries: Advantages | None) -> li
     if entries is None:
         return None
     by_node = dict(zip(episode.path, entries, strict=True))
-    places: dict[int, int] = {}
-    """Node -> number of its sampled tokens so far."""
     values: list[float | None] = []
-    for node, is_trained in zip(row.nodes, row.loss_mask, strict=True):
-        values.append(_entry(by_node, node, places.get(node, 0)) if is_trained else None)
-        places[node] = places.get(node, 0) + is_trained
+    place, last = 0, -1
+    for segment in row.segments:
+        num_tokens, node = len(segment), row.nodes[len(values)]
+        place, last = (place if node == last else 0), node
+        """Sampled tokens of the node before this segment."""
+        if not segment.trains:
+            values += [None] * num_tokens
+            continue
+        entry = by_node[node]
+        values += entry[place : place + num_tokens] if isinstance(entry, Sequence) else [entry] * num_tokens
+        place += num_tokens
     return values
-
-
-def _entry(by_node: Mapping[int, float | Sequence[float]], node: int, place: int) -> float:
-    entry = by_node[node]
-    return entry[place] if isinstance(entry, Sequence) else entry
 
 
 _IDS: Final = pa.list_(pa.int32())

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final
 
-from envgym.core.json_types import well_formed
+from envgym.core.json_types import decode_recorded, well_formed
 from envgym.core.serialize import tree_from_json, tree_to_json
 from envgym.core.trajectory import Group, Trajectory, trajectories
 from envgym.core.tree import Tree
@@ -106,4 +106,4 @@ def dropped_trees(dropped: Iterable[tuple[Group, str]]) -> dict[str, str]:
 
 def trees_of(rows: Iterable[Mapping[str, Any]]) -> list[Tree]:
     """Read the trees back from rows that `episode_rows` made."""
-    return [tree_from_json(json.loads(row["tree"])) for row in rows if row["tree"] is not None]
+    return [tree_from_json(decode_recorded(row["tree"])) for row in rows if row["tree"] is not None]

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envgym.core.json_types import JsonValue, parse_json, visible, well_formed
+from envgym.core.json_types import JsonValue, decode_recorded, parse_json, visible, well_formed
 
 
 def test_lone_surrogates_become_replacement_characters_and_pairs_a_character() -> None:
@@ -81,3 +81,19 @@ def test_hostile_json_takes_no_memory_beyond_its_text(unit: str) -> None:
     finally:
         tracemalloc.stop()
     assert peak < 3 << 20, "decoded, it takes up to 30 times its size"
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+        lambda part: st.lists(part) | st.dictionaries(st.text(), part),
+    )
+)
+def test_recorded_json_is_decoded_as_by_json(value: JsonValue) -> None:
+    text = json.dumps(value)
+    assert repr(decode_recorded(text)) == repr(json.loads(text))
+
+
+@pytest.mark.parametrize("text", ['"a\\ud800"', "[" * 900 + "]" * 900, "[NaN, 1e-320, 1e400]", '{"a": 1, "a": 2}'])
+def test_recorded_json_that_only_json_reads_is_decoded(text: str) -> None:
+    assert repr(decode_recorded(text)) == repr(json.loads(text))

@@ -7,6 +7,7 @@ from uuid import uuid4
 
 from envgym.errors import SettingsError
 from envgym.trainer.metrics.trackers.base import TrackedRun, Tracker, load_package
+from envgym.trainer.metrics.trackers.sender import Sender
 from envgym.trainer.metrics.trackers.wandb_files import read_rows
 from envgym.trainer.metrics.update import Metrics
 
@@ -20,7 +21,7 @@ _MODES: Final = (None, "online", "offline")
 
 
 class Wandb(Tracker):
-    """Log to Weights & Biases."""
+    """Log to Weights & Biases. Rows are logged in a thread: W&B takes about 5 ms for 200 metrics."""
 
     NAME: ClassVar[str] = "wandb"
 
@@ -41,6 +42,7 @@ class Wandb(Tracker):
         self._settings = {"project": project, "entity": entity, "mode": mode}
         self._run: Any = None  # wandb.Run
         self._row, self._is_new, self._directory = 0, True, Path()
+        self._sender: Sender | None = None
         self._held: list[dict[str, Any]] | None = None
         """Rows in the files of earlier starts, once read."""
 
@@ -49,7 +51,7 @@ class Wandb(Tracker):
 
     def open_run(self, run: TrackedRun) -> None:
         self._is_new, self._row = run.attempt == 1, (run.attempt - 1) * _ROWS_PER_ATTEMPT
-        self._run, self._directory, self._held = None, run.directory, None
+        self._run, self._sender, self._directory, self._held = None, None, run.directory, None
         self._run = self._wandb.init(
             **self._settings,
             name=run.name,
@@ -66,10 +68,11 @@ class Wandb(Tracker):
         )
         self._run.define_metric(STEP_AXIS, hidden=True)
         self._run.define_metric("*", step_metric=STEP_AXIS)
+        self._sender = Sender(self._log, name=self.NAME)
 
     def send(self, step: int, metrics: Metrics) -> None:
-        self._run.log({STEP_AXIS: step, **metrics}, step=self._row, commit=True)
-        self._row += 1
+        assert self._sender is not None, "a run begins with on_start"
+        self._sender.put(step, metrics)
 
     def steps_of(self, metric: str) -> Collection[int]:
         """Return the steps at which the run has a metric, from its files if it is offline, else from W&B."""
@@ -84,5 +87,13 @@ class Wandb(Tracker):
         return {int(row[STEP_AXIS]) for row in self._held if metric in row and STEP_AXIS in row}
 
     def close_run(self, *, failed: bool) -> None:
-        if self._run is not None:
-            self._run.finish(exit_code=int(failed))
+        try:
+            if self._sender is not None:
+                self._sender.close()
+        finally:
+            if self._run is not None:
+                self._run.finish(exit_code=int(failed))
+
+    def _log(self, step: int, metrics: Metrics) -> None:
+        self._run.log({STEP_AXIS: step, **metrics}, step=self._row, commit=True)
+        self._row += 1

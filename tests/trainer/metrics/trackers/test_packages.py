@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from threading import Event
 from types import SimpleNamespace
 from typing import Any
 
@@ -109,6 +110,27 @@ def test_wandb_has_the_train_step_as_axis_and_steps_that_grow(tmp_path: Path, wa
         for number, step, attempt in ((0, 1, 1.0), (1, 2, 1.0), (1_000_000, 1, 2.0), (1_000_001, 2, 2.0))
     ]
     assert wandb.codes == [1, 0]
+
+
+def test_wandb_logs_in_a_thread_and_ends_with_the_last_row(
+    tmp_path: Path, wandb: WandbDouble, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_open, log = Event(), wandb.log
+
+    def slow_log(row: dict[str, float], *, step: int, commit: bool) -> None:
+        assert is_open.wait(60)
+        log(row, step=step, commit=commit)
+
+    monkeypatch.setattr(wandb, "log", slow_log)
+    tracker = Wandb("p")
+    tracker.on_start(tmp_path, {"run": {"name": "cat"}}, 0, 3)
+    for step in (1, 2, 3):
+        tracker.on_step(step, {"loss": 0.5})
+    assert wandb.rows == []
+    is_open.set()
+    tracker.on_end(None)
+    assert [(number, row["train/step"]) for number, row in wandb.rows] == [(0, 1), (1, 2), (2, 3)]
+    assert wandb.codes == [1]
 
 
 def test_wandb_online_is_sent_what_it_lacks(tmp_path: Path, wandb: WandbDouble) -> None:
