@@ -372,9 +372,11 @@ def test_a_policy_serves_one_event_loop_after_another() -> None:
         await asyncio.sleep(0.01)
         task.cancel()
 
-    expected = generate(policy, [item])
+    (expected,) = generate(policy, [item])
     asyncio.run(give_up())
-    assert generate(policy, [item]) == expected
+    (found,) = generate(policy, [item])  # beside what the first loop left, which may change the last bits
+    assert found.token_ids == expected.token_ids
+    assert found.behavior_logprobs == pytest.approx(expected.behavior_logprobs, rel=1e-5)
 
 
 @pytest.mark.parametrize("layer_types", [["full_attention", "linear_attention", "full_attention"]])
