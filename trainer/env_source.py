@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
+from inspect import signature
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,6 +24,8 @@ from envgym.trainer.settings import DecontaminationSettings
 ADDED_FROM: Final = 2**32
 """Index of the first task that a run adds to an env's own."""
 _ADDED: Final = "added.json"
+_SPLITTING: Final = ("splits", "test_share", "test_fraction")
+"""Names of settings with which environments divide their tasks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,15 +61,21 @@ def build_env_sources(
         make = spec.maker(servers)
         with closing(make()) as env:
             tasks = env.unwrapped.tasks
+            remedy = _split_remedy(type(env.unwrapped))
         held_out = held_out_tasks(tasks, evaluation.tasks, split=evaluation.split)
         for split, is_empty in ((Split.TRAIN, tasks.size(Split.TRAIN) == 0), (evaluation.split, not held_out)):
             if is_empty:
-                do = "choose settings, or a source of tasks, with both splits"
-                raise SettingsError.of(f"{split} split", "hold tasks", "none", where=spec.label, do=do)
+                raise SettingsError.of(f"{split} split", "hold tasks", "none", where=spec.label, do=remedy)
         env_sources[spec.label] = EnvSource(
             label=spec.label, env_id=spec.id, weight=spec.weight, make=make, tasks=tasks, held_out=held_out
         )
     return env_sources
+
+
+def _split_remedy(env_class: type) -> str:
+    """Return what to do about an empty split; it names the settings that divide the tasks of an environment."""
+    names = [name for name in _SPLITTING if name in signature(env_class).parameters]
+    return f"set {' or '.join(names)} of the environment" if names else "choose settings, or a source, with both splits"
 
 
 def decontaminate(

@@ -116,10 +116,11 @@ def read_row(
     entries = reader.entries(form, {spec.name: spec for spec in tools})
     messages = tuple(entry.message for entry in entries)
     _check_order(messages, where)
-    _check_calls(messages, tools, where)
+    trained = _trained(entries, train_on, where)
+    _check_calls(messages, trained, tools, where)
     return Conversation(
         messages=messages,
-        trained=_trained(entries, train_on, where),
+        trained=trained,
         tools=tools,
         reward=reader.number(reader.columns.reward),
         id=reader.id(),
@@ -335,11 +336,10 @@ def _check_order(messages: Sequence[Message], where: str) -> None:
             raise refusal("assistant message", must, "one after another assistant message", place)
 
 
-def _check_calls(messages: Sequence[Message], tools: Sequence[ToolSpec], where: str) -> None:
-    """Refuse results without a call, and calls of tools that a conversation with tools does not have."""
+def _check_calls(messages: Sequence[Message], trained: Sequence[bool], tools: Sequence[ToolSpec], where: str) -> None:
+    """Refuse results without a call, and calls to learn of tools that a conversation with tools does not have."""
     names = {spec.name for spec in tools}
-    calls = 0
-    ids: set[str | None] = set()
+    calls, ids = 0, set[str | None]()
     for index, message in enumerate(messages):
         place = f"message {index} of {where}"
         if message.role is Role.TOOL:
@@ -350,7 +350,7 @@ def _check_calls(messages: Sequence[Message], tools: Sequence[ToolSpec], where: 
             continue
         calls, ids = len(message.tool_calls), {call.id for call in message.tool_calls}
         for call in message.tool_calls:
-            if names and call.name not in names:
+            if trained[index] and names and call.name not in names:
                 raise refusal("tool call", f"name one of the tools {', '.join(sorted(names))}", call.name, place)
 
 

@@ -31,12 +31,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     help_rows = "skyrl and verl: write the first N tasks of the split to --out, as rows without answers"
     parser.add_argument("--rows", type=at_least_0, metavar="N", help=help_rows)
     parser.add_argument("--out", type=Path, metavar="FILE", help="file of the rows, .parquet or .jsonl")
+    help_overwrite = "write the rows also if --out exists"
+    parser.add_argument("--overwrite", action="store_true", default=None, help=help_overwrite)
     parser.add_argument("--split", choices=tuple(map(str, Split)), help="split of the rows (default: train)")
 
 
 def run(args: argparse.Namespace) -> int:
     """Check that the environment can be used there, and print the lines, or write rows."""
-    if options := [name for name in ("rows", "out", "split") if getattr(args, name) is not None]:
+    if options := [name for name in ("rows", "out", "split", "overwrite") if getattr(args, name) is not None]:
         return _write_rows(args, options)
     echo(_PROGRAMS[args.name](args).rstrip("\n"))
     return 0
@@ -91,8 +93,10 @@ def _mcp(args: argparse.Namespace) -> str:
     """Return the settings of an MCP client."""
     make_env(args).close()
     words = ("serve", "--protocol", "mcp", args.env, *_set_words(args.settings))
-    settings = {"mcpServers": {"envgym": {"command": "envgym", "args": [*words, "--stdio"]}}}
-    return f"""# pip install 'envgym[mcp]'. A client that starts its servers is given:
+    folder = Path.cwd()
+    settings = {"mcpServers": {"envgym": {"command": "envgym", "args": [*words, "--stdio"], "cwd": str(folder)}}}
+    return f"""# pip install 'envgym[mcp]'. A client that starts its servers is given these settings.
+# Paths in them are relative to `cwd`. A client without the key `cwd` needs absolute paths:
 {json.dumps(settings, indent=2)}
 # A client over HTTP is given http://127.0.0.1:{_PORT}/mcp, and the server is started by:
 #   {_command(*words, "--port", str(_PORT))}
@@ -135,7 +139,7 @@ def _write_rows(args: argparse.Namespace, options: Sequence[str]) -> int:
         InvalidInput.unless(
             name in options, "--rows and --out", "be given together", f"no --{name}", where=where, do=do
         )
-    check_path(args.out)
+    check_path(args.out, overwrite=bool(args.overwrite))
     split = Split.TRAIN if args.split is None else Split(args.split)
     rows = task_rows(args.name, args.env, env_kwargs(args.settings), args.rows, split=split)
     write_rows(args.out, rows)

@@ -26,7 +26,7 @@ from typing_extensions import is_protocol
 from envgym.config.file_imports import FILE_MODULE, NoSuchClass, check_class_is_named, import_file, read_attribute
 from envgym.config.protocol_checks import misfit, return_type
 from envgym.config.settings import Settings, apply_overrides, faults, read_value, read_yaml_value, set_value
-from envgym.errors import InvalidInput, SettingsError, unknown_name
+from envgym.errors import InvalidInput, SettingsError, suggestion, unknown_name
 
 T = TypeVar("T")
 
@@ -147,6 +147,9 @@ class PluginKind(Generic[T]):
             model = plugin if isinstance(plugin, type) and issubclass(plugin, BaseModel) else Settings
             raise SettingsError("\n".join(faults(model, error, where=place))) from None
         except (TypeError, ValueError) as error:
+            fault = _wrong_keys(plugin, arguments, choice.settings, where=place)
+            if fault is not None:
+                raise fault from None
             do = "pass the keyword arguments of its class"
             raise SettingsError.of("settings", f"fit {choice.name}", str(error), where=place, do=do) from error
 
@@ -228,6 +231,27 @@ def import_path(path: str) -> Any:  # whatever stands there
     place = match["place"]
     module = import_file(Path(place)) if place.endswith(".py") else import_module(place)
     return read_attribute(module, match["attribute"], place=place)
+
+
+def _wrong_keys(
+    plugin: Callable[..., object], arguments: Sequence[object], settings: Mapping[str, Any], *, where: str
+) -> SettingsError | None:
+    """Return the error of settings that a class or function has no parameter for, or lacks; None if they fit."""
+    signature = inspect.signature(plugin)
+    takes = list(signature.parameters.values())[len(arguments) :]
+    named = [item for item in takes if item.kind in (item.POSITIONAL_OR_KEYWORD, item.KEYWORD_ONLY)]
+    names = [item.name for item in named]
+    unknown = (
+        [] if any(item.kind is item.VAR_KEYWORD for item in takes) else [key for key in settings if key not in names]
+    )
+    if unknown:
+        do = suggestion(unknown[0], names, otherwise=f"known keys: {', '.join(names)}") if names else "leave it out"
+        return SettingsError.of("settings key", "be known", unknown[0], where=where, do=do)
+    missing = [item.name for item in named if item.default is item.empty and item.name not in settings]
+    if missing:
+        do = f"write {missing[0]}: VALUE beside the name"
+        return SettingsError.of(missing[0], "be set", "nothing", where=where, do=do)
+    return None
 
 
 def _uncallable(plugin: type) -> str | None:

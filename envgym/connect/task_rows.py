@@ -105,11 +105,17 @@ def settings_text(settings: Mapping[str, Any], env_id: str) -> str:
         raise InvalidInput.of("settings", "be JSON", str(error), where=env_id, do=do) from None
 
 
-def check_path(path: Path) -> None:
-    """See that rows can be written to a file. Raises: InvalidInput: the projects read no file of this name."""
+def check_path(path: Path, *, overwrite: bool = True) -> None:
+    """Check that rows can be written to a file.
+
+    Raises: InvalidInput: the projects read no file of this name, or it exists and must not be overwritten.
+    """
     if path.suffix not in (".parquet", ".jsonl"):
         do = "rename it"
         raise InvalidInput.of("file of rows", "end in .parquet or .jsonl", str(path), where="task_rows", do=do)
+    do = "choose another file, or pass --overwrite"
+    is_free = overwrite or not path.exists()
+    InvalidInput.unless(is_free, "file of rows", "be a new file", str(path), where="task_rows", do=do)
 
 
 def write_rows(path: Path, rows: Sequence[Row]) -> None:

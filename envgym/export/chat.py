@@ -17,8 +17,8 @@ from envgym.export.rows import (
     chosen_episodes,
     context_cells,
     episode_cells,
+    learned_contexts,
     message_cell,
-    recorded_contexts,
     tools_cell,
 )
 
@@ -31,7 +31,7 @@ def _rows(group: RecordedGroup, options: RowOptions) -> Iterator[DataRow]:
         if tree.tools != specs:
             specs, tools = tree.tools, tools_cell(tree.tools)
         for episode in chosen_episodes(recorded, options):
-            for context in recorded_contexts(conversations.contexts(episode), options):
+            for context in learned_contexts(conversations.contexts(episode), options):
                 cells = episode_cells(recorded, episode) | context_cells(context)
                 cells["messages"] = [message_cell(message, is_learned=learned) for message, learned in context.messages]
                 cells["tools"] = tools
@@ -47,7 +47,8 @@ KIND: Final = DataKind(
         **CONTEXT_COLUMNS,
         "messages": (
             MESSAGES,
-            "messages in OpenAI's form; `weight` is 0 where the policy did not write the message here",
+            "messages in OpenAI's form; `weight` is 0 where the policy did not write the message here, or where it "
+            "called an unknown tool",
         ),
         "tools": TOOLS_COLUMN,
     },

@@ -33,6 +33,8 @@ class ContextTurn(NamedTuple):
     """The assistant message first."""
     is_sampled: bool
     """Whether the policy wrote it in this episode; False for replayed turns and for those of a demonstrator."""
+    is_learned: bool
+    """Whether a conversation's reader may train on it: it is sampled, and calls no tool that the episode lacks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,11 +52,11 @@ class Context:
 
     @property
     def messages(self) -> tuple[tuple[Message, bool], ...]:
-        """The messages up to the last one of the policy, and whether the policy sampled each in this context."""
+        """The messages up to the last one of the policy, and whether each may be trained on."""
         assert self.opening is not None, "only recorded contexts have messages"
         pairs = [(message, False) for message in self.opening]
         for turn in self.turns:
-            pairs.append((turn.messages[0], turn.is_sampled))
+            pairs.append((turn.messages[0], turn.is_learned))
             pairs += ((message, False) for message in turn.messages[1:])
         num_replies = len(self.turns[-1].messages) - 1
         return tuple(pairs[: len(pairs) - num_replies])
@@ -67,6 +69,7 @@ class TreeConversations:
         self.tree = tree
         self._redact = redact
         self._turns: dict[int, tuple[Message, ...]] = {}
+        self._tools = {spec.name for spec in tree.tools}
 
     def contexts(self, episode: Trajectory) -> tuple[Context, ...]:
         """Return the contexts of an episode of the tree in which the policy finished a turn."""
@@ -84,12 +87,17 @@ class TreeConversations:
                     number, rewrite, turns = number + 1, edge.rewrite, []
             if tree.nodes[nodes[-1]].outcome is not None:
                 is_sampled = index >= num_replayed and _is_sampled(tree, nodes)
-                turns.append(ContextTurn(index, nodes[-1], self._turn(nodes[-1]), is_sampled))
+                messages = self._turn(nodes[-1])
+                is_learned = is_sampled and self._calls_known(messages[0])
+                turns.append(ContextTurn(index, nodes[-1], messages, is_sampled, is_learned))
         return (*contexts, *_finished(number, rewrite, opening, turns))
 
     def plain(self, messages: Iterable[Message]) -> tuple[Message, ...]:
         """Return messages in the plain form."""
         return tuple(self._with_calls(messages))
+
+    def _calls_known(self, message: Message) -> bool:
+        return not self._tools or all(call.name in self._tools for call in message.tool_calls)
 
     def _turn(self, node: int) -> tuple[Message, ...]:
         messages = self._turns.get(node)

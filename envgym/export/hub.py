@@ -3,6 +3,7 @@
 The folder is only read. Whatever fails, it stays as it was, and the same command can be run again.
 """
 
+import re
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
@@ -13,6 +14,9 @@ from envgym.runs.directory import read_object
 
 _MODEL: Final = "model"
 _WHERE: Final = "envgym push"
+_NAME: Final = re.compile(r"(?=.{1,96}$)(?:[\w.-]+/)?[\w.-]+", re.ASCII)
+_REFUSED: Final = re.compile(r"--|\.\.|(?:^|/)[.-]|[.-](?:/|$)|\.git$")
+"""What the Hub allows in no name."""
 _STAYS: Final = "the folder is complete and unchanged; push it again later"
 
 
@@ -27,9 +31,12 @@ def push_folder(folder: Path, repo: str, *, private: bool = False) -> str:
         repo: `name` or `owner/name`.
         private: make a private repository, and upload to no public one.
 
-    Raises: InvalidInput: no such folder; the extra is not installed; nobody is logged in; or the Hub is offline, not
-        reached, or refuses.
+    Raises: InvalidInput: no name of a repository; no such folder; the extra is not installed; nobody is logged in; or
+        the Hub is offline, not reached, or refuses.
     """
+    is_name = _NAME.fullmatch(repo) and not _REFUSED.search(repo)
+    must = "be name or owner/name, of at most 96 letters, digits, single - and ., and _"
+    InvalidInput.unless(is_name, "REPO", must, repo, where=_WHERE, do="correct it, as in me/my-model")
     repo_type = _type_of(folder)
     if find_spec("huggingface_hub") is None:
         do = "install the extra envgym[hub]"

@@ -55,6 +55,7 @@ CONTEXT_COLUMNS: Final[Mapping[str, tuple[pa.DataType, str]]] = MappingProxyType
 NO_MESSAGES: Final = "recorded before messages were kept"
 NO_TOKENS: Final = "recorded without tokens"
 NO_TURN: Final = "without a finished turn of the policy"
+NO_KNOWN_CALL: Final = "with calls of unknown tools only"
 INVALID: Final = "without a valid reward"
 
 
@@ -121,6 +122,15 @@ def recorded_contexts(contexts: tuple[Context, ...], options: RowOptions) -> Ite
             options.left_out[NO_TURN] += 1
         else:
             yield context
+
+
+def learned_contexts(contexts: tuple[Context, ...], options: RowOptions) -> Iterator[Context]:
+    """Yield the contexts with a message that a reader may train on; count the others."""
+    for context in recorded_contexts(contexts, options):
+        if any(turn.is_learned for turn in context.turns):
+            yield context
+        else:
+            options.left_out[NO_KNOWN_CALL] += 1
 
 
 def episode_cells(recorded: RecordedTree, episode: Trajectory) -> Json:

@@ -23,7 +23,7 @@ from envgym.export.rows import (
     chosen_episodes,
     context_cells,
     episode_cells,
-    recorded_contexts,
+    learned_contexts,
     tools_cell,
 )
 
@@ -39,7 +39,7 @@ def _rows(group: RecordedGroup, options: RowOptions) -> Iterator[DataRow]:
         if tree.tools != specs:
             specs, tools = tree.tools, tools_cell(tree.tools)
         for episode in chosen_episodes(recorded, options):
-            for context in recorded_contexts(conversations.contexts(episode), options):
+            for context in learned_contexts(conversations.contexts(episode), options):
                 try:
                     entries = _entries(context.messages)
                 except InvalidInput:
@@ -77,7 +77,8 @@ KIND: Final = DataKind(
         **CONTEXT_COLUMNS,
         "conversations": (
             _ENTRIES,
-            "entries of `from` and `value`; `weight` is 0 where the policy did not write the entry here",
+            "entries of `from` and `value`; `weight` is 0 where the policy did not write the entry here, or where it "
+            "called an unknown tool",
         ),
         "tools": TOOLS_COLUMN,
     },

@@ -165,8 +165,8 @@ def connect() -> "APIClient":
     try:
         from docker import from_env  # a folder of that name is no SDK
     except ImportError as error:
-        do = "run pip install 'envgym[docker]'"
-        raise ToolInfraFailure.of("docker's SDK", "be installed", str(error), where="sandbox", do=do) from None
+        got, do = "no such package" if error.name == "docker" else str(error), "run pip install 'envgym[docker]'"
+        raise ToolInfraFailure.of("docker's SDK", "be installed", got, where="sandbox", do=do) from None
     with answering():
         _check_listening()
         api: APIClient = from_env().api

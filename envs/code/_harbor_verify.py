@@ -58,7 +58,7 @@ def prepare_logs(machine: Machine, plan: Verification, *, agent: str) -> None:
     where, do = plan.task.where, "correct the image, or [agent] and [verifier] in task.toml"
     own_logs = f"chown 0:0 {LOGS} && chmod 755 {LOGS}"
     try:
-        machine.put({}, f"{LOGS}/agent", owner=agent)
+        _put_agent_logs(machine, plan.task, agent)
         done = machine.run(own_logs, timeout_s=_OWN_S, workdir="/", user=ROOT)
         can_run = _look(plan, machine)
     except _AGENT_FAULTS as error:
@@ -68,6 +68,15 @@ def prepare_logs(machine: Machine, plan: Verification, *, agent: str) -> None:
     if not can_run.is_success:
         must = "have the program in the first line of test.sh, and let the tests enter the working directory"
         raise EnvFailure.of("machine", must, can_run.text or "neither or one", where=where, do=do)
+
+
+def _put_agent_logs(machine: Machine, task: HarborTask, agent: str) -> None:
+    """Make the folder of the agent's logs. Raises: EnvFailure: the image has no such user. ToolError: a link."""
+    try:
+        machine.put({}, f"{LOGS}/agent", owner=agent)
+    except InvalidInput as error:
+        where, do = f"{task.where}/task.toml", "add the user in environment/Dockerfile, or correct the key"
+        raise EnvFailure.of("agent.user", "be a user of the image", agent, where=where, do=do) from error
 
 
 def _look(plan: Verification, machine: Machine) -> CommandResult:
@@ -111,6 +120,8 @@ def _run_tests(plan: Verification, machine: Machine) -> Reward:
     """Put the tests in, run them, and read what they wrote. Raises: ToolError: the files' state does not allow it."""
     task, seconds = plan.task, plan.task.file.verifier.timeout_sec
     seen = _look(plan, machine)
+    if seen.is_machine_lost:
+        return ZERO
     if seen.ending is RunEnding.EXITED and not seen.is_success:
         return ZERO  # what was there at the start is gone
     machine.put(plan.tests, TESTS, mode=0o700, owner=plan.user, is_fresh=True)
@@ -119,6 +130,8 @@ def _run_tests(plan: Verification, machine: Machine) -> Reward:
     if result.ending is RunEnding.WALL_TIME:
         reason = f"The tests of {task.where} must end within {seconds:g} s; they were stopped."
         return Invalid(cause=Ending.ERROR_ENV, reason=reason)
+    if result.is_machine_lost:
+        return ZERO
     machine.end_processes()
     reward = read_reward(_written(machine), plan.tests, where=task.where)
     if isinstance(reward, Invalid) and result.ending.is_limit:

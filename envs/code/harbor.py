@@ -8,7 +8,7 @@ from typing import Any
 from envgym.config.settings import build_settings
 from envgym.core.messages import Action, Observation
 from envgym.core.tasks import Task
-from envgym.core.turns import Invalid, Reward
+from envgym.core.turns import ZERO, Invalid, Reward
 from envgym.env import Env, NoOracle
 from envgym.envs.code._harbor_config import network_of, resolve_variables
 from envgym.envs.code._harbor_folder import HarborTask, files_of
@@ -59,6 +59,8 @@ class HarborState:
     """That commands have taken."""
     has_shell: bool = False
     """Whether the shell has run a command."""
+    is_lost: bool = False
+    """Whether a command of the agent has ended the machine itself."""
     is_over: bool = False
     """Whether the work was handed in, after which there is no machine."""
 
@@ -175,10 +177,7 @@ class Harbor(Env[HarborState]):
                 work.context, bases=self.base, network=self.builds_with_network, timeout_s=seconds
             )
         except (InvalidInput, InfrastructureError) as error:
-            do = (
-                "correct environment/Dockerfile, map its base by `base`, or set build_network=true if it loads packages"
-            )
-            raise EnvFailure.of("image", "be built from its Dockerfile", str(error), where=work.where, do=do) from error
+            raise EnvFailure(str(error)) from error  # its sentence names the folder and the end of the output
 
     def _start(self, work: HarborTask, image: str) -> Machine:
         """Start a machine and prepare it. Raises: EnvFailure, ToolInfraFailure: it does not start, or the command."""
@@ -287,6 +286,10 @@ class Harbor(Env[HarborState]):
 
     def _seconds_left(self) -> float:
         """Return the seconds that the next command may take. Raises: ToolError: there are none."""
+        if self.state.is_lost:
+            raise ToolError(
+                "Your last command ended the container, by its memory or by never ending. Hand the work in."
+            )
         total = self.state.task.file.agent.timeout_sec or self.limits.agent_s
         left = total - self.state.seconds
         if left <= 0:
@@ -294,7 +297,9 @@ class Harbor(Env[HarborState]):
         return min(self.limits.command_s, left)
 
     def _shown(self, result: CommandResult) -> str:
-        self.state = replace(self.state, seconds=self.state.seconds + result.seconds)
+        state = self.state
+        is_lost = state.is_lost or result.is_machine_lost
+        self.state = replace(state, seconds=state.seconds + result.seconds, is_lost=is_lost)
         return show_result(result)
 
     # ---- the end -----------------------------------------------------------------------------------------------
@@ -312,9 +317,12 @@ class Harbor(Env[HarborState]):
         return Reply(observation=text, reward=reward, terminated=True)
 
     def _verified(self) -> Reward:
-        """Return the reward, after which the machine is gone. Raises: InfrastructureError: a machine failed."""
+        """Return the reward, after which the machine is gone; 0 if a command of the agent has ended it before.
+
+        Raises: InfrastructureError: a machine failed.
+        """
         try:
-            return verify(self.state.plan, self.state.machine)
+            return ZERO if self.state.is_lost else verify(self.state.plan, self.state.machine)
         finally:
             self.close()
             self.state = replace(self.state, is_over=True)

@@ -305,3 +305,11 @@ def test_command_line_is_understood_and_no_word_of_it_is_lost(line: str) -> None
 
 def test_there_are_lines_to_read() -> None:
     assert len(LINES) >= 15
+
+
+def test_figures_of_the_study_of_programs_in_the_readme_are_those_of_its_page() -> None:
+    (row,) = [line for line in (ROOT / "README.md").read_text("utf-8").splitlines() if "results/programs.md" in line]
+    page = (ROOT / "docs/results/programs.md").read_text(encoding="utf-8")
+    figures = re.findall(r"\d+\.\d %|[+-]\d+\.\d|\[[^\]]*\d\]", row.rpartition(" | ")[0] + row.rpartition(" | ")[2])
+    assert len(figures) == 4
+    assert [figure for figure in figures if figure not in page] == []

@@ -12,7 +12,7 @@ from envgym.authoring import GeneratedTasks
 from envgym.config.plugins import Choice
 from envgym.core.tasks import Split, Task
 from envgym.errors import InvalidInput, SettingsError, UnknownName
-from envgym.trainer.env_source import EnvSource, TaskPool, build_env_sources, decontaminate
+from envgym.trainer.env_source import EnvSource, TaskPool, _split_remedy, build_env_sources, decontaminate
 from envgym.trainer.settings import DecontaminationSettings
 
 ARITHMETIC = EnvSettings(id="math/arithmetic-v0", weight=2.0)
@@ -100,6 +100,14 @@ def test_env_without_tasks_in_a_split_is_refused(empty: Split, monkeypatch: pyte
     monkeypatch.setattr(GeneratedTasks, "size", lambda self, split: 0 if split is empty else None)
     with pytest.raises(SettingsError, match=f"{empty} split must hold tasks, got none"):
         build([ARITHMETIC])
+
+
+def test_an_empty_split_names_the_settings_that_divide_the_tasks() -> None:
+    class Folder:
+        def __init__(self, *, splits: object = None, test_share: float = 0.2) -> None: ...
+
+    assert _split_remedy(Folder) == "set splits or test_share of the environment"
+    assert _split_remedy(object) == "choose settings, or a source, with both splits"
 
 
 def test_more_held_out_tasks_than_an_endless_supply_has_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

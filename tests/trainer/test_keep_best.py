@@ -128,6 +128,15 @@ def test_another_metric_of_a_resumed_run_begins_without_a_best_checkpoint(tmp_pa
     assert saved(tmp_path) == [5]
 
 
+def test_another_best_of_a_finished_run_is_refused_because_no_evaluation_follows(tmp_path: Path) -> None:
+    train(settings(tmp_path))
+    best = read_best(tmp_path)
+    with pytest.raises(RunError, match=r"run.keep_best_mode must stay .*, got min in place of max .*raise run.steps"):
+        train(settings(tmp_path, keep_best_mode="min"), resume=True)
+    assert read_best(tmp_path) == best
+    assert RunDirectory(tmp_path).config["run"]["keep_best_mode"] == "max"
+
+
 def test_a_metric_that_the_first_evaluation_lacks_is_refused_there(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=r"run.keep_best must be a metric of the evaluations, got metric/planed"):
         train(settings(tmp_path, metric="metric/planed"))

@@ -14,7 +14,7 @@ from envgym.errors import RunError, SettingsError
 from envgym.runs.changes import check_same
 from envgym.runs.directory import RunDirectory, check_new
 from envgym.runs.trust import check_trusted
-from envgym.trainer.settings import TrainSettings
+from envgym.trainer.settings import TrainRunSettings, TrainSettings
 
 EXTENDABLE: Final = (
     "run.steps",
@@ -65,9 +65,23 @@ def open_run_directory(settings: TrainSettings, *, resume: bool) -> RunDirectory
 
 
 def extend_run(run: RunDirectory, settings: TrainSettings, step: int) -> None:
-    """Go on with the settings of now. Raises: RunError: they end before what is done."""
+    """Continue with the settings of now.
+
+    Raises: RunError: they end before what is done, or ask for another best checkpoint of a run without further steps.
+    """
     must, do = f"be at least the {step} that are done", "raise it"
     RunError.unless(settings.run.steps >= step, "run.steps", must, settings.run.steps, where=str(run.path), do=do)
+    if settings.run.steps == step:
+        former = run.config["run"]
+        for name in ("keep_best", "keep_best_mode"):
+            before, now = former.get(name, TrainRunSettings.model_fields[name].default), getattr(settings.run, name)
+            must, do = (
+                "stay as it is after the last step, because no evaluation follows",
+                "raise run.steps, or leave it",
+            )
+            RunError.unless(
+                before == now, f"run.{name}", must, f"{now} in place of {before}", where=str(run.path), do=do
+            )
     run.change_config(settings.model_dump(mode="json"), step=step)
 
 

@@ -25,6 +25,12 @@ BUILD_MEMORY = 8192 * MIB
 BUILD_CPUS = 4
 _SETTLED = tarfile.TarInfo().mtime
 _FORMAT = "1"
+_INSTRUCTION = re.compile(r"Step \d+/\d+ : (.+)")
+_CODE = re.compile(r"returned a non-zero code: (\d+)")
+_MAX_PART = 50
+"""Characters of an instruction, or of an error, in a sentence."""
+_MAX_TAIL = 160
+"""Characters of an instruction's output that are kept; half of them fit into a sentence."""
 
 
 def build_image(context: Path, *, dockerfile: str, bases: Mapping[str, str], network: bool, timeout_s: float) -> str:
@@ -133,7 +139,7 @@ def _build(archive: bytes, dockerfile: str, tag: str, *, network: bool, timeout_
     from docker.errors import APIError
     from urllib3.exceptions import ReadTimeoutError
 
-    deadline, last_step = time.monotonic() + timeout_s, ""
+    deadline, log = time.monotonic() + timeout_s, BuildLog()
     api = connect()
     try:
         with answering():
@@ -147,18 +153,42 @@ def _build(archive: bytes, dockerfile: str, tag: str, *, network: bool, timeout_
             with answering(), suppress(ReadTimeoutError):
                 for step in api._stream_helper(response, decode=True):
                     if "error" in step:
-                        raise _unbuilt(f"{step['error']} after {last_step}" if last_step else step["error"], where)
-                    last_step = str(step.get("stream", "")).strip() or last_step
+                        raise _unbuilt(log.failure(str(step["error"])), where)
+                    log.add(str(step.get("stream", "")))
                     if time.monotonic() > deadline:
                         break
                 else:
                     return
-            got, do = f"{timeout_s:g} s after {last_step}", "raise its time limit"
+            got, do = log.failure(f"{timeout_s:g} s"), "raise its time limit"
             raise ToolInfraFailure.of("Dockerfile", "build in time", got, where=where, do=do)
         finally:
             response.close()  # at which the engine stops
     finally:
         api.close()
+
+
+class BuildLog:
+    """The instruction of a Dockerfile that is carried out, and the end of its output."""
+
+    def __init__(self) -> None:
+        self._instruction = self._output = ""
+
+    def add(self, text: str) -> None:
+        """Add text of the engine's log; ` ---> ID` lines are not output."""
+        if started := _INSTRUCTION.match(text):
+            self._instruction, self._output = started[1], ""
+        elif not text.startswith(" ---> "):
+            self._output = (self._output + text)[-_MAX_TAIL:]
+
+    def failure(self, error: str) -> str:
+        """Return on one line why the build ended: short enough that an error shows the end of the output."""
+        code = _CODE.search(error)
+        reason = f"exit code {code[1]}" if code else " ".join(error.split())[:_MAX_PART]
+        if not self._instruction:
+            return reason
+        instruction = self._instruction[:_MAX_PART] + ("..." if len(self._instruction) > _MAX_PART else "")
+        output = " ".join(self._output.split())
+        return f"{reason} of {instruction}" + (f", output: {output[-_MAX_TAIL // 2 :]}" if output else "")
 
 
 def _post(api: "APIClient", archive: bytes, dockerfile: str, tag: str, *, network: bool, timeout_s: float) -> Any:
@@ -175,5 +205,5 @@ def _post(api: "APIClient", archive: bytes, dockerfile: str, tag: str, *, networ
 
 
 def _unbuilt(got: str, where: str) -> InvalidInput:
-    do = "fix it; allow a network, or name bases that this machine has, if it asks for one"
+    do = "correct it, map its base by `base`, or set build_network=true if it loads packages"
     return InvalidInput.of("Dockerfile", "build", got.strip(), where=where, do=do)

@@ -94,13 +94,15 @@ class _Shared:
     def forget(self) -> None:
         """Start anew, as a child process must: containers, connections and a lock that is held are its parent's."""
         self._lock = threading.Lock()
-        self._homes: dict[str, _Home] = {}
+        self._homes: dict[tuple[str | None, str], _Home] = {}
+        """(address of the engine, image of the guest) -> its machines."""
 
     def home(self, image: str) -> _Home:
+        place = os.environ.get("DOCKER_HOST"), image
         with self._lock:
-            if image not in self._homes:
-                self._homes[image] = _Home(image)
-            return self._homes[image]
+            if place not in self._homes:
+                self._homes[place] = _Home(image)
+            return self._homes[place]
 
     def close(self) -> None:
         """Remove every machine of this process; a later one starts anew."""

@@ -55,5 +55,5 @@ def test_a_backend_of_ones_own_is_a_file_with_its_settings() -> None:
     policy = build_policy(MODEL, engine({"name": f"{BACKEND}:ContinuousBackend", "max_batch": 16}))
     assert isinstance(policy, TransformersPolicy)
     assert policy.version == 3
-    with pytest.raises(SettingsError, match="settings must fit"):
+    with pytest.raises(SettingsError, match=r"settings key must be known, got max_bach .*did you mean max_batch"):
         build_policy(MODEL, engine({"name": f"{BACKEND}:ContinuousBackend", "max_bach": 16}))

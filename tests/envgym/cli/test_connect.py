@@ -47,7 +47,7 @@ def test_the_settings_of_an_mcp_client_start_a_server(out: Any) -> None:
     mcp = pytest.importorskip("mcp")
     text = out("connect", "mcp", COUNTER, "--set", "max_turns=1")
     server = settings_of(text)
-    assert server["command"] == "envgym"
+    assert (server["command"], server["cwd"]) == ("envgym", str(Path.cwd()))
 
     async def play() -> None:
         async with mcp.Client(started(server["args"])) as client:
@@ -108,6 +108,17 @@ def test_the_command_for_verifiers_is_of_the_env(words: tuple[str, ...], number:
     assert (name, taskset) == ("vf-eval", "envgym_verifiers")
     assert (values["--env.taskset.env"], values["-n"]) == (words[0], str(number))
     assert json.loads(values.get("--env.taskset.settings", "{}")) == ({"level": 2} if "--set" in words else {})
+
+
+def test_rows_replace_an_existing_file_only_if_told(out: Any, command: Command, folder: Path) -> None:
+    words = ("connect", "verl", COUNTER, "--rows", "2", "--out", "rows.jsonl")
+    (folder / "rows.jsonl").write_text("mine")
+    code, _, error = command(*words)
+    assert (code, (folder / "rows.jsonl").read_text()) == (2, "mine")
+    assert (
+        "file of rows must be a new file, got rows.jsonl (task_rows); choose another file, or pass --overwrite" in error
+    )
+    assert "holds 2 rows" in out(*words, "--overwrite")
 
 
 class HeldOut(Counter):

@@ -13,6 +13,8 @@ import pytest
 from huggingface_hub import constants
 
 from envgym.cli.main import main
+from envgym.errors import InvalidInput
+from envgym.export.hub import push_folder
 from tests.support.hub import TOKEN, StubHub, stub_hub
 from tests.support.sources import ROOT
 
@@ -139,18 +141,20 @@ def test_offline_nothing_is_asked_of_the_hub(
     assert contents(tmp_path / "out") == files
 
 
-@pytest.mark.parametrize(
-    "repo, told",
-    [("me/first", "401"), ("a b/c", "HFValidationError"), ("me/first/more", "HFValidationError")],
-)
+@pytest.mark.parametrize("repo", ["a b/c", "me/first/more", "", "me/", "me/a--b", "me/.a", "me/a.git", "x" * 97])
+def test_what_names_no_repository_is_refused_before_anything_else(repo: str, tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match=r"^REPO must be name or owner/name"):
+        push_folder(tmp_path / "no such folder", repo)
+
+
 def test_a_hub_that_refuses_is_one_sentence(
-    repo: str, told: str, logged_in: StubHub, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    logged_in: StubHub, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     files = exported(tmp_path / "out")
     logged_in.refused = {"/api/": HTTPStatus.UNAUTHORIZED}
-    sentence = refusal(tmp_path / "out", repo, capsys=capsys)
+    sentence = refusal(tmp_path / "out", "me/first", capsys=capsys)
     assert "push must succeed, got " in sentence
-    assert told in sentence
+    assert "401" in sentence
     assert contents(tmp_path / "out") == files
 
 

@@ -8,18 +8,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from envgym import Ending, Message, Observation, Role, Scored, Split, Task, ToolCall
 from envgym.chats.rows import Conversation, read_row
 from envgym.chats.sharegpt import write_sharegpt
 from envgym.cli.export import data_kind
+from envgym.core.builder import TreeBuilder
 from envgym.core.serialize import tree_from_json, tree_to_json
+from envgym.core.tree import Edge, Tree
+from envgym.core.turns import TurnOutcome
 from envgym.errors import InvalidInput
 from envgym.export.data_files import Format
 from envgym.export.dataset import export_data
 from envgym.export.episodes import EpisodeChoice, RecordedGroup, RecordedTree, read_shortened
-from envgym.export.rows import RowOptions
+from envgym.export.rows import NO_KNOWN_CALL, RowOptions
 from envgym.export.sharegpt import NOT_HELD, without_ids
 from envgym.trainer.workflows.chat_demonstrations import ChatDemonstrations
-from tests.support.recorded_runs import TOOLS, Pairs, Spoken, recorded_run, spoken_trees
+from tests.support.example_trees import policy, prompt
+from tests.support.recorded_runs import TOOLS, Pairs, Spoken, acted, assistant, recorded_run, spoken_trees, user
 
 
 def options_for_all() -> RowOptions:
@@ -50,6 +55,34 @@ def test_exported_files_give_the_recorded_messages(format: Format, spoken: list[
     assert not options.left_out
     assert [pairs_of(item) for item in conversations] == [pairs for item in spoken for pairs in recorded(item)]
     assert all(conversation.tools == TOOLS for conversation in conversations)
+
+
+def tree_with_calls(*names: str) -> Tree:
+    """Return an episode in which the policy calls tools of these names, one in each turn."""
+    task = Task(id="train/0", prompt="", payload={}, split=Split.TRAIN)
+    tree = TreeBuilder(id="step-000001/000/00", env_id="math/arithmetic-v0", task=task, seed=0, prompt=(prompt(4),))
+    node = tree.root
+    for turn, name in enumerate(names):
+        replies = [Message(role=Role.TOOL, content="2", name=name)]
+        outcome = TurnOutcome(
+            action=acted(assistant(tool_calls=(ToolCall(name=name, arguments={}),))),
+            observation=Observation.of(replies),
+            reward=Scored(value=1.0),
+        )
+        ending = Ending.TERMINATED if turn == len(names) - 1 else None
+        node = tree.add(node, Edge(segments=(policy(2),), ends_turn=True), outcome=outcome, ending=ending)
+    return tree.freeze(messages=(user("Add."),), tools=TOOLS)
+
+
+def test_a_call_of_an_unknown_tool_is_context_when_a_run_is_imported_again(tmp_path: Path) -> None:
+    run = recorded_run(tmp_path / "run", [tree_with_calls("subtract", "add"), tree_with_calls("subtract")])
+    options = options_for_all()
+    export_data(run, data_kind("chat"), tmp_path / "out", options)
+    source = ChatDemonstrations(path=str(tmp_path / "out" / "data" / "train.parquet"))
+    ((_, conversation),) = source.conversations()
+    calls = [(message.tool_calls[0].name, trains) for message, trains in pairs_of(conversation) if message.tool_calls]
+    assert calls == [("subtract", False), ("add", True)]
+    assert options.left_out == {NO_KNOWN_CALL: 1}
 
 
 def read_again(spoken: Spoken, kind: str, options: RowOptions) -> list[Pairs]:

@@ -3,13 +3,14 @@
 import os
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 from envgym.errors import InvalidInput, SettingsError, UnknownName
 from envgym.sandbox import BwrapSandbox, DockerSandbox, LocalSandbox, make_machines, make_sandbox
-from envgym.sandbox.machines import CommandResult, MachineSpec, _guest_files
-from envgym.sandbox.machines._build import check_adds, with_bases
+from envgym.sandbox.machines import CommandResult, MachineSpec, _guest_files, docker
+from envgym.sandbox.machines._build import BuildLog, check_adds, with_bases
 from envgym.sandbox.machines._guest_frames import Output
 from envgym.sandbox.machines._guest_processes import UserIds, find_user
 from envgym.sandbox.machines.requests import read_folder
@@ -168,6 +169,37 @@ def test_a_file_of_an_address_needs_a_network(line: str) -> None:
 def test_the_character_that_continues_a_line_stays() -> None:
     with pytest.raises(InvalidInput, match=r"^escape must be left out if no network is allowed"):
         check_adds("# Escape = `\nFROM a\nAD`\nD http://127.0.0.1/x /x\n", where="Dockerfile")
+
+
+def test_machines_of_another_engine_are_others(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(docker, "_shared", docker._Shared())
+    with monkeypatch.context() as patched:
+        patched.setattr(docker, "_Home", str)
+        patched.setenv("DOCKER_HOST", "tcp://first")
+        assert docker.why_no_machines("image") is None
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none")
+    assert docker.why_no_machines("image") is not None
+
+
+def test_a_package_that_only_a_folder_of_its_name_stands_for_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "docker", ModuleType("docker"))
+    reason = make_machines("docker").why_unavailable()
+    assert reason is not None
+    assert "must be installed, got no such package (sandbox); run pip install 'envgym[docker]'" in reason
+
+
+def test_a_failing_instruction_is_named_with_the_end_of_its_output() -> None:
+    log = BuildLog()
+    lines = ["Step 1/3 : FROM base\n", " ---> 12ab\n", "Step 2/3 : RUN make all\n", " ---> Running in 3f\n", "cc a.c\n"]
+    for line in [*lines, *(f"warning {number}\n" for number in range(100)), "a.c:1: error: no cake\n"]:
+        log.add(line)
+    reason = log.failure("The command '/bin/sh -c make all' returned a non-zero code: 2")
+    assert reason.startswith("exit code 2 of RUN make all, output: ")
+    assert reason.endswith("warning 99 a.c:1: error: no cake")
+    assert len(reason) <= 200, "a sentence cuts longer values at their end"
+    log.add("Step 3/3 : RUN " + "x" * 300)
+    assert log.failure("no space\nleft") == f"no space left of RUN {'x' * 46}..."
+    assert BuildLog().failure("unknown instruction: HELLO") == "unknown instruction: HELLO"
 
 
 def test_files_of_the_context_need_no_network() -> None:

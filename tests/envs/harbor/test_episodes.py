@@ -259,20 +259,23 @@ def test_tests_that_give_no_reward_make_it_invalid_with_the_reason(begin: Begin,
 # ---- what fails at the start
 
 BROKEN: dict[str, tuple[dict[str, Any], str]] = {
-    "a command of the Dockerfile": ({"dockerfile": "FROM envgym-sandbox\nRUN exit 7\n"}, "image must be built"),
+    "a command of the Dockerfile": (
+        {"dockerfile": "FROM envgym-sandbox\nRUN echo no cake; exit 7\n"},
+        "output: no cake",
+    ),
     "a Dockerfile that needs the network": (
         {"dockerfile": "FROM envgym-sandbox\nUSER root\nRUN apt-get update && apt-get install -y cowsay\n"},
         "build_network=true",
     ),
     "a base that is not there": ({"dockerfile": "FROM no-such-base-of-a-test:1\n"}, "map its base by `base`"),
-    "no Dockerfile at all": ({"dockerfile": "not a Dockerfile\n"}, "image must be built from its Dockerfile"),
+    "no Dockerfile at all": ({"dockerfile": "not a Dockerfile\n"}, "Dockerfile must build"),
     "an image that is not there": (
         {"dockerfile": None, "toml": "[environment]\ndocker_image = 'no-such-image-of-a-test:1'\n"},
         "machine must start",
     ),
     "an agent that the image does not know": (
         {"toml": "[agent]\nuser = 'nobody-of-this-name'\n"},
-        "nobody-of-this-name",
+        "agent.user must be a user of the image, got nobody-of-this-name",
     ),
     "a verifier that the image does not know": (
         {"toml": "[verifier]\nuser = 'nobody-of-this-name'\n"},

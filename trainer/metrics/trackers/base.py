@@ -176,12 +176,15 @@ def _recorded(run: RunDirectory, last: int) -> list[tuple[int, Metrics]]:
     )
 
 
-def load_package(module: str, *, tracker: str, package: str) -> Any:  # a module without types
-    """Import the package of a tracker. Raises: SettingsError: it is not installed, or lacks a package itself."""
+def load_package(module: str, *, tracker: str, package: str, extra: str) -> Any:  # a module without types
+    """Import the package of a tracker, which an extra of envgym installs.
+
+    Raises: SettingsError: it is not installed, or lacks a package itself.
+    """
     try:
         return import_module(module)
     except ImportError as error:
         got = "no such package" if error.name == module else str(error)
-        do = f"run `pip install {package}`, or leave it out of run.trackers"
+        do = f"run `pip install 'envgym[{extra}]'`, or leave it out of run.trackers"
         must = f"have the {package} package installed"
         raise SettingsError.of(f"tracker {tracker}", must, got, where="settings", do=do) from None

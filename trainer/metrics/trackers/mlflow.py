@@ -36,7 +36,7 @@ class MLflow(Tracker):
         Raises: SettingsError: the package is not installed.
         """
         super().__init__()
-        self._mlflow = load_package("mlflow", tracker=self.NAME, package="mlflow-skinny")
+        self._mlflow = load_package("mlflow", tracker=self.NAME, package="mlflow-skinny", extra="mlflow")
         self._uri, self._experiment = uri, experiment
         self._run_id = ""
         self._sender: Sender | None = None

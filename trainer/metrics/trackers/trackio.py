@@ -48,7 +48,7 @@ class Trackio(Tracker):
         super().__init__()
         do = "set 0 to log no episodes"
         SettingsError.unless(episodes >= 0, "episodes", "be at least 0", episodes, where="tracker trackio", do=do)
-        self._trackio = load_package("trackio", tracker=self.NAME, package="trackio")
+        self._trackio = load_package("trackio", tracker=self.NAME, package="trackio", extra="trackio")
         self._project, self._num_episodes = project, episodes
         self._places = {"space_id": space_id, "server_url": server_url}
         self._run: Any = None  # trackio.Run

@@ -38,7 +38,7 @@ class Wandb(Tracker):
         super().__init__()
         do = "leave it out to use the variable WANDB_MODE"
         SettingsError.unless(mode in _MODES, "mode", "be online or offline", mode, where="tracker wandb", do=do)
-        self._wandb = load_package("wandb", tracker=self.NAME, package="wandb")
+        self._wandb = load_package("wandb", tracker=self.NAME, package="wandb", extra="wandb")
         self._settings = {"project": project, "entity": entity, "mode": mode}
         self._run: Any = None  # wandb.Run
         self._row, self._is_new, self._directory = 0, True, Path()

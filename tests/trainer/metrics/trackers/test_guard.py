@@ -137,7 +137,11 @@ def test_trackers_are_built_in_order_and_required_is_no_setting_of_theirs() -> N
         ([Choice(name="mlfow")], UnknownName, "did you mean mlflow"),
         ([Choice(name="progress"), Choice(name="progress")], SettingsError, "run.trackers must list each tracker once"),
         ([choice(name="progress", required="yes")], SettingsError, "required must be true or false, got yes"),
-        ([choice(name="tensorboard", folder="x")], SettingsError, "settings must fit tensorboard"),
+        (
+            [choice(name="tensorboard", folder="x")],
+            SettingsError,
+            r"settings key must be known, got folder \(tracker tensorboard\); leave it out",
+        ),
     ],
 )
 def test_bad_settings_are_one_sentence(choices: list[Choice], kind: type[Exception], sentence: str) -> None:

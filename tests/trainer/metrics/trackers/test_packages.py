@@ -41,7 +41,7 @@ def test_package_that_is_missing_is_one_sentence(
         make()
     assert str(refused.value) == (
         f"tracker {name} must have the {package} package installed, got no such package (settings); run "
-        f"`pip install {package}`, or leave it out of run.trackers."
+        f"`pip install 'envgym[{name}]'`, or leave it out of run.trackers."
     )
 
 
