@@ -119,16 +119,14 @@ class ServedPolicy(Policy):
         """
         self.check_sampling(request.sampling)
         limit = max_sampled_tokens(request, positions=self._fleet.max_context, where=_WHERE)
-        work = self._generate(request, limit)
-        return await asyncio.wrap_future(self._loop.begin(work))
+        return await self._loop.run_for(self._generate(request, limit))
 
     async def compute_logprobs(self, token_ids: Sequence[tuple[int, ...]]) -> list[tuple[float, ...]]:
         """Return for each sequence the raw log-prob of every token given those before it; 0.0 for the first.
 
         Raises: PolicyFailure: as `generate`.
         """
-        work = self._compute_logprobs(list(token_ids))
-        return await asyncio.wrap_future(self._loop.begin(work))
+        return await self._loop.run_for(self._compute_logprobs(list(token_ids)))
 
     def update_weights(self, named_tensors: "Iterable[tuple[str, Tensor]]", version: int) -> None:
         """Bring new weights to all servers; requests under way go on with them after what they have sampled.
