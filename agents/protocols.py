@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol, Self
@@ -69,6 +69,13 @@ class Sampling:
         return self.temperature == 1 and self.top_p == 1 and self.top_k == 0
 
 
+class EarlierTurn(NamedTuple):
+    """A context that was sent to a policy, and what it sampled: the very objects, by which both are found again."""
+
+    context: tuple[int, ...]
+    generation: "Generation"
+
+
 @quick_init
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerateRequest:
@@ -79,6 +86,9 @@ class GenerateRequest:
     sampling: Sampling
     seed: int
     """Derived per run, step, task, sample and node: equal requests with equal seeds give equal tokens."""
+    continues: EarlierTurn | None = field(default=None, compare=False, repr=False)
+    """The turn whose context and tokens `token_ids` begins with, so that a policy server is sent only the tokens after
+    them; None: it is sent all. No result depends on it. A policy that changes contexts passes None on."""
 
 
 class VersionSpan(NamedTuple):

@@ -21,7 +21,7 @@ from envgym.agents.loop.agent import Agent, OnLength
 from envgym.agents.loop.context import shorten
 from envgym.agents.loop.hints import first_context, token_ids
 from envgym.agents.loop.path import History, PathNode
-from envgym.agents.protocols import FinishReason, GenerateRequest, Generation, Sampling
+from envgym.agents.protocols import EarlierTurn, FinishReason, GenerateRequest, Generation, Sampling
 from envgym.core.messages import Action, Message
 from envgym.core.segments import Origin, Segment
 from envgym.core.tree import Edge, Rewrite
@@ -263,6 +263,8 @@ class _NextContext(NamedTuple):
     """Tokens after the finished turn; none where the context is rendered anew."""
     rerendered: tuple[Segment, ...] = ()
     rewrite: Rewrite | None = None
+    continues: EarlierTurn | None = None
+    """The turn that the context begins with; None where it is rendered anew."""
 
 
 def _next_context(state: AgentState, record: StepRecord) -> _NextContext | None:
@@ -276,7 +278,7 @@ def _next_context(state: AgentState, record: StepRecord) -> _NextContext | None:
     if extension.rewrite is None:
         context = state.context + (generation.token_ids + tokens)
         if agent.context_length(context, generation) <= limit:
-            return _NextContext(history, context, extension.segments)
+            return _NextContext(history, context, extension.segments, continues=EarlierTurn(state.context, generation))
     shorter = shorten(agent.context, history, lambda messages: agent.start(messages, tools), limit)
     if shorter is None:
         return None
@@ -328,11 +330,12 @@ def _sampled_segments(generation: Generation, strings: tuple[str, ...]) -> tuple
 
 
 def _ask(state: AgentState, num_turns: int, path: PathNode, next_context: _NextContext) -> tuple[AgentState, Request]:
-    history, context, _, rerendered, rewrite = next_context
+    history, context, _, rerendered, rewrite, continues = next_context
     episode = state.episode
     waiting = AgentState(episode, history, num_turns, path, context, rewrite, Phase.GENERATING, rerendered)
     seed = derive_seed(episode.seed, "turn", num_turns)
-    request = episode.agent.request(history, context, episode.tools, sampling=episode.sampling, seed=seed)
+    agent, tools, sampling = episode.agent, episode.tools, episode.sampling
+    request = agent.request(history, context, tools, sampling=sampling, seed=seed, continues=continues)
     return waiting, Generate(request)
 
 

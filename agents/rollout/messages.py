@@ -13,7 +13,15 @@ from typing import ClassVar, Literal, Protocol
 
 from envgym.agents.loop.agent import Agent, AgentSettings, own_system_prompt, resolve_text_format
 from envgym.agents.loop.path import History
-from envgym.agents.protocols import GenerateRequest, Generation, PolicyLifecycle, Renderer, Rendering, Sampling
+from envgym.agents.protocols import (
+    EarlierTurn,
+    GenerateRequest,
+    Generation,
+    PolicyLifecycle,
+    Renderer,
+    Rendering,
+    Sampling,
+)
 from envgym.agents.rollout.driver import GenerateFn, drive_episode
 from envgym.agents.rollout.episode import Clock, EpisodeEnv, EpisodeJob
 from envgym.agents.rollout.pool import AbortHandle
@@ -139,7 +147,14 @@ class MessageAgent(Agent):
         return first_messages(record, self.system_prompt, record.system_prompt, instructions)
 
     def request(
-        self, history: History, context: tuple[int, ...], tools: tuple[ToolSpec, ...], *, sampling: Sampling, seed: int
+        self,
+        history: History,
+        context: tuple[int, ...],
+        tools: tuple[ToolSpec, ...],
+        *,
+        sampling: Sampling,
+        seed: int,
+        continues: EarlierTurn | None = None,
     ) -> MessageRequest:
         offered = tools if self.text_format is None else ()
         return MessageRequest(messages=tuple(history), tools=offered, sampling=sampling, seed=seed)

@@ -8,10 +8,11 @@ import asyncio
 import os
 import signal
 import threading
+from collections import deque
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, suppress
-from contextvars import copy_context
+from contextvars import Context, copy_context
 from functools import cache, partial
 from queue import SimpleQueue
 from typing import Any, Protocol, Self, TypeVar
@@ -101,11 +102,59 @@ async def stop_accepting(listener: asyncio.Server) -> None:
         listener.close()
 
 
+class _Call:
+    """Work that a coroutine of one event loop waits for while another event loop does it."""
+
+    __slots__ = ("answer", "context", "loop", "task", "work")
+
+    def __init__(self, work: Coroutine[Any, Any, Any], loop: asyncio.AbstractEventLoop, context: Context) -> None:
+        self.work, self.loop, self.context = work, loop, context
+        self.answer: asyncio.Future[Any] = loop.create_future()
+        self.task: asyncio.Task[Any] | None = None
+
+    def begin(self, loop: asyncio.AbstractEventLoop) -> asyncio.Task[Any] | None:
+        """Start the work on the loop that does it; None: the caller waits no longer."""
+        if self.answer.cancelled():
+            self.work.close()
+        else:
+            self.task = loop.create_task(self.work, context=self.context)
+        return self.task
+
+    def cancel(self) -> None:
+        """Cancel the work if it has started."""
+        if self.task is not None:
+            self.task.cancel()
+
+    def settle(self) -> None:
+        """Give the result of the finished work to the caller, on the caller's loop."""
+        task = self.task
+        assert task is not None, "the work has finished"
+        if self.answer.done():
+            return
+        if task.cancelled():
+            self.answer.cancel()
+        elif (error := task.exception()) is not None:
+            self.answer.set_exception(error)
+        else:
+            self.answer.set_result(task.result())
+
+
+def _settle_calls(calls: list[_Call]) -> None:
+    for call in calls:
+        call.settle()
+
+
 class LoopThread:
     """An event loop in a daemon thread of its own, for work that goes on beside the threads that began it."""
 
     def __init__(self, name: str) -> None:
         self._loop = asyncio.new_event_loop()
+        self._calls: deque[_Call] = deque()
+        """Calls of `run_for` that the loop has not begun."""
+        self._is_told = False
+        """Whether the loop will look at `_calls`."""
+        self._finished: dict[asyncio.AbstractEventLoop, list[_Call]] = {}
+        """Calls whose callers have not been given the result, by the caller's loop."""
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
@@ -126,6 +175,51 @@ class LoopThread:
     def run(self, work: Coroutine[Any, Any, T]) -> T:  # of any coroutine
         """Do work, and wait for it."""
         return self.begin(work).result()
+
+    async def run_for(self, work: Coroutine[Any, Any, T]) -> T:
+        """Do work, and wait for it in the caller's event loop.
+
+        Calls that come together wake the other thread once, and so do their results. A caller that is cancelled
+        cancels the work.
+
+        Raises: RuntimeError: the loop was closed. Whatever the work raises.
+        """
+        call = _Call(work, asyncio.get_running_loop(), copy_context())
+        self._calls.append(call)  # before the flag is read: who resets it looks at the calls afterwards
+        if not self._is_told:
+            self._is_told = True
+            try:
+                self._loop.call_soon_threadsafe(self._begin_calls)
+            except RuntimeError:  # the loop is closed
+                work.close()
+                raise
+        try:
+            result: T = await call.answer
+        except asyncio.CancelledError:
+            with suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(call.cancel)
+            raise
+        return result
+
+    def _begin_calls(self) -> None:
+        self._is_told = False
+        while self._calls:
+            call = self._calls.popleft()
+            task = call.begin(self._loop)
+            if task is not None:
+                task.add_done_callback(partial(self._finish_call, call))
+
+    def _finish_call(self, call: _Call, task: asyncio.Task[Any]) -> None:
+        if not task.cancelled():
+            task.exception()  # so that it counts as seen, though the caller may have left
+        calls = self._finished.setdefault(call.loop, [])
+        calls.append(call)
+        if len(calls) == 1:
+            self._loop.call_soon(self._hand_over, call.loop)
+
+    def _hand_over(self, loop: asyncio.AbstractEventLoop) -> None:
+        with suppress(RuntimeError):  # the loop is closed: nobody waits
+            loop.call_soon_threadsafe(_settle_calls, self._finished.pop(loop))
 
     def call(self, function: Callable[[], object]) -> None:
         """Call a function in the thread of the loop, and do not wait for it."""

@@ -1,16 +1,17 @@
 """The policy that samples from policy servers: balanced, retried on another server, with versions by the token."""
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from http import HTTPStatus
 from typing import TYPE_CHECKING, TypeVar
 
 from envgym.agents.models.weights import AdaptedWeights
-from envgym.agents.policies.endpoint import Json
 from envgym.agents.policies.engine.requests import max_sampled_tokens
-from envgym.agents.policies.serving import wire
+from envgym.agents.policies.serving import frames, wire
 from envgym.agents.policies.serving.fleet import WAIT_S, ServerFleet
+from envgym.agents.policies.serving.held import SentContext, SentContexts
 from envgym.agents.policies.serving.link import ExpectedModel, ServerLink, ServerRefused, ServerState
 from envgym.agents.policies.serving.membership import FleetMembership, check_transport
 from envgym.agents.policies.serving.routing import block_hashes
@@ -88,6 +89,7 @@ class ServedPolicy(Policy):
         """The weights without adapters, as they were published; None: none were."""
         self._base_state: object = None
         self._num_clears = 0
+        self._sent = SentContexts()
         self._make_link = partial(ServerLink, token=token, ceiling=self._limits.max_concurrency)
         self._loop = LoopThread("served-policy")
         links = [self._make_link(number, url) for number, url in enumerate(urls)]
@@ -123,16 +125,14 @@ class ServedPolicy(Policy):
         """
         self.check_sampling(request.sampling)
         limit = max_sampled_tokens(request, positions=self._fleet.max_context, where=_WHERE)
-        work = self._generate(request, limit)
-        return await asyncio.wrap_future(self._loop.begin(work))
+        return await self._loop.run_for(self._generate(request, limit))
 
     async def compute_logprobs(self, token_ids: Sequence[tuple[int, ...]]) -> list[tuple[float, ...]]:
         """Return for each sequence the raw log-prob of every token given those before it; 0.0 for the first.
 
         Raises: PolicyFailure: as `generate`.
         """
-        work = self._compute_logprobs(list(token_ids))
-        return await asyncio.wrap_future(self._loop.begin(work))
+        return await self._loop.run_for(self._compute_logprobs(list(token_ids)))
 
     def update_weights(self, named_tensors: "Iterable[tuple[str, Tensor]]", version: int) -> None:
         """Bring new weights to all servers; requests under way go on with them after what they have sampled.
@@ -176,10 +176,16 @@ class ServedPolicy(Policy):
         return f"{self._version}.{self._num_clears}"
 
     async def _generate(self, request: GenerateRequest, limit: int) -> Generation:
-        salt = self._salt
+        salt, sent = self._salt, self._sent.find(request)
 
-        def read(content: object, version: int) -> Generation:
-            generation = wire.read_generation(content, request)
+        async def sample(link: ServerLink) -> Generation:
+            version = link.version
+            if link.info.has_frames:
+                generation = await self._exchange_frames(link, request, limit, salt, sent)
+            else:
+                body = wire.generate_body(request, limit=limit, model=link.info.model, salt=salt)
+                content = await link.ask("POST", wire.GENERATE, body, timeout_s=self._limits.timeout_s)
+                generation = wire.read_generation(content, request)
             if generation.finish_reason is FinishReason.ABORT:
                 raise BadResponse("the server gave the request up")
             newest = max(span.policy_version for span in generation.spans)
@@ -187,10 +193,29 @@ class ServedPolicy(Policy):
                 raise _OldWeights(f"it sampled from version {newest}, but has version {version}")
             return generation
 
-        def body(model: str) -> Json:
-            return wire.generate_body(request, limit=limit, model=model, salt=salt)
+        hashes = partial(block_hashes, request.token_ids, salt)
+        return await self._ask(hashes, sample, holder=None if sent is None else sent.server)
 
-        return await self._ask(block_hashes(request.token_ids, salt), body, read)
+    async def _exchange_frames(
+        self, link: ServerLink, request: GenerateRequest, limit: int, salt: str, sent: SentContext | None
+    ) -> Generation:
+        """Send the tokens that the server lacks: after `sent`, if it has that, or all."""
+        key, timeout_s = self._sent.next_key(), self._limits.timeout_s
+        write = partial(frames.write_request, request, key, limit=limit, model=link.info.model, salt=salt)
+        body: bytes | None = None
+        if sent is not None and sent.server == link.number:
+            self._sent.retire(sent)
+            frame = write(continues=sent.key.number, num_kept=sent.num_tokens)
+            try:
+                body = await link.send(frames.FRAMES, frame, timeout_s=timeout_s)
+            except ServerRefused as error:
+                if error.status != HTTPStatus.GONE:
+                    raise
+        if body is None:
+            body = await link.send(frames.FRAMES, write(continues=0, num_kept=0), timeout_s=timeout_s)
+        generation = frames.read_answer(body, request)
+        self._sent.add(SentContext(key, link.number, request.token_ids, generation))
+        return generation
 
     async def _compute_logprobs(self, rows: list[tuple[int, ...]]) -> list[tuple[float, ...]]:
         return list(await asyncio.gather(*[self._compute_row(row) for row in rows]))
@@ -199,24 +224,36 @@ class ServedPolicy(Policy):
         if not row:
             return ()
         salt = self._salt
-        return await self._ask(
-            block_hashes(row, salt),
-            lambda model: wire.logprobs_body(row, model=model, salt=salt),
-            lambda content, version: wire.read_row_logprobs(content, row),
-        )
 
-    async def _ask(self, hashes: Sequence[int], body: Callable[[str], Json], read: Callable[[object, int], T]) -> T:
-        """Ask a server, and read its answer with the version that the server had when it was asked."""
+        async def compute(link: ServerLink) -> tuple[float, ...]:
+            body = wire.logprobs_body(row, model=link.info.model, salt=salt)
+            content = await link.ask("POST", wire.GENERATE, body, timeout_s=self._limits.timeout_s)
+            return wire.read_row_logprobs(content, row)
+
+        return await self._ask(partial(block_hashes, row, salt), compute)
+
+    async def _ask(
+        self,
+        hashes: Callable[[], Sequence[int]],
+        work: Callable[[ServerLink], Awaitable[T]],
+        *,
+        holder: int | None = None,
+    ) -> T:
+        """Let a server do some work, and another one if it fails.
+
+        Args:
+            hashes: returns those of the context's blocks.
+            work: asks a server, and reads its answer.
+            holder: number of the server that holds the context.
+        """
         excluded: set[int] = set()
         reason = ""
         for attempt in range(self._limits.retries + 1):
             if attempt:
                 count_failure(RETRIED)
-            link = await self._fleet.queue.acquire(hashes, excluded)
-            version = link.version
+            link = await self._fleet.queue.acquire(hashes, excluded, holder=holder)
             try:
-                message = body(link.info.model)
-                return read(await link.ask("POST", wire.GENERATE, message, timeout_s=self._limits.timeout_s), version)
+                return await work(link)
             except (ConnectionFailed, TimeoutError, BadResponse, ServerRefused) as error:
                 if isinstance(error, ServerRefused) and error.status in _REFUSED:
                     raise PolicyFailure(f"{link.url} refused the request: {error}") from error

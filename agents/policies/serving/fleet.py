@@ -77,27 +77,40 @@ class ServerQueue:
         self.waiting: deque[asyncio.Future[None]] = deque()
         """Requests that found no server with room."""
 
-    async def acquire(self, hashes: Sequence[int], excluded: set[int]) -> ServerLink:
+    async def acquire(
+        self, hashes: Callable[[], Sequence[int]], excluded: set[int], *, holder: int | None = None
+    ) -> ServerLink:
         """Wait for a server with room, best the one that holds the context.
 
         Args:
-            hashes: of the context's blocks.
+            hashes: returns those of the context's blocks; not called if there is nothing to choose.
             excluded: numbers of servers that have failed the request, and are used again only where no other is up.
+            holder: number of the server that holds all of the context but what is new.
 
         Raises: PolicyFailure: no server is up, and none that is down returns in time.
         """
+        codes: Sequence[int] | None = None if holder is None else ()
         while True:
-            up = await self.wait_for_up()
+            up = [link for link in self._links if link.is_usable] or await self.wait_for_up()
             usable = [link for link in up if link.number not in excluded] or up
-            loads = [ServerLoad(link.number, link.under_way, link.limit.allows(link.under_way)) for link in usable]
-            number = self._router.choose(hashes, loads)
-            if number is not None:
-                link = next(link for link in usable if link.number == number)
-                self._router.note(hashes, number)
-                link.under_way += 1
-                link.limit = link.limit.begin(link.under_way)
-                return link
+            if len(self._links) == 1:
+                chosen = usable[0] if usable[0].limit.allows(usable[0].under_way) else None
+            else:
+                codes = hashes() if codes is None else codes
+                chosen = self._choose(usable, codes, holder)
+            if chosen is not None:
+                chosen.under_way += 1
+                chosen.limit = chosen.limit.begin(chosen.under_way)
+                return chosen
             await self._wait()
+
+    def _choose(self, usable: Sequence[ServerLink], codes: Sequence[int], holder: int | None) -> ServerLink | None:
+        loads = [ServerLoad(link.number, link.under_way, link.limit.allows(link.under_way)) for link in usable]
+        number = self._router.choose(codes, loads, holder=holder)
+        if number is None:
+            return None
+        self._router.note(codes, number)
+        return next(link for link in usable if link.number == number)
 
     def release(self, link: ServerLink) -> None:
         """Give a request's place back."""

@@ -96,6 +96,13 @@ class ServerLink:
             raise ServerRefused(answer.status, error_text(value)[:300])
         return value
 
+    async def send(self, path: str, body: bytes, *, timeout_s: float) -> bytes:
+        """Post bytes, and return those of the answer. Raises: as `ask`."""
+        answer = await self._connections.ask("POST", path, body, timeout_s=timeout_s)
+        if not 200 <= answer.status < 300:
+            raise ServerRefused(answer.status, error_text(_decode(answer.body))[:300])
+        return answer.body
+
     async def close(self) -> None:
         await self._connections.close()
 

@@ -45,18 +45,19 @@ class PrefixRouter:
         self._max_blocks = max_blocks
         self._server_of: OrderedDict[int, int] = OrderedDict()
 
-    def choose(self, hashes: Sequence[int], loads: Sequence[ServerLoad]) -> int | None:
+    def choose(self, hashes: Sequence[int], loads: Sequence[ServerLoad], *, holder: int | None = None) -> int | None:
         """Return the number of the server for a context; None: no server has room.
 
         Args:
             hashes: of the context's blocks, from `block_hashes`.
             loads: of the servers that can be used.
+            holder: number of the server that was sent the context before; None: the blocks tell.
         """
         with_room = [load for load in loads if load.has_room]
         if not with_room:
             return None
         most = SLACK * sum(load.under_way for load in loads) / len(loads) + 1
-        matched = self._matched(hashes)
+        matched = self._matched(hashes) if holder is None else {holder: 1}
 
         def cost(load: ServerLoad) -> tuple[int, int, int]:
             num_matched = matched.get(load.number, 0) if load.under_way <= most else 0
@@ -93,7 +94,7 @@ def block_hashes(token_ids: Sequence[int], salt: str) -> list[int]:
     codes: list[int] = []
     code = hash(salt)
     for start in range(0, len(token_ids) - BLOCK + 1, BLOCK):
-        code = hash((code, *token_ids[start : start + BLOCK]))
+        code = hash((code, tuple(token_ids[start : start + BLOCK])))
         codes.append(code)
     return codes
 

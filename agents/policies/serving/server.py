@@ -18,12 +18,16 @@ from torch import nn
 from envgym.agents.models.loading import load, load_adapter, load_tokenizer, prepare_device, resolve_model
 from envgym.agents.policies.engine.policy import TransformersPolicy
 from envgym.agents.policies.serving.backend import ServedModel
+from envgym.agents.policies.serving.frames import FRAME_TYPE, FRAMES, read_tokens, write_answer
+from envgym.agents.policies.serving.frames import read_request as read_frame
+from envgym.agents.policies.serving.held import HeldContexts, UnknownContext
 from envgym.agents.policies.serving.identity import max_positions, model_digest, tokenizer_digest
 from envgym.agents.policies.serving.wire import GENERATE, INFO, PROTOCOL, error_reply, generation_to_json, read_request
 from envgym.agents.policies.weights.adapted_base import AdaptedBase
 from envgym.agents.policies.weights.collective import GroupAddress, transports_of
 from envgym.agents.policies.weights.served_weights import ServedWeights, ServerUnavailable, load_weights
 from envgym.agents.policies.weights.weight_store import WeightStore
+from envgym.agents.protocols import GenerateRequest
 from envgym.core.json_types import JsonObject, parse_json
 from envgym.errors import InvalidInput, PolicyFailure
 from envgym.runtime.http.server import HttpLimits, HttpReply, HttpRequest, HttpServer
@@ -54,6 +58,7 @@ class PolicyServer:
         self._policy, self._module, self._model = policy, module, model
         self._instance, self._tokenizer_digest = uuid.uuid4().hex, tokenizer_digest
         self.weights = ServedWeights(policy, module)
+        self._contexts = HeldContexts()
         self._get: Mapping[str, Callable[[], Awaitable[HttpReply]]] = {
             "/health": self._health,
             "/metrics": self._metrics,
@@ -98,6 +103,9 @@ class PolicyServer:
         try:
             if request.method == "GET" and request.path in self._get:
                 return await self._get[request.path]()
+            if request.method == "POST" and request.path == FRAMES:
+                self.weights.check_sound()
+                return await self._generate_frame(request.body)
             answer = self._post.get(request.path)
             if request.method != "POST" or answer is None:
                 got = f"{request.method} {request.path}"
@@ -106,6 +114,8 @@ class PolicyServer:
             return HttpReply.of_json(await answer(_read_body(request), request.query))
         except ServerUnavailable as error:
             return error_reply(HTTPStatus.SERVICE_UNAVAILABLE, str(error))
+        except UnknownContext as error:
+            return error_reply(HTTPStatus.GONE, str(error))
         except PolicyFailure as error:
             return error_reply(HTTPStatus.INTERNAL_SERVER_ERROR, str(error))
         except InvalidInput as error:
@@ -113,10 +123,22 @@ class PolicyServer:
 
     # ---- sampling ------------------------------------------------------------------------------------------------
 
-    async def _generate(self, body: JsonObject, query: str) -> JsonObject:
-        if body.get("model") not in (None, self._model):
+    async def _generate_frame(self, body: bytes) -> HttpReply:
+        framed = read_frame(body)
+        self._check_model(framed.model, FRAMES)
+        context = self._contexts.context(framed)
+        request = GenerateRequest(token_ids=read_tokens(context), sampling=framed.sampling, seed=framed.seed)
+        generation = await self.weights.sample(self._policy.generate(request))
+        self._contexts.keep(framed.key, context, generation.token_ids)
+        return HttpReply(HTTPStatus.OK, write_answer(generation), FRAME_TYPE)
+
+    def _check_model(self, name: object, where: str) -> None:
+        if name not in (None, self._model):
             do = "send requests for the model that is served"
-            raise InvalidInput.of("model", f"be {self._model}", body["model"], where=GENERATE, do=do)
+            raise InvalidInput.of("model", f"be {self._model}", name, where=where, do=do)
+
+    async def _generate(self, body: JsonObject, query: str) -> JsonObject:
+        self._check_model(body.get("model"), GENERATE)
         params = body.get("sampling_params")
         request = read_request(body)
         if isinstance(params, dict) and params.get("prompt_logprobs") is not None:
@@ -212,6 +234,7 @@ class PolicyServer:
                 "dtype": str(next(self._module.parameters()).dtype).removeprefix("torch."),
                 "instance": self._instance,
                 "transports": list(transports_of(self.weights.device)),
+                "has_frames": True,
             }
         )
 

@@ -6,7 +6,8 @@ POST /init_weight_transfer_engine {init_info}: opens a process group for weights
 POST /start_weight_update       POST /update_weights {update_info}        POST /finish_weight_update {weight_version}
 POST /weight_checker {action: checksum}       POST /update_weight_version {new_version}       GET /weight_info
 GET  /health                    GET /metrics
-GET  /envgym/info               which protocol, model, tokenizer and weights: the project's own server only
+GET  /envgym/info               which protocol, model, tokenizer and weights: the project's own servers only
+POST /envgym/generate           as /inference/v1/generate, in arrays (`frames`): the project's own servers only
 """
 
 from collections.abc import Sequence
@@ -56,6 +57,8 @@ class ServerInfo(NamedTuple):
     """Another one after every start."""
     transports: Sequence[str] = ("files",)
     """Ways by which it takes new weights; a vLLM that was started by itself takes none."""
+    has_frames: bool = False
+    """Whether it answers `/envgym/generate`."""
 
 
 # ---- the client's side ----------------------------------------------------------------------------------------------
@@ -142,27 +145,35 @@ def read_request(content: JsonObject) -> GenerateRequest:
         do = "send token_ids and sampling_params"
         raise InvalidInput.of("body", "hold token ids", sorted(content), where=GENERATE, do=do)
     assert isinstance(ids, list), "checked above"
+    sampling, seed = read_sampling(params, where=GENERATE), params.get("seed") or 0
+    try:
+        return GenerateRequest(token_ids=tuple(ids), sampling=sampling, seed=int(seed))  # type: ignore[arg-type]  # JSON
+    except (TypeError, ValueError, OverflowError) as error:
+        raise _no_numbers(error, GENERATE) from error
+
+
+def read_sampling(params: JsonObject, *, where: str) -> Sampling:
+    """Read `sampling_params` except the seed. Raises: InvalidInput: they ask what is not served, or are no numbers."""
     for name, value in {**vllm_wire.NEUTRAL, "n": 1}.items():
         if params.get(name, value) != value:
             do = "leave it out, or serve the model with vLLM"
-            raise InvalidInput.of(name, f"be {value:g} for this server", params[name], where=GENERATE, do=do)
+            raise InvalidInput.of(name, f"be {value:g} for this server", params[name], where=where, do=do)
     fields: Any = params  # JSON, whose types pydantic or the policy check
     try:
-        return GenerateRequest(
-            token_ids=tuple(ids),  # type: ignore[arg-type]  # integers, checked above
-            sampling=Sampling(
-                temperature=float(fields.get("temperature", 1.0)),
-                top_p=float(fields.get("top_p", 1.0)),
-                top_k=max(int(fields.get("top_k", 0)), 0),
-                max_new_tokens=int(fields.get("max_tokens", 16)),
-                stop_token_ids=tuple(map(int, fields.get("stop_token_ids") or ())),
-                top_logprobs=int(fields.get("logprobs") or 0),
-            ),
-            seed=int(fields.get("seed") or 0),
+        return Sampling(
+            temperature=float(fields.get("temperature", 1.0)),
+            top_p=float(fields.get("top_p", 1.0)),
+            top_k=max(int(fields.get("top_k", 0)), 0),
+            max_new_tokens=int(fields.get("max_tokens", 16)),
+            stop_token_ids=tuple(map(int, fields.get("stop_token_ids") or ())),
+            top_logprobs=int(fields.get("logprobs") or 0),
         )
     except (TypeError, ValueError, OverflowError) as error:
-        do = "send numbers"
-        raise InvalidInput.of("sampling_params", "hold numbers", str(error), where=GENERATE, do=do) from error
+        raise _no_numbers(error, where) from error
+
+
+def _no_numbers(error: Exception, where: str) -> InvalidInput:
+    return InvalidInput.of("sampling_params", "hold numbers", str(error), where=where, do="send numbers")
 
 
 def generation_to_json(request: GenerateRequest, generation: Generation, *, model: str) -> JsonObject:

@@ -22,7 +22,11 @@ PROMPT_LOGPROBS: Final = {"max_tokens": 1, "temperature": 0.0, "prompt_logprobs"
 
 def sampling_arguments(request: GenerateRequest, *, limit: int) -> dict[str, Any]:  # of SamplingParams
     """Return how to sample; nothing but the request's own stop tokens ends it."""
-    sampling = request.sampling
+    return {**sampling_settings(request.sampling, limit=limit), "seed": request.seed}
+
+
+def sampling_settings(sampling: Sampling, *, limit: int) -> dict[str, Any]:  # of SamplingParams
+    """Return what `sampling_arguments` of several requests have in common."""
     return {
         "temperature": sampling.temperature,
         "top_p": sampling.top_p,
@@ -30,7 +34,6 @@ def sampling_arguments(request: GenerateRequest, *, limit: int) -> dict[str, Any
         "max_tokens": limit,
         "stop_token_ids": list(sampling.stop_token_ids),
         "ignore_eos": True,
-        "seed": request.seed,
         "logprobs": sampling.top_logprobs,  # beside that of the sampled token
         "detokenize": False,
     }

@@ -11,8 +11,7 @@ import socket
 import time
 from collections import deque
 from collections.abc import Generator, Mapping
-from contextlib import closing, suppress
-from dataclasses import dataclass
+from contextlib import closing
 from functools import lru_cache
 from typing import Final, NamedTuple
 from urllib.parse import urlsplit
@@ -228,10 +227,66 @@ def get(url: str, path: str, *, token: str | None, within_s: float) -> HttpAnswe
 # ---- asynchronous ---------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _OpenConnection:
-    reader: asyncio.StreamReader
-    writer: asyncio.StreamWriter
+class _OpenConnection(asyncio.Protocol):
+    """One connection, for one request at a time."""
+
+    transport: asyncio.Transport
+
+    def __init__(self) -> None:
+        self._answer: asyncio.Future[HttpAnswer] | None = None
+        """The reply that is waited for."""
+        self._reader: ReplyReader | None = None
+        """Reads the reply; None while nothing of it has come."""
+        self.deadline = 0.0
+        """Moment, by the loop's clock, at which the reply is too late."""
+        self.is_open = True
+        self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def exchange(self, request: bytes, deadline: float) -> "asyncio.Future[HttpAnswer]":
+        """Send a request, and return what gets its reply."""
+        self.deadline, self._reader = deadline, None
+        self._answer = asyncio.get_running_loop().create_future()
+        self.transport.write(request)
+        return self._answer
+
+    def fail(self, error: Exception) -> None:
+        """Give the reply up."""
+        if self._answer is not None and not self._answer.done():
+            self._answer.set_exception(error)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport), "HTTP runs on TCP"
+        self.transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        """Read a reply, or a part of one; a connection on which more comes than was asked for is closed."""
+        if self._answer is None or self._answer.done():
+            self.is_open = False
+            self.transport.abort()
+            return
+        try:
+            answer = read_whole(data, MAX_REPLY_BYTES) if self._reader is None else None
+            if answer is None:
+                self._reader = self._reader or ReplyReader(MAX_REPLY_BYTES)
+                answer = self._reader.feed(data)
+        except ConnectionFailed as error:
+            self.fail(error)
+        else:
+            if answer is not None:
+                self._answer.set_result(answer)
+
+    def eof_received(self) -> None:
+        """End what is waited for: by a whole reply, where its length was not told."""
+        self.is_open = False
+        self.data_received(b"")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Fail what is waited for; a connection that breaks before the reply may have been kept for too long."""
+        self.is_open = False
+        is_early = (exc is None or isinstance(exc, ConnectionError)) and self._reader is None
+        self.fail((_ClosedBefore if is_early else ConnectionFailed)(str(exc or "the connection was closed")))
+        if not self.closed.done():
+            self.closed.set_result(None)
 
 
 class HttpConnections:
@@ -246,86 +301,100 @@ class HttpConnections:
         self._headers = request_headers(parts.netloc, token)
         self._idle: deque[_OpenConnection] = deque()
         self._busy: set[_OpenConnection] = set()
-        self._num_drops = 0
+        self._timer: asyncio.TimerHandle | None = None
+        """Fires at the earliest deadline of those that are busy, or before."""
         self._is_closed = False
 
     async def ask(
         self,
         method: str,
         path: str,
-        body: JsonObject | None = None,
+        body: JsonObject | bytes | None = None,
         *,
         timeout_s: float,
         headers: Mapping[str, str] | None = None,
     ) -> HttpAnswer:
-        """Send a request, and return the answer.
+        """Send a request, and return the answer; a body is JSON, or bytes.
 
         Raises: ConnectionFailed: nothing, or no whole answer, came. TimeoutError: it did not come in time.
         """
-        content = b"" if body is None else json.dumps(body, separators=(",", ":")).encode()
-        fields = {**self._headers, **(headers or {})}
-        if body is not None:
-            fields["Content-Type"] = "application/json"
-        if is_open():
-            fields[HEADER] = current_ids().header()
-        request = encode_request(method, self._prefix + path, fields, content)
-        num_drops = self._num_drops
-        async with asyncio.timeout(timeout_s):
-            while self._idle:
-                connection = self._idle.pop()
-                if connection.reader.at_eof() or connection.writer.is_closing():
-                    connection.writer.close()
-                    continue
-                try:
-                    return await self._exchange(connection, request)
-                except _ClosedBefore as error:
-                    if num_drops != self._num_drops:
-                        raise ConnectionFailed("the connection was given up") from error
-                    continue  # it was kept open for too long
+        request = self._encode(method, path, body, headers)
+        deadline = asyncio.get_running_loop().time() + timeout_s
+        while self._idle:
+            connection = self._idle.pop()
+            if not connection.is_open:
+                continue
             try:
-                ssl = True if self._is_encrypted else None
-                connection = _OpenConnection(*await asyncio.open_connection(self._host, self._port, ssl=ssl))
-            except OSError as error:
-                raise ConnectionFailed(str(error)) from error
-            try:
-                return await self._exchange(connection, request)
-            except _ClosedBefore as error:
-                raise ConnectionFailed("the server closed the connection without an answer") from error
+                return await self._exchange(connection, request, deadline)
+            except _ClosedBefore:
+                continue  # it was kept open for too long
+        connection = await self._connect(deadline)
+        try:
+            return await self._exchange(connection, request, deadline)
+        except _ClosedBefore as error:
+            raise ConnectionFailed("the server closed the connection without an answer") from error
 
     def drop(self) -> None:
         """Give up what is asked at the moment: every `ask` under way fails."""
-        self._num_drops += 1
         for connection in self._busy:
-            connection.writer.transport.abort()
+            connection.fail(ConnectionFailed("the connection was given up"))
 
     async def close(self) -> None:
         """Close the connections that nobody uses, and those in use when their answers have come."""
         self._is_closed = True
-        writers = [connection.writer for connection in self._idle]
+        connections = list(self._idle)
         self._idle.clear()
-        for writer in writers:  # all before the first wait, which may be cancelled
-            writer.close()
-        for writer in writers:
-            with suppress(OSError):
-                await writer.wait_closed()
+        for connection in connections:  # all before the first wait, which may be cancelled
+            connection.transport.close()
+        for connection in connections:
+            await connection.closed
 
-    async def _exchange(self, connection: _OpenConnection, request: bytes) -> HttpAnswer:
-        reader, is_kept = ReplyReader(MAX_REPLY_BYTES), False
+    def _encode(
+        self, method: str, path: str, body: JsonObject | bytes | None, headers: Mapping[str, str] | None
+    ) -> bytes:
+        fields, content = {**self._headers, **(headers or {})}, b""
+        if isinstance(body, bytes):
+            content, fields["Content-Type"] = body, "application/octet-stream"
+        elif body is not None:
+            content, fields["Content-Type"] = json.dumps(body, separators=(",", ":")).encode(), "application/json"
+        if is_open():
+            fields[HEADER] = current_ids().header()
+        return encode_request(method, self._prefix + path, fields, content)
+
+    async def _connect(self, deadline: float) -> _OpenConnection:
+        ssl, loop = True if self._is_encrypted else None, asyncio.get_running_loop()
+        async with asyncio.timeout_at(deadline):
+            try:
+                return (await loop.create_connection(_OpenConnection, self._host, self._port, ssl=ssl))[1]
+            except OSError as error:
+                raise ConnectionFailed(str(error)) from error
+
+    async def _exchange(self, connection: _OpenConnection, request: bytes, deadline: float) -> HttpAnswer:
+        is_kept = False
         self._busy.add(connection)
         try:
-            connection.writer.write(request)
-            while (answer := reader.feed(await connection.reader.read(_CHUNK))) is None:
-                pass
-            is_kept = not answer.is_last
+            self._wake_at(deadline)
+            answer = await connection.exchange(request, deadline)
+            is_kept = connection.is_open and not answer.is_last
             return answer
-        except ConnectionFailed:
-            raise
-        except OSError as error:
-            is_early = isinstance(error, ConnectionError) and not reader.has_begun
-            raise (_ClosedBefore if is_early else ConnectionFailed)(str(error)) from error
         finally:
             self._busy.discard(connection)
             if is_kept and not self._is_closed:
                 self._idle.append(connection)
             else:
-                connection.writer.transport.abort()
+                connection.transport.abort()
+
+    def _wake_at(self, deadline: float) -> None:
+        """Look at the deadlines not later than this; one timer serves all requests."""
+        if self._timer is None or deadline < self._timer.when():
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = asyncio.get_running_loop().call_at(deadline, self._expire, deadline)
+
+    def _expire(self, now: float) -> None:
+        self._timer = None
+        for connection in self._busy:
+            if connection.deadline <= now:
+                connection.fail(TimeoutError())
+        if later := [connection.deadline for connection in self._busy if connection.deadline > now]:
+            self._wake_at(min(later))

@@ -4,11 +4,13 @@ import asyncio
 import contextvars
 import signal
 import threading
+from collections.abc import Iterator
 from functools import partial
+from typing import Any
 
 import pytest
 
-from envgym.runtime.event_loop import DaemonThread, make_runner, run_coroutine, shared_loop
+from envgym.runtime.event_loop import DaemonThread, LoopThread, make_runner, run_coroutine, shared_loop
 from tests.support.loops import in_a_running_loop
 
 VARIABLE = contextvars.ContextVar("VARIABLE", default="unset")
@@ -127,3 +129,107 @@ def test_work_that_exits_does_not_end_a_shared_loop() -> None:
     with pytest.raises(SystemExit):
         loop.run(in_a_task())
     assert loop.run(add(1, 2)) == 3
+
+
+# ---- work for the coroutines of another loop -------------------------------------------------------------------------
+
+
+@pytest.fixture
+def thread() -> Iterator[LoopThread]:
+    loop = LoopThread("other")
+    yield loop
+    if loop.is_running:
+        loop.close(asyncio.sleep(0))
+
+
+def test_calls_of_another_loop_get_their_own_results_errors_and_contexts(thread: LoopThread) -> None:
+    async def work(number: int) -> tuple[int, str, str]:
+        await asyncio.sleep(0.001 * (number % 3))
+        if number % 5 == 4:
+            raise ValueError(str(number))
+        return number, VARIABLE.get(), threading.current_thread().name
+
+    async def ask(number: int) -> tuple[int, str, str]:
+        VARIABLE.set(f"of {number}")
+        return await thread.run_for(work(number))
+
+    async def ask_all() -> list[Any]:
+        return await asyncio.gather(*[ask(number) for number in range(50)], return_exceptions=True)
+
+    for number, found in enumerate(asyncio.run(ask_all())):
+        if number % 5 == 4:
+            assert isinstance(found, ValueError)
+            assert str(found) == str(number)
+        else:
+            assert found == (number, f"of {number}", "other")
+
+
+def test_calls_that_come_together_wake_the_other_thread_once(
+    thread: LoopThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wakes: list[object] = []
+    sound = asyncio.BaseEventLoop.call_soon_threadsafe
+
+    def counted(loop: Any, *arguments: Any, **named: Any) -> Any:
+        wakes.append(loop)
+        return sound(loop, *arguments, **named)
+
+    async def ask_all() -> None:
+        held = threading.Event()
+        thread.call(lambda: held.wait(10))  # so that none is begun before all have come
+        wakes.clear()
+        calls = [asyncio.ensure_future(thread.run_for(add(1, number))) for number in range(100)]
+        await asyncio.sleep(0)
+        held.set()
+        assert await asyncio.gather(*calls) == [1 + number for number in range(100)]
+
+    monkeypatch.setattr(asyncio.BaseEventLoop, "call_soon_threadsafe", counted)
+    asyncio.run(ask_all())
+    assert wakes.count(thread._loop) == 1
+    assert 1 <= len(wakes) - 1 <= 3, "the results come back together, after one or a few passes"
+
+
+def test_a_caller_that_is_cancelled_cancels_its_work_whether_it_has_begun_or_not(thread: LoopThread) -> None:
+    ended = threading.Event()
+    begun = threading.Event()
+
+    async def endless() -> None:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    async def leave_at_once() -> None:
+        held = threading.Event()
+        thread.call(lambda: held.wait(10))
+        call = asyncio.ensure_future(thread.run_for(endless()))
+        await asyncio.sleep(0)
+        call.cancel()
+        await asyncio.wait([call])
+        held.set()
+
+    async def leave_later() -> None:
+        call = asyncio.ensure_future(thread.run_for(endless()))
+        await asyncio.to_thread(begun.wait, 10)
+        call.cancel()
+        await asyncio.wait([call])
+
+    asyncio.run(leave_at_once())
+    thread.run(asyncio.sleep(0))
+    assert not begun.is_set()
+    asyncio.run(leave_later())
+    assert ended.wait(10)
+
+
+def test_the_end_of_the_thread_cancels_calls_and_refuses_later_ones(thread: LoopThread) -> None:
+    async def ask() -> None:
+        call = asyncio.ensure_future(thread.run_for(asyncio.sleep(60)))
+        await asyncio.sleep(0.01)
+        await asyncio.to_thread(thread.close, asyncio.sleep(0))
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        with pytest.raises(RuntimeError, match="closed"):
+            await thread.run_for(asyncio.sleep(0))
+
+    asyncio.run(ask())

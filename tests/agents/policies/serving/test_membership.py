@@ -169,7 +169,7 @@ def test_what_is_asked_when_the_policy_closes_leaves_no_connection_open(tmp_path
                 asked.result(WAIT_S)  # so that one connection is busy
             wait_until(lambda: len(link._connections._busy) == 1)  # a look that took too long is followed by another
             (connection,) = link._connections._busy
-        sock = connection.writer.get_extra_info("socket")
+        sock = connection.transport.get_extra_info("socket")
         assert sock.fileno() == -1
         assert isinstance(asked.exception(WAIT_S), asyncio.CancelledError) is (path != "/metrics")
 

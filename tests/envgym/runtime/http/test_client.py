@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from http import HTTPStatus
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -53,14 +54,11 @@ def test_a_wrong_token_is_refused_and_the_right_one_is_not() -> None:
 
 
 def test_a_network_that_is_gone_is_a_failed_connection(monkeypatch: pytest.MonkeyPatch) -> None:
-    sound = asyncio.StreamReader.read
-
-    async def read(reader: asyncio.StreamReader, size: int = -1) -> bytes:
-        await sound(reader, size)
-        raise OSError(errno.EHOSTUNREACH, "No route to host")
+    def break_off(connection: Any, data: bytes) -> None:
+        connection.transport._fatal_error(OSError(errno.EHOSTUNREACH, "No route to host"))
 
     with http_thread(HttpServer(echo)) as server:
-        monkeypatch.setattr(asyncio.StreamReader, "read", read)
+        monkeypatch.setattr("envgym.runtime.http.client._OpenConnection.data_received", break_off)
         with pytest.raises(ConnectionFailed, match="No route to host"):
             ask(server.url)
 
@@ -78,6 +76,43 @@ def test_a_server_that_is_not_there_or_does_not_answer_is_told() -> None:
 
     with http_thread(HttpServer(never)) as server, pytest.raises(TimeoutError):
         asyncio.run(impatient(server.url))
+
+
+def test_each_request_has_its_own_time() -> None:
+    async def slow(request: HttpRequest) -> HttpReply:
+        await asyncio.sleep(float(request.query))
+        return HttpReply.of_json({})
+
+    async def work(url: str) -> list[Any]:
+        connections = HttpConnections(url)
+        times = [(0.01, 60.0), (60.0, 0.1), (0.3, 60.0), (60.0, 0.2)]
+        asks = [connections.ask("GET", f"/?{needed}", timeout_s=allowed) for needed, allowed in times]
+        answers = await asyncio.gather(*asks, return_exceptions=True)
+        await connections.close()
+        return [answer if isinstance(answer, BaseException) else answer.status for answer in answers]
+
+    with http_thread(HttpServer(slow)) as server:
+        started = time.monotonic()
+        answers = asyncio.run(work(server.url))
+        assert time.monotonic() - started < 30
+    assert [type(answer) for answer in answers] == [int, TimeoutError, int, TimeoutError]
+
+
+def test_bytes_are_sent_as_they_are() -> None:
+    def back(request: HttpRequest) -> HttpReply:
+        return HttpReply(HTTPStatus.OK, request.body[::-1], request.headers["content-type"])
+
+    async def work(url: str) -> HttpAnswer:
+        connections = HttpConnections(url)
+        try:
+            return await connections.ask("POST", "/", bytes(range(256)), timeout_s=60)
+        finally:
+            await connections.close()
+
+    with http_thread(HttpServer(back)) as server:
+        answer = asyncio.run(work(server.url))
+    assert answer.body == bytes(range(256))[::-1]
+    assert answer.headers["content-type"] == "application/octet-stream"
 
 
 LIMIT = 20
@@ -227,13 +262,13 @@ def test_every_connection_is_closed_though_the_closing_is_cancelled() -> None:
     async def work(url: str) -> list[bool]:
         connections = HttpConnections(url)
         await asyncio.gather(*(connections.ask("POST", "/", {}, timeout_s=60) for _ in range(3)))
-        writers = [connection.writer for connection in connections._idle]
+        transports = [connection.transport for connection in connections._idle]
         closing = asyncio.create_task(connections.close())
         await asyncio.sleep(0)  # in which it begins to wait for the first
         assert not closing.done()
         closing.cancel()
         await asyncio.wait([closing])
-        return [writer.is_closing() for writer in writers]
+        return [transport.is_closing() for transport in transports]
 
     with http_thread(HttpServer(echo)) as server:
         assert asyncio.run(work(server.url)) == [True] * 3
