@@ -36,8 +36,8 @@ BACKEND: Final = "envgym"
 _WHERE: Final = "vLLM's worker"
 _PROBES: Final = 512
 """Rows of the identity that pass through a kernel at a time."""
-_HELD_BYTES: Final = 1 << 30
-"""Of whole weights that are held at a time while their digests are computed."""
+_BATCH_BYTES: Final = 1 << 30
+"""Of whole weights whose digests are computed at a time."""
 
 
 @dataclass
@@ -129,8 +129,8 @@ class RunWeights(WeightTransferEngine):  # type: ignore[misc]  # as above
     def _receive_description(self) -> list[tuple[str, Tensor]]:
         """Return the tensors that the run will send, without data; the first worker tells the others."""
         described = None if self._group is None else self._group.receive_description()
-        told: list[tuple[str, Tensor]] = get_tp_group().broadcast_object(described)
-        return told
+        shared: list[tuple[str, Tensor]] = get_tp_group().broadcast_object(described)
+        return shared
 
     def _receive(self, described: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
         """Yield the tensors that the run sends; the first worker sends them to the others."""
@@ -173,15 +173,15 @@ class LiveDigests:
         Several workers join their parts of each weight; then the first one returns the digests, and the others none.
         """
         config, digests = self.model_runner.model_config, dict[str, str]()
-        held: list[tuple[str, Tensor]] = []
+        batch: list[tuple[str, Tensor]] = []
         with torch.inference_mode():
             for name, tensor in live_weights(self.model_runner.get_model(), is_tied=is_tied(config)):
                 if get_tp_group().is_first_rank:
-                    held.append((name, tensor.to(config.dtype)))
-                if sum(tensor.nbytes for _, tensor in held) > _HELD_BYTES:
-                    digests |= compute_digests(held)
-                    held.clear()
-            return digests | compute_digests(held) if held else digests
+                    batch.append((name, tensor.to(config.dtype)))
+                if sum(tensor.nbytes for _, tensor in batch) > _BATCH_BYTES:
+                    digests |= compute_digests(batch)
+                    batch.clear()
+            return digests | compute_digests(batch) if batch else digests
 
 
 def is_tied(model_config: Any) -> bool:  # vLLM's ModelConfig
@@ -254,14 +254,14 @@ def _joined(layer: nn.Module, part: Tensor, number: int) -> Tensor:
     """
     group = get_tp_group()
     if isinstance(layer, VocabParallelEmbedding):
-        return group.all_gather(part.contiguous(), 0)[: layer.org_vocab_size]  # it is padded
+        padded: Tensor = group.all_gather(part.contiguous(), 0)
+        return padded[: layer.org_vocab_size]
     if group.world_size == 1 or getattr(layer, "tp_size", 1) == 1:
         return part
-    if isinstance(layer, RowParallelLinear):
-        return group.all_gather(part.contiguous(), 1) if part.ndim > 1 else part
-    if not isinstance(layer, ColumnParallelLinear):
+    is_by_rows = isinstance(layer, RowParallelLinear)
+    if (is_by_rows and part.ndim == 1) or not (is_by_rows or isinstance(layer, ColumnParallelLinear)):
         return part
-    joined: Tensor = group.all_gather(part.contiguous(), 0)
+    joined: Tensor = group.all_gather(part.contiguous(), int(is_by_rows))
     if isinstance(layer, QKVParallelLinear) and number > 0:  # several workers have the same heads of keys and values
         joined = torch.cat(joined.chunk(group.world_size)[:: layer.num_kv_head_replicas])
     return joined

@@ -112,10 +112,17 @@ class StagedWeights:
     model_runner: Any
     """vLLM's, whose interface is only known there."""
 
-    def load_staged(self, path: str) -> None:
-        """Put the weights of a safetensors file in place; the layout that kernels want is made anew."""
+    def load_staged(self, path: str | None) -> None:
+        """Put the weights of a safetensors file in place; the layout that kernels want is made anew.
+
+        Args:
+            path: the file; None: the weights that the model was loaded with.
+        """
         runner = self.model_runner
-        runner.reload_weights(weights_iterator=_tensors(path))
+        if path is None:
+            runner.reload_weights()
+        else:
+            runner.reload_weights(weights_iterator=_tensors(path))
         if getattr(runner.model_config.hf_text_config, "tie_word_embeddings", False):
             renew_head(runner.get_model())
 
