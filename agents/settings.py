@@ -168,6 +168,9 @@ class EngineSettings(Settings):
     """vllm: how many times in a row the engine may die, without one answer in between, and is started again."""
     tensor_parallel: int = Field(default=1, ge=1)
     """vllm: devices that the weights of an engine, or of each policy server, are split over."""
+    colocate: bool = False
+    """vllm: learner and engine use one GPU in turns. The engine sleeps while a step learns: it drops its weights and
+    frees its cache, and loads the new weights when it wakes. The learner keeps its weights and the optimizer state."""
     vllm: Mapping[str, Any] = Field(default={})
     """vllm: more arguments of its engine, by the names of `vllm.AsyncEngineArgs`, such as `quantization`."""
     endpoint: EndpointSettings | None = None
@@ -331,4 +334,5 @@ class EvalSettings(Settings):
     @model_validator(mode="after")
     def _check_engine(self) -> "EvalSettings":
         self.engine.check_uses_vllm()
+        check_unread(self.engine, ("colocate",), "in an evaluation", where="engine", do="leave it out: nothing learns")
         return self

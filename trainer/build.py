@@ -14,6 +14,7 @@ from envgym.agents.policies.backends import autocast_dtype, build_trained_policy
 from envgym.agents.protocols import Policy
 from envgym.agents.search import Strategy
 from envgym.agents.search.protocol import SEARCH, TreeStrategy
+from envgym.errors import SettingsError
 from envgym.trainer.checks.changes import planned_settings
 from envgym.trainer.checks.compatibility import check_critic_stays
 from envgym.trainer.checks.environments import (
@@ -84,6 +85,8 @@ def build_run_context(
     requests = _check_choices(method, evaluation_search, settings, planned, env_sources)
     engine = endpoints.engine(settings.engine)
     device = prepare_device(engine.device, engine.threads)
+    if engine.colocate:
+        check_colocation(device, has_ranks=ranks is not None)
     torch.manual_seed(settings.run.seed)
     model, tokenizer = load_model(settings.model, device, checkpoint)
     agent = make_agent(settings.agent, tokenizer)
@@ -124,9 +127,20 @@ def build_run_context(
         policy=policy,
         learner=learner,
         device=device,
+        is_colocated=engine.colocate,
         models=models,
         probed=probe_models(method.annotators, models, [source.tasks for source in env_sources.values()]),
     )
+
+
+def check_colocation(device: torch.device, *, has_ranks: bool) -> None:
+    """Check that learner and engine can use a device in turns. Raises: SettingsError: they cannot."""
+    do = "leave engine.colocate out: without a GPU both are in memory at once"
+    must = "be cuda with engine.colocate"
+    SettingsError.unless(device.type == "cuda", "engine.device", must, device.type, where="engine", do=do)
+    do = "start it without torchrun, or sample with policy servers"
+    must = "learn in one process with engine.colocate"
+    SettingsError.unless(not has_ranks, "the run", must, "several ranks", where="engine", do=do)
 
 
 def model_context(

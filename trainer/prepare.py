@@ -17,7 +17,7 @@ from envgym.trainer.learner.checkpoint import newest_checkpoint
 from envgym.trainer.method import build_method
 from envgym.trainer.models.base import check_annotations_are_made
 from envgym.trainer.rollout.journal import TurnJournal, open_journal
-from envgym.trainer.run import RunContext
+from envgym.trainer.run import RunContext, learner_turn
 from envgym.trainer.settings import TrainSettings
 from envgym.trainer.workflows.demonstration_pool import DemonstrationPool
 from envgym.trainer.workflows.demonstrations import DemonstrationSource, demonstration_sources
@@ -66,7 +66,8 @@ def prepared(settings: TrainSettings, *, resume: bool) -> Iterator[PreparedRun]:
         learners = [context.learner, *([] if context.critic is None else [context.critic.learner])]
         longest, rollout = settings.agent.max_context_tokens, settings.rollout
         tokens_per_step = rollout.groups * rollout.group_size * longest
-        check_memory(learners, settings.optim, settings.objective, tokens_per_step=tokens_per_step)
+        with learner_turn(context):
+            check_memory(learners, settings.optim, settings.objective, tokens_per_step=tokens_per_step)
         if context.device.type == "cpu":
             stack.enter_context(freed_memory_kept())
         for source in sources:

@@ -1,6 +1,7 @@
 """The parts of a run, and what is done with several of them at once."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from envgym.trainer.learner.token_record import TokenRecord
 from envgym.trainer.learner.train_step import SamplesCheck
 from envgym.trainer.method import Method
 from envgym.trainer.methods.annotators.base import Model
+from envgym.trainer.metrics.times import StepTimes
 from envgym.trainer.metrics.update import Metrics
 from envgym.trainer.models.reference import begin_models, reference_of
 from envgym.trainer.models.scores import ScoringModels
@@ -50,6 +52,8 @@ class RunContext:
     """Samples from `model` itself, or from a copy that `update_policy` renews."""
     learner: Learner
     device: torch.device
+    is_colocated: bool = False
+    """Whether policy and learner use the device in turns."""
     models: Mapping[str, Model] = field(default_factory=dict)
     """The named models, and the reference of a KL term."""
     probed: Mapping[str, float] = field(default_factory=dict)
@@ -91,6 +95,47 @@ def update_policy(context: RunContext, version: int) -> None:
         context.policy.set_version(version)
     else:
         context.policy.update_weights(merged_weights(context.model), version)
+
+
+@contextmanager
+def learner_turn(context: RunContext, times: StepTimes | None = None) -> Iterator[None]:
+    """Let the learner use the device for a block, at whose end the policy has its weights.
+
+    A policy that shares the device sleeps meanwhile: it frees its memory, and wakes when the learner has freed what it
+    computed with. If the block fails, the policy stays asleep. Without colocation nothing happens.
+
+    Args:
+        context: of the run.
+        times: measures `sleep` and `wake`; None: they are not measured.
+    """
+    if not context.is_colocated:
+        yield
+        return
+    times = StepTimes() if times is None else times
+    with times.measure("sleep"):
+        context.policy.sleep()
+    yield
+    with times.measure("wake"):
+        _free_unused(context.device)
+        context.policy.wake()
+
+
+@contextmanager
+def sampler_turn(context: RunContext) -> Iterator[None]:
+    """Let the policy use the device for a block within `learner_turn`, where learning looks at samples."""
+    if not context.is_colocated:
+        yield
+        return
+    _free_unused(context.device)
+    context.policy.wake()
+    yield
+    context.policy.sleep()
+
+
+def _free_unused(device: torch.device) -> None:
+    """Give memory that torch keeps for later tensors back to the device."""
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
 
 
 def credit_groups(context: RunContext, groups: Sequence[Group], *, step: int = 0) -> TrainingBatch:

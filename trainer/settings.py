@@ -226,6 +226,14 @@ class TrainSettings(Recipe):
         launch = self.launch
         starts_vllm = launch.servers > 0 and launch.launcher != "static" and launch.server_engine == "vllm"
         self.engine.check_uses_vllm(has_vllm_servers=starts_vllm)
+        rules: dict[str, tuple[object, object, str]] = {
+            "engine.backend": ("vllm", self.engine.backend.name, "set it, or leave engine.colocate out"),
+            "rollout.staleness": (0, self.rollout.staleness, "leave it out: nothing samples while a step learns"),
+            "launch.learners": (1, launch.learners, "leave it out, or sample with policy servers"),
+        }
+        for name, (required, value, do) in rules.items() if self.engine.colocate else ():
+            if value != required:
+                raise ValueError(sentence(name, f"be {required} with engine.colocate", value, where="engine", do=do))
         return self
 
     @model_validator(mode="after")

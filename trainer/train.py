@@ -44,7 +44,14 @@ from envgym.trainer.metrics.update import Metrics
 from envgym.trainer.prepare import PreparedRun, prepared
 from envgym.trainer.rollout.collector import Collected, Collector
 from envgym.trainer.rollout.groups import CollectPlan, Stats, updated_stats
-from envgym.trainer.run import credit_groups, prepare_models, train_models, train_step, update_policy
+from envgym.trainer.run import (
+    credit_groups,
+    learner_turn,
+    prepare_models,
+    train_models,
+    train_step,
+    update_policy,
+)
 from envgym.trainer.settings import TrainSettings
 from envgym.trainer.workflows.best_checkpoint import BestCheckpointKeeper
 from envgym.trainer.workflows.control import RunControl
@@ -177,10 +184,11 @@ class TrainLoop:
         if self.settings.sft is not None:
             sft, on_progress = self.settings.sft, self.callbacks.on_progress
             plan = collect_plan(self.context, self.settings)
-            done = runner.run(warm_start(self.context, sft, self._warm_sources, plan, on_progress=on_progress))
-            metrics |= done.metrics
-            self.run_directory.write_warm_start(done.losses)
-            update_policy(self.context, self.step)
+            with learner_turn(self.context):
+                done = runner.run(warm_start(self.context, sft, self._warm_sources, plan, on_progress=on_progress))
+                metrics |= done.metrics
+                self.run_directory.write_warm_start(done.losses)
+                update_policy(self.context, self.step)
         if metrics:
             self.run_directory.append_metrics({"step": 0, **metrics})
         prepare_models(self.context, self.run_directory.path)
@@ -195,13 +203,14 @@ class TrainLoop:
         result = self.context.method.keep_groups(joined).at_most(collected.target + len(joined) - len(groups))
         self.callbacks.on_progress(LEARN, 0, len(result.kept))
         record = TokenRecord() if self.settings.run.saves_episodes(step) else None
-        with times.measure("learn"):
-            batch, learned = self._learn(runner, result.kept, collected, step, record)
-        self.callbacks.on_progress(LEARN, len(result.kept), len(result.kept))
-        with times.measure("sync"):
-            self.step = step
-            if not self.context.policy.shares_weights:  # else sampling may go on already
-                update_policy(self.context, self.step)
+        with learner_turn(self.context, times):
+            with times.measure("learn"):
+                batch, learned = self._learn(runner, result.kept, collected, step, record)
+            self.callbacks.on_progress(LEARN, len(result.kept), len(result.kept))
+            with times.measure("sync"):
+                self.step = step
+                if not self.context.policy.shares_weights:  # else sampling may go on already
+                    update_policy(self.context, self.step)
         with times.measure("canary"):
             canary_metrics = self._check_weights(runner)
         self.stats = updated_stats(self.stats, collected.requests, groups, step=step)

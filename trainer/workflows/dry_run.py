@@ -25,7 +25,7 @@ from envgym.trainer.methods.protocols import CriticCredit, FilterResult
 from envgym.trainer.rollout.collector import Collector
 from envgym.trainer.rollout.groups import CollectPlan
 from envgym.trainer.rollout.settings import RolloutSettings
-from envgym.trainer.run import RunContext, credit_groups
+from envgym.trainer.run import RunContext, credit_groups, learner_turn
 from envgym.trainer.workflows.demonstrations import demonstration_sources
 from envgym.trainer.workflows.settings import SftSettings
 from envgym.trainer.workflows.sft import likelihood_rows, play_demonstrations
@@ -148,7 +148,8 @@ def dry_run(
     batch = collect_batch(context, plan, on_finished=on_finished)
     seconds = time.perf_counter() - started
     rows = batch.rows or _batch_rows(context, [context.method.shaping(group) for group in batch.groups])
-    cost = _measure(context, [row.train for row in rows], collect_s=seconds) if rows else None
+    with learner_turn(context):
+        cost = _measure(context, [row.train for row in rows], collect_s=seconds) if rows else None
     return DryRun(
         batch=batch,
         rows=rows,

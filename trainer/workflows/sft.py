@@ -24,7 +24,7 @@ from envgym.trainer.metrics.update import Metrics
 from envgym.trainer.rollout.collector import Collector
 from envgym.trainer.rollout.groups import CollectPlan
 from envgym.trainer.rollout.settings import RolloutSettings
-from envgym.trainer.run import RunContext, update_policy
+from envgym.trainer.run import RunContext, sampler_turn, update_policy
 from envgym.trainer.workflows.demonstrations import (
     DemonstrationRequest,
     Demonstrations,
@@ -184,8 +184,9 @@ async def _check(context: RunContext, sft: SftSettings, plan: CollectPlan, *, ch
     if not context.policy.shares_weights:
         update_policy(context, 0)
     rollout, seed = RolloutSettings(groups=sft.check_tasks, group_size=1), derive_seed(plan.seed, "sft check")
-    async with Collector(replace(plan, rollout=rollout, search=Chain(), seed=seed)) as collector:
-        collected = await collector.take(check, stats={})
+    with sampler_turn(context):
+        async with Collector(replace(plan, rollout=rollout, search=Chain(), seed=seed)) as collector:
+            collected = await collector.take(check, stats={})
     return rollout_metrics(collected.groups, success_at=context.method.success_at)
 
 

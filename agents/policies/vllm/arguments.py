@@ -19,9 +19,9 @@ def check_names(arguments: Mapping[str, Any], *, where: str) -> None:
 
         from vllm import AsyncEngineArgs
 
-        known = [field.name for field in fields(AsyncEngineArgs) if not field.name.startswith("_")]
+        names = [field.name for field in fields(AsyncEngineArgs) if not field.name.startswith("_")]
         for name in arguments:
-            check_known("argument of vLLM", name, known, where=where)
+            check_known("argument of vLLM", name, names, where=where)
 
 
 def check_split(config: Any, size: int, *, where: str) -> None:  # PretrainedConfig

@@ -19,7 +19,7 @@ from torch import Tensor
 from envgym.agents.policies.engine.requests import max_sampled_tokens
 from envgym.agents.policies.serving.identity import read_config
 from envgym.agents.policies.vllm.arguments import check_split
-from envgym.agents.policies.vllm.engine import VllmEngine, VllmLaunchSettings
+from envgym.agents.policies.vllm.engine import VllmEngine, VllmLaunchSettings, is_on_cpu, one_line
 from envgym.agents.policies.vllm.wire import PROMPT_LOGPROBS, read_generation, read_row_logprobs, sampling_arguments
 from envgym.agents.policies.vllm.worker import StagedFiles, WeightStaging
 from envgym.agents.protocols import GenerateRequest, Generation, Policy
@@ -126,6 +126,8 @@ class VllmPolicy(Policy):
     def update_weights(self, named_tensors: Iterable[tuple[str, Tensor]], version: int) -> None:
         """Put new weights in place when the requests under way are answered, and clear the prefix cache.
 
+        A policy that sleeps samples from them as soon as it wakes.
+
         Raises: UnknownName, InvalidInput: not the model's weights, or some of them only. PolicyFailure: the engine is
             dead and cannot be started again.
         """
@@ -141,14 +143,22 @@ class VllmPolicy(Policy):
         self._engine.run(self._rename(None))
 
     def sleep(self) -> None:
-        """Give the memory of cache and weights back: on a GPU to the device, on a CPU by ending the process."""
-        self._is_asleep = True
-        self._engine.run(self._sleep())
+        """Give the memory of cache and weights back: on a GPU to the device, on a CPU by ending the process.
+
+        The weights are dropped: `wake` loads the newest again. May be called twice.
+        """
+        if not self._is_asleep:
+            self._is_asleep = True
+            self._engine.run(self._sleep())
 
     def wake(self) -> None:
-        """Get ready to sample again, with the weights that there were."""
-        self._engine.run(self._wake())
-        self._is_asleep = False
+        """Get ready to sample again, with the newest weights. May be called twice.
+
+        Raises: PolicyFailure: the engine is dead and cannot be started again, or there is too little memory.
+        """
+        if self._is_asleep:
+            self._engine.run(self._wake())
+            self._is_asleep = False
 
     def close(self) -> None:
         """End the engine; may be called twice."""
@@ -196,6 +206,11 @@ class VllmPolicy(Policy):
             self._version = self._version if version is None else version
 
     async def _update(self, files: StagedFiles, version: int) -> None:
+        if self._is_asleep:
+            self._salt += 1
+            self._version = version
+            self._staging.accept(files)
+            return
         try:
             async with self._engine.write() as llm:
                 self._salt += 1
@@ -208,19 +223,30 @@ class VllmPolicy(Policy):
 
     async def _load_newest(self, llm: Any) -> None:  # AsyncLLM
         if self._staging.newest is not None:
-            path, base = self._staging.newest
-            await llm.collective_rpc("load_staged", args=(str(path), None if base is None else str(base)))
+            await self._load(llm)
+
+    async def _load(self, llm: Any) -> None:  # as above
+        """Load the newest weights; where there are none, those that the model was loaded with."""
+        files = self._staging.newest or (None, None)
+        await llm.collective_rpc("load_staged", args=tuple(None if file is None else str(file) for file in files))
 
     async def _sleep(self) -> None:
-        from vllm.platforms import current_platform
-
         async with self._engine.write() as llm:
-            if current_platform.is_cpu():
+            if is_on_cpu():
                 await self._engine.stop()
             else:
-                await llm.sleep(level=1)
+                await llm.sleep(level=2)
 
     async def _wake(self) -> None:
+        """Load weights before there is a cache again, so that both and what loading needs are never there at once."""
         async with self._engine.write() as llm:  # starts the process where there is none
-            if await llm.is_sleeping():
-                await llm.wake_up()
+            if not await llm.is_sleeping():
+                return
+            self._salt += 1
+            try:
+                await llm.wake_up(tags=["weights"])
+                await self._load(llm)
+                await llm.wake_up(tags=["kv_cache"])
+            except Exception as error:  # vLLM raises whatever its parts raise
+                must, do = "get its memory back", "lower engine.cache_gib, or the memory of a train step"
+                raise PolicyFailure.of("vLLM", must, one_line(error), where=_WHERE, do=do) from error

@@ -150,8 +150,8 @@ class RunWeights(WeightTransferEngine):  # type: ignore[misc]  # as above
     def _receive_description(self) -> list[tuple[str, Tensor]]:
         """Return the tensors that the run will send, without data; the first worker tells the others."""
         described = None if self._group is None else self._group.receive_description()
-        told: list[tuple[str, Tensor]] = get_tp_group().broadcast_object(described)
-        return told
+        shared: list[tuple[str, Tensor]] = get_tp_group().broadcast_object(described)
+        return shared
 
     def _receive(self, described: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
         """Yield the tensors that the run sends; the first worker sends them to the others."""
@@ -276,14 +276,14 @@ def _joined(layer: nn.Module, part: Tensor, number: int) -> Tensor:
     """
     group = get_tp_group()
     if isinstance(layer, VocabParallelEmbedding):
-        return group.all_gather(part.contiguous(), 0)[: layer.org_vocab_size]  # it is padded
+        padded: Tensor = group.all_gather(part.contiguous(), 0)
+        return padded[: layer.org_vocab_size]
     if group.world_size == 1 or getattr(layer, "tp_size", 1) == 1:
         return part
-    if isinstance(layer, RowParallelLinear):
-        return group.all_gather(part.contiguous(), 1) if part.ndim > 1 else part
-    if not isinstance(layer, ColumnParallelLinear):
+    is_by_rows = isinstance(layer, RowParallelLinear)
+    if (is_by_rows and part.ndim == 1) or not (is_by_rows or isinstance(layer, ColumnParallelLinear)):
         return part
-    joined: Tensor = group.all_gather(part.contiguous(), 0)
+    joined: Tensor = group.all_gather(part.contiguous(), int(is_by_rows))
     if isinstance(layer, QKVParallelLinear) and number > 0:  # several workers have the same heads of keys and values
         joined = torch.cat(joined.chunk(group.world_size)[:: layer.num_kv_head_replicas])
     return joined

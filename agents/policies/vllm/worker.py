@@ -141,16 +141,20 @@ class StagedWeights:
     model_runner: Any
     """vLLM's, whose interface is only known there."""
 
-    def load_staged(self, path: str, base: str | None) -> None:
+    def load_staged(self, path: str | None, base: str | None) -> None:
         """Put the weights of a safetensors file in place; the layout that kernels want is made anew.
 
         Args:
-            path: file with all weights; with a base, with the matrices of adapters.
+            path: file with all weights; with a base, with the matrices of adapters; None: the weights that the model
+                was loaded with.
             base: file with the weights that the adapters belong to.
         """
         runner = self.model_runner
-        tensors = _tensors(path) if base is None else _merged(path, base, runner.device)
-        runner.reload_weights(weights_iterator=tensors)
+        if path is None:
+            runner.reload_weights()
+        else:
+            tensors = _tensors(path) if base is None else _merged(path, base, runner.device)
+            runner.reload_weights(weights_iterator=tensors)
         if getattr(runner.model_config.hf_text_config, "tie_word_embeddings", False):
             renew_head(runner.get_model())
 

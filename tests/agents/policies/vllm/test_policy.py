@@ -330,17 +330,30 @@ def test_an_engine_whose_owner_is_killed_while_it_loads_ends_too(tmp_path: Path)
         time.sleep(0.2)
 
 
-def test_a_sleeping_policy_refuses_and_wakes_with_the_same_weights(policy: VllmPolicy, model: LlamaForCausalLM) -> None:
+def test_a_sleeping_policy_refuses_and_wakes_with_the_newest_weights(
+    policy: VllmPolicy, model: LlamaForCausalLM
+) -> None:
     policy.update_weights(merged_weights(other_weights(model)), 2)
     item = request(LONG, seed=4)
     before = generate(policy, [item])[0]
     policy.sleep()
+    policy.sleep()
     with pytest.raises(PolicyFailure, match="policy must be awake, got asleep"):
         generate(policy, [item])
     policy.wake()
+    policy.wake()
     after = generate(policy, [item])[0]
-    assert after.token_ids == before.token_ids
+    assert (after.token_ids, after.policy_version) == (before.token_ids, 2)
     assert after.raw_logprobs == pytest.approx(before.raw_logprobs, abs=1e-4)
+
+    policy.sleep()
+    policy.update_weights(merged_weights(model), 3)
+    assert policy._engine._llm is None, "an update wakes nobody"
+    policy.wake()
+    after = generate(policy, [item])[0]
+    expected = behind(model, item, after).gather(1, torch.tensor(after.token_ids)[:, None])[:, 0].tolist()
+    assert after.raw_logprobs == pytest.approx(expected, abs=1e-2)
+    assert (after.policy_version, after.num_prefilled) == (3, len(LONG))
 
 
 @pytest.mark.parametrize(

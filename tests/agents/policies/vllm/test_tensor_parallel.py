@@ -1,0 +1,113 @@
+"""vLLM with two workers on the CPU that have half of the weights each, beside transformers' numbers."""
+
+import asyncio
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import LlamaForCausalLM
+
+from envgym.agents.models.loading import load, resolve_model
+from envgym.agents.models.tiny import TinySettings
+from envgym.agents.models.weights import merged_weights
+from envgym.agents.policies.serving.client import ServedPolicy
+from envgym.agents.policies.vllm.policy import VllmPolicy
+from envgym.agents.policies.weights.transport import FileTransport, GroupTransport, SharedTransport, WeightTransport
+from envgym.agents.policies.weights.weight_store import compute_digests
+from envgym.agents.protocols import Policy
+from envgym.sandbox._tree import descendants
+from tests.agents.policies.small_models import raw_logprobs, request
+from tests.agents.policies.vllm.test_served import LIMITS, change, live_digests
+from tests.envgym.sandbox.processes import command_of
+from tests.support.retrievers import serve, served_url
+
+pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(600)]
+
+ROW = tuple(range(40, 140))
+SHAPE = {"hidden_size": 64, "num_layers": 2, "num_heads": 4, "intermediate_size": 64}
+ENDS_WITH_OWNER = """
+from envgym.agents.policies.vllm.policy import VllmPolicy
+if __name__ == "__main__":
+    VllmPolicy({source!r}, max_context=300, cache_gib=0.05, threads=1, tensor_parallel=2)
+    print("ready", flush=True)
+    input()
+"""
+
+
+def tiny(num_kv_heads: int) -> str:
+    """Return the directory of a model with 4 heads, whose head and embedding are one matrix."""
+    return resolve_model("tiny", tiny=TinySettings(**SHAPE, num_kv_heads=num_kv_heads))
+
+
+def loaded(source: str) -> LlamaForCausalLM:
+    model = load(source).model
+    assert isinstance(model, LlamaForCausalLM)
+    return model
+
+
+def largest_gap(policy: Policy, model: LlamaForCausalLM) -> float:
+    found, expected = asyncio.run(policy.compute_logprobs([ROW]))[0], raw_logprobs(model, ROW)
+    return max(abs(found[place + 1] - expected[place, token].item()) for place, token in enumerate(ROW[1:]))
+
+
+@pytest.fixture
+def policy() -> Iterator[VllmPolicy]:
+    made = VllmPolicy(tiny(2), max_context=300, cache_gib=0.05, threads=1, tensor_parallel=2)
+    yield made
+    made.close()
+
+
+def test_two_workers_give_the_numbers_of_one_and_both_take_new_weights(policy: VllmPolicy) -> None:
+    model = loaded(tiny(2))
+    assert largest_gap(policy, model) < 1e-4
+    change(model, 1)
+    assert largest_gap(policy, model) > 0.01
+    policy.update_weights(merged_weights(model), 1)
+    assert largest_gap(policy, model) < 1e-4
+    item = request(ROW, seed=3)
+    found = asyncio.run(policy.generate(item))
+    after = raw_logprobs(model, ROW + found.token_ids)[len(ROW) - 1 : -1]
+    chosen = after.gather(1, torch.tensor(found.token_ids)[:, None])[:, 0].tolist()
+    assert found.behavior_logprobs == pytest.approx(chosen, abs=1e-4)
+    assert found.policy_version == 1
+
+
+def test_server_of_two_workers_takes_weights_by_every_transport_and_proves_each(tmp_path: Path) -> None:
+    # Both workers have the only head of keys and values, and half of everything else.
+    source, cpu = tiny(1), torch.device("cpu")
+    model = loaded(source)
+    options = "--engine vllm --threads 1 --cache-gib 0.05 --max-context 300 --tensor-parallel 2 --vllm block_size=16"
+    transports: list[WeightTransport] = [
+        FileTransport(tmp_path / "weights"),
+        GroupTransport("gloo", device=cpu, timeout_s=60),
+        SharedTransport(cpu),
+    ]
+    with serve("policy-server", source, *options.split(), cache=tmp_path / "cache") as printed:
+        url = served_url(printed.readline())
+        for version, transport in enumerate(transports, start=1):
+            policy = ServedPolicy([url], transport=transport, limits=LIMITS)
+            try:
+                change(model, version)
+                assert largest_gap(policy, model) > 0.01
+                policy.update_weights(merged_weights(model), version)  # compares the digests of all weights
+                assert live_digests(policy) == compute_digests(merged_weights(model))
+                assert largest_gap(policy, model) < 1e-4
+            finally:
+                policy.close()
+
+
+def test_engine_and_workers_end_with_an_owner_that_was_killed() -> None:
+    script = ENDS_WITH_OWNER.format(source=tiny(2))
+    with subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as owner:
+        assert owner.stdout is not None
+        assert owner.stdout.readline() == b"ready\n"
+        started = [pid for pid in descendants(owner.pid) if b"VLLM::" in command_of(pid)]
+        names = sorted(command_of(pid).split(b"\0")[0].split(b" ")[0] for pid in started)
+        assert len([name for name in names if b"Worker" in name]) == 2, names
+        owner.kill()
+    while any(map(command_of, started)):  # until the test's time is up
+        time.sleep(0.2)
