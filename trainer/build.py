@@ -84,6 +84,7 @@ def build_run_context(
     requests = _check_choices(method, evaluation_search, settings, planned, env_sources)
     engine = endpoints.engine(settings.engine)
     device = prepare_device(engine.device, engine.threads)
+    settings = settings.model_copy(update={"model": settings.model.on(device.type)})
     torch.manual_seed(settings.run.seed)
     model, tokenizer = load_model(settings.model, device, checkpoint)
     agent = make_agent(settings.agent, tokenizer)

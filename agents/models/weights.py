@@ -37,11 +37,20 @@ def widen_head(model: Any) -> None:  # PreTrainedModel
     model.set_output_embeddings(head.train(layer.training))
 
 
-def merged_weights(model: Any) -> Iterator[tuple[str, Tensor]]:  # PreTrainedModel, or PeftModel around one
+def merged_weights(model: Any, *, dtype: torch.dtype | None = None) -> Iterator[tuple[str, Tensor]]:
     """Yield every weight once; with LoRA adapters W + (alpha / r) B A, computed without changing the model.
 
     Names are those of the checkpoint. What shares its memory with a weight that came before (a tied head) is left out.
+
+    Args:
+        model: a PreTrainedModel, or a PeftModel around one.
+        dtype: the sums are rounded to this type; None: weights keep their type.
     """
+    for name, weight in _weights(model):
+        yield name, weight if dtype is None else weight.to(dtype)
+
+
+def _weights(model: Any) -> Iterator[tuple[str, Tensor]]:  # PreTrainedModel or PeftModel
     if not hasattr(model, "peft_config"):
         for name, parameter in model.named_parameters():
             yield name, parameter.detach()
