@@ -63,10 +63,10 @@ class ModelSettings(Settings):
     """Directory of a LoRA adapter on top of it; an evaluation merges it, training goes on with it (see `lora`)."""
     tokenizer: str | None = None
     """Where the tokenizer is, as `name`; null: at `name`."""
-    dtype: Literal["float32", "bfloat16"] = "float32"
-    """Number type of the weights."""
-    autocast: Literal["none", "bfloat16"] = "none"
-    """Number type of the matrix products, in sampling and in training alike."""
+    precision: Literal["auto", "float32", "mixed", "bfloat16"] = "auto"
+    """Number types. `float32`: weights and matrix products in float32. `mixed`: weights that train in float32, matrix
+    products and the weights of separate samplers in bfloat16. `bfloat16`: everything in bfloat16, updated without loss
+    by rounding. `auto`: `mixed` on CUDA, `float32` on a CPU."""
     head_dtype: Literal["same", "float32"] = "same"
     """Number type of the product that gives the logits, in every engine and in training. Source: 2506.13585."""
     tiny: TinySettings = TinySettings()
@@ -77,6 +77,24 @@ class ModelSettings(Settings):
     """Compute activations twice in training instead of keeping them."""
     train_steps: int = Field(default=0, ge=0)
     """Train steps that made these weights, for the records of an evaluation."""
+
+    def on(self, device_type: str) -> "ModelSettings":
+        """Return the settings with the precision that `auto` stands for on a device, such as `cuda`."""
+        if self.precision != "auto":
+            return self
+        return self.model_copy(update={"precision": "mixed" if device_type == "cuda" else "float32"})
+
+    @property
+    def dtype(self) -> Literal["float32", "bfloat16"]:
+        """Number type of the weights that train; `on` comes first."""
+        assert self.precision != "auto", "the device decides"
+        return "bfloat16" if self.precision == "bfloat16" else "float32"
+
+    @property
+    def sampler_dtype(self) -> Literal["float32", "bfloat16"]:
+        """Number type of the weights of a sampler that has a copy of its own; `on` comes first."""
+        assert self.precision != "auto", "the device decides"
+        return "float32" if self.precision == "float32" else "bfloat16"
 
 
 class EndpointSettings(Settings):

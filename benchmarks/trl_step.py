@@ -154,7 +154,7 @@ def _settings(case: Case, options: argparse.Namespace, folder: Path) -> TrainSet
                 "checkpoint_every": 1_000,
                 "trackers": [],
             },
-            "model": {"name": options.model, "dtype": "bfloat16"},
+            "model": {"name": options.model, "precision": "bfloat16"},
             "engine": {"device": "cpu", "threads": options.threads},
             "agent": {"max_turn_tokens": case.tokens, "on_length": "close"},
             "envs": [{"id": ENV_ID, "settings": {"looks": case.turns if case.turns > 1 else 0}}],

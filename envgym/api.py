@@ -307,7 +307,7 @@ def trained_model(path: Path, *, trusted: bool = False) -> dict[str, Any]:
     config = settings_of_run(trained, "model", "agent", "envs")
     steps = load_state(checkpoint).step
     weights = str(checkpoint / "model")
-    model: dict[str, Any] = config.model.model_dump(include={"dtype", "autocast", "head_dtype"})
+    model: dict[str, Any] = config.model.model_dump(include={"precision", "head_dtype"})
     model["train_steps"] = steps
     if config.model.lora is None:
         model["name"] = weights

@@ -1,7 +1,7 @@
 """Run test lanes: those that need nothing but the main environment, or all whose parts install.
 
 A lane is a marker expression with its own constraints file, time limit and, where packages clash, its own environment.
-Limits are stated for two idle cores and grow with what `calibration.py` measures before each lane.
+Limits are stated for two idle cores; before each lane a piece of work measures by how much longer they are now.
 Standard library only, so that any Python can start it:
 
     python scripts/test_lanes.py [--all] [--fast] [--debian] [LANE ...]
@@ -23,12 +23,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from calibration import slowness
-
 ROOT = Path(__file__).resolve().parent.parent
 _MARKERS_OF_NEEDS = "processes or peers or connect or vllm or ray or web or proofs or java or docker or notebook or gpu"
 _LANE_MARKERS = f"{_MARKERS_OF_NEEDS} or docs or sandbox"
 _NO_TESTS_COLLECTED = 5
+_WORK = """
+import hashlib, json
+total = 0
+for index in range(120_000):
+    row = {"index": index, "text": str(index) * 3}
+    total += len(json.dumps(row)) + sum(map(ord, row["text"][:4]))
+hashlib.sha256(bytes(20_000_000)).digest()
+"""
+_WORK_S = 0.45
+"""What two processes that do the work at the same time take on two idle cores of the machine of the limits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +60,7 @@ class Lane:
     name: str
     steps: tuple[Step, ...]
     limit_s: int
-    """What the lane may take on two idle cores, installing not counted; `slowness` times as long elsewhere. A lane that
+    """What the lane may take on two idle cores, installing not counted; `_slowness` times as long elsewhere. A lane that
     took longer says so; one that takes twice as long is stopped and has failed."""
     packages: tuple[str, ...] = ()
     """What the lane needs beyond the main environment."""
@@ -278,7 +286,7 @@ def _run_lanes(lanes: list[Lane]) -> int:
         if python is None:
             report.append(f"lane {lane.name}: skipped, {' '.join(lane.requirements)} cannot be installed (see above)")
             continue
-        factor = slowness()
+        factor = _slowness()
         limit_s = lane.limit_s * factor
         print(f"limit {limit_s:.0f} s: {lane.limit_s} s on two idle cores, {factor:.1f} times as slow here", flush=True)
         ready = time.monotonic()
@@ -321,6 +329,14 @@ def _link_environment(python: Path) -> None:
         for exe in (sys.executable, python)
     )
     (there / "_main_environment.pth").write_text(f"import site; site.addsitedir({str(here)!r})\n")
+
+
+def _slowness() -> float:
+    """Return how many times longer the work takes now than on the machine of the limits; at least 1."""
+    begun = time.monotonic()
+    for process in [subprocess.Popen([sys.executable, "-I", "-c", _WORK]) for _ in range(2)]:
+        process.wait()
+    return max((time.monotonic() - begun) / _WORK_S, 1.0)
 
 
 def _run_steps(lane: Lane, python: str, factor: float) -> tuple[Counts, bool]:

@@ -87,6 +87,7 @@ def build_run_context(
     device = prepare_device(engine.device, engine.threads)
     if engine.colocate:
         check_colocation(device, has_ranks=ranks is not None)
+    settings = settings.model_copy(update={"model": settings.model.on(device.type)})
     torch.manual_seed(settings.run.seed)
     model, tokenizer = load_model(settings.model, device, checkpoint)
     agent = make_agent(settings.agent, tokenizer)

@@ -94,7 +94,8 @@ def update_policy(context: RunContext, version: int) -> None:
     if context.policy.shares_weights:
         context.policy.set_version(version)
     else:
-        context.policy.update_weights(merged_weights(context.model), version)
+        dtype = getattr(torch, context.model_settings.sampler_dtype)
+        context.policy.update_weights(merged_weights(context.model, dtype=dtype), version)
 
 
 @contextmanager

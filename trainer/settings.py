@@ -23,7 +23,7 @@ from envgym.core.tree import Source
 from envgym.errors import SettingsError, sentence
 from envgym.runs.directory import RunDirectory
 from envgym.trainer.launch.settings import LaunchSettings
-from envgym.trainer.learner.settings import LARGEST_BETA, CriticSettings, ObjectiveSettings, OptimSettings
+from envgym.trainer.learner.settings import CriticSettings, ObjectiveSettings, OptimSettings
 from envgym.trainer.recipes import RECIPE
 from envgym.trainer.rollout.settings import ResamplingSettings, RolloutSettings, check_trainable
 from envgym.trainer.workflows.settings import DemonstrationSettings, SftSettings
@@ -248,15 +248,6 @@ class TrainSettings(Recipe):
         if self.model.adapter is not None and self.model.lora is None:
             do = "add model.lora to train the adapter further, or merge it into the model"
             raise ValueError(sentence("model.lora", "be set to train an adapter", "nothing", where="model", do=do))
-        return self
-
-    @model_validator(mode="after")
-    def _check_moments(self) -> "TrainSettings":
-        largest = max(self.optim.betas)
-        if self.model.dtype == "bfloat16" and self.model.lora is None and largest > LARGEST_BETA:
-            must = f"be at most {LARGEST_BETA} with model.dtype=bfloat16, whose moments follow no slower average"
-            do = "lower it, or set model.dtype=float32 and model.autocast=bfloat16"
-            raise ValueError(sentence("optim.betas", must, largest, where="optim", do=do))
         return self
 
 

@@ -81,7 +81,11 @@ def write_merged(settings: "ModelSettings", folder: Path) -> float:
 
     from envgym.agents.models.loading import load_frozen_model
 
-    assert settings.adapter is not None, "there is something to merge"
+    adapter = settings.adapter
+    assert adapter is not None, "there is something to merge"
+    # The adapters were trained on the learner's weights, which are not those of a separate sampler.
+    settings = settings.on("cpu")
+    settings = settings.model_copy(update={"precision": settings.dtype})
     adapted = load_frozen_model(settings, torch.device("cpu")).float()
     expected = _logits(adapted)
     with adapted.disable_adapter():
@@ -95,7 +99,7 @@ def write_merged(settings: "ModelSettings", folder: Path) -> float:
     do = "export the adapter itself with --adapter"
     is_kept = difference <= max(_LARGEST_LOSS * effect, _NOISE)
     RunError.unless(is_kept, f"model merged in {settings.dtype}", must, got, where=settings.name, do=do)
-    _copy(Path(settings.adapter), folder, _TOKENIZER, needed=(), weights=False)
+    _copy(Path(adapter), folder, _TOKENIZER, needed=(), weights=False)
     return difference
 
 

@@ -256,13 +256,14 @@ def load_model_tokenizer(settings: "ModelSettings") -> "PreTrainedTokenizerFast"
 
 
 def load_frozen_model(settings: "ModelSettings", device: "torch.device") -> Any:  # PreTrainedModel or PeftModel
-    """Load a run's model with its adapter, for sampling alone.
+    """Load a run's model with its adapter, for sampling alone, in the number type of samplers.
 
     Raises: UnknownName, InvalidInput: no such model, or an adapter that does not fit.
     """
+    settings = settings.on(device.type)
     model = load(
         settings.name,
-        dtype=settings.dtype,
+        dtype=settings.sampler_dtype,
         head_dtype=settings.head_dtype,
         device=str(device),
         tiny=settings.tiny,
@@ -325,6 +326,11 @@ def prepare_device(name: str, threads: int | None) -> "torch.device":
         do = "use cpu, cuda or auto" if device is None else "CUDA is not available: use cpu or auto"
         raise SettingsError.of("device", "be available", name, where="settings", do=do)
     return device
+
+
+def device_type(name: str) -> str:
+    """Return the type, such as `cuda`, of the device that settings call `name`. Raises: as `prepare_device`."""
+    return prepare_device(name, None).type if name == "auto" else name.partition(":")[0]
 
 
 def describe_device(device: "torch.device") -> str:

@@ -60,8 +60,16 @@ class AdaptedWeights:
     Every weight comes once, by its name in a checkpoint. The model is not changed.
     """
 
-    def __init__(self, model: Any) -> None:  # PeftModel
-        """Read which weights have adapters. Raises: InvalidInput: they add something other than B A to a weight."""
+    def __init__(self, model: Any, *, dtype: torch.dtype | None = None) -> None:
+        """Read which weights have adapters.
+
+        Args:
+            model: a PeftModel.
+            dtype: base weights and sums are rounded to this type, matrices are not; None: weights keep their type.
+
+        Raises: InvalidInput: adapters add something other than B A to a weight.
+        """
+        self._dtype = dtype
         self._changed: dict[str, Any] = {}  # peft's layers
         self._weights: list[tuple[str, nn.Parameter]] = []
         base = model.get_base_model()
@@ -81,7 +89,7 @@ class AdaptedWeights:
     def base(self) -> Iterator[tuple[str, Tensor]]:
         """Yield every weight without its adapters."""
         for name, parameter in self._weights:
-            yield name, parameter.detach()
+            yield name, _rounded(parameter, self._dtype)
 
     def adapters(self) -> Iterator[tuple[str, Tensor]]:
         """Yield the matrices of every adapted weight, as `WEIGHT.lora_A` and `WEIGHT.lora_B`."""
@@ -107,16 +115,24 @@ class AdaptedWeights:
         return LowRankChange(torch.cat([pair.lora_A for pair in used]), torch.cat([pair.lora_B for pair in used], 1))
 
 
-def merged_weights(model: Any) -> Iterable[tuple[str, Tensor]]:  # PreTrainedModel, or PeftModel around one
+def merged_weights(model: Any, *, dtype: torch.dtype | None = None) -> Iterable[tuple[str, Tensor]]:
     """Return every weight once, by its name in a checkpoint; adapters are merged, see `AdaptedWeights`.
 
     What shares its memory with a weight that came before (a tied head) is left out.
 
+    Args:
+        model: a PreTrainedModel, or a PeftModel around one.
+        dtype: weights are rounded to this type; None: weights keep their type.
+
     Raises: InvalidInput: as `AdaptedWeights`.
     """
     if hasattr(model, "peft_config"):
-        return AdaptedWeights(model)
-    return ((name, parameter.detach()) for name, parameter in model.named_parameters())
+        return AdaptedWeights(model, dtype=dtype)
+    return ((name, _rounded(parameter, dtype)) for name, parameter in model.named_parameters())
+
+
+def _rounded(parameter: nn.Parameter, dtype: torch.dtype | None) -> Tensor:
+    return parameter.detach() if dtype is None else parameter.detach().to(dtype)
 
 
 def _check_adapted(name: str, layer: Any) -> None:  # peft's LoRA layer

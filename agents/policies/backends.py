@@ -86,12 +86,13 @@ def transformers_policy(
     from envgym.agents.policies.engine.policy import TransformersPolicy
 
     device = prepare_device(engine.device, engine.threads)
+    model = model.on(device.type)
     return TransformersPolicy(
         load_frozen_model(model, device) if learner_model is None else learner_model,
         device=device,
         max_batch=engine.max_batch,
         deterministic=deterministic,
-        autocast=autocast_dtype(model),
+        autocast=None if learner_model is None else autocast_dtype(model),
         shares_weights=learner_model is not None,
         version=model.train_steps,
     )
@@ -99,13 +100,19 @@ def transformers_policy(
 
 def vllm_policy(model: ModelSettings, engine: EngineSettings, learner_model: Any | None, deterministic: bool) -> Policy:
     """Sample with vLLM from a copy of the weights; those of a learner are sent to it later."""
-    from envgym.agents.models.loading import load_frozen_model, prepare_device, resolve_model  # heavy, as what follows
+    from envgym.agents.models.loading import (  # heavy, as what follows
+        device_type,
+        load_frozen_model,
+        prepare_device,
+        resolve_model,
+    )
     from envgym.agents.models.weights import merged_weights
     from envgym.agents.policies.vllm.policy import VllmPolicy
 
+    model = model.on(device_type(engine.device))
     policy = VllmPolicy(
         resolve_model(model.name, tiny=model.tiny),
-        dtype=model.dtype if model.autocast == "none" else model.autocast,
+        dtype=model.sampler_dtype,
         head_dtype=model.head_dtype,
         max_context=engine.max_context,
         max_batch=engine.max_batch,
@@ -141,10 +148,10 @@ def openai_policy(
 
 
 def autocast_dtype(model: ModelSettings) -> "dtype | None":
-    """Return the type of the matrix products where it is not that of the weights."""
+    """Return the type of the learner's matrix products if it is not the type of its weights; `on` comes first."""
     import torch  # heavy
 
-    return torch.bfloat16 if model.autocast == "bfloat16" else None
+    return None if model.dtype == model.sampler_dtype else torch.bfloat16
 
 
 def _endpoint(engine: EngineSettings) -> EndpointSettings:

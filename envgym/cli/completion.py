@@ -23,7 +23,12 @@ _KINDS: Final = {
     ("recipes", "name"): "recipe",
 }
 """Command and argument -> the kind of plug-in that it names."""
-_VALUES: Final = {"split": ("test", "train"), "device": ("auto", "cpu", "cuda"), "dtype": ("float32", "bfloat16")}
+_VALUES: Final = {
+    "split": ("test", "train"),
+    "device": ("auto", "cpu", "cuda"),
+    "dtype": ("float32", "bfloat16"),
+    "precision": ("auto", "float32", "mixed", "bfloat16"),
+}
 """Argument -> its values."""
 _PAIR_FUNCTIONS: Final = {
     "bash": """{name}() {{

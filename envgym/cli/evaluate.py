@@ -81,7 +81,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _add_pairs(search, "--search-set", "setting of the search, such as n=8 or budget.tokens_generated=4096")
     how = parser.add_argument_group("execution")
     how.add_argument("--device", help="cpu, cuda or auto (default)")
-    how.add_argument("--dtype", help="float32 (default) or bfloat16")
+    how.add_argument("--precision", help="auto (default: mixed on CUDA, else float32), float32, mixed or bfloat16")
     how.add_argument("--threads", type=int, metavar="N", help="CPU threads")
     how.add_argument("--concurrency", type=int, metavar="N", help="concurrent episodes (default: 64)")
     how.add_argument("--max-batch", type=int, metavar="N", help="sequences per sampling batch (default: 64)")
@@ -173,7 +173,7 @@ def _settings(args: argparse.Namespace) -> "EvalSettings":
         args.model,
         _envs(args),
         run={"directory": args.out, **_given_values(args, "seed")},
-        numbers=_given_values(args, "dtype", "tokenizer"),
+        numbers=_given_values(args, "precision", "tokenizer"),
         agent=apply_overrides({"name": args.agent} if args.agent else {}, args.agent_set, option="--agent-set"),
         engine=_engine(args),
         evaluation=evaluation,
@@ -214,7 +214,7 @@ def _given(args: argparse.Namespace) -> dict[str, str]:
     sections = {
         "evaluation": (*_SIZE, "temperature", "top_p", "top_k"),
         "engine": _ENGINE,
-        "model": ("dtype",),
+        "model": ("precision",),
     }
     options = [(section, name) for section, names in sections.items() for name in names]
     sources = {f"{section}.{name}": option_of(name) for section, name in options}

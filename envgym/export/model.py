@@ -232,7 +232,7 @@ _RECIPE_KEYS: Final = (
     ("rollout.groups", "groups of a step"),
     ("rollout.group_size", "episodes of a group"),
     ("optim.lr", "learning rate"),
-    ("model.dtype", "number type of the weights"),
+    ("model.precision", "precision"),
     ("model.lora.rank", "rank of the adapters"),
     ("model.lora.alpha", "alpha of the adapters"),
     ("sft.episodes", "demonstrations of the warm start"),
@@ -266,8 +266,8 @@ def evaluation_command(config: Mapping[str, Any], at: Sequence[EvaluationData] =
     words += ["--agent", portable(agent.pop("name", "tool_calling")), *_set_words("--agent-set", agent)]
     if search.get("name", "chain") != "chain":
         words += ["--search", portable(search.pop("name")), *_set_words("--search-set", search)]
-    if (dtype := config.get("model", {}).get("dtype", "float32")) != "float32":
-        words += ["--dtype", dtype]
+    if (precision := config.get("model", {}).get("precision", "auto")) != "auto":
+        words += ["--precision", precision]
     evaluation = {**config.get("evaluation", {}), "seed": config.get("run", {}).get("seed", 0)}
     if numbers := {len(data.tasks) for data in at}:
         evaluation["tasks"] = max(numbers)

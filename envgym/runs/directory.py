@@ -42,7 +42,7 @@ from envgym.runs.changes import changed_keys, leaves_of
 from envgym.runs.migrations import migrate_config, migrate_metrics
 from envgym.runs.trust import check_trusted, is_trusted, trust
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 """Raised by every change of the layout or of names; earlier versions stay readable (`envgym.runs.migrations`)."""
 
 _ROW_GROUP_SIZE = 256

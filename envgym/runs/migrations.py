@@ -123,7 +123,18 @@ def _migrate_sft(sft: Config) -> Config:
     return sft
 
 
-_CONFIG_STEPS: Final[tuple[tuple[int, Callable[[Config], None]], ...]] = ((2, _migrate_to_2),)
+# ---- schema 4: one setting of number types ----------------------------------------------------------------------------
+
+
+def _migrate_to_4(config: Config) -> None:
+    """`model.precision` instead of `dtype` and `autocast`; the run keeps its number types."""
+    if "model" in config:
+        model = config["model"]
+        dtype, autocast = model.pop("dtype", "float32"), model.pop("autocast", "none")
+        model["precision"] = "mixed" if (dtype, autocast) == ("float32", "bfloat16") else dtype
+
+
+_CONFIG_STEPS: Final[tuple[tuple[int, Callable[[Config], None]], ...]] = ((2, _migrate_to_2), (4, _migrate_to_4))
 """(schema, what brings a config of the one before to it)."""
 
 

@@ -10,6 +10,7 @@ do (`shares_weights`, `accepts_weights`). Its own settings, here `engine.backend
 from typing import Any
 
 from envgym.agents.models.loading import load_frozen_model, prepare_device
+from envgym.agents.policies.backends import autocast_dtype
 from envgym.agents.policies.engine.policy import TransformersPolicy
 from envgym.agents.protocols import Policy
 from envgym.agents.settings import EngineSettings, ModelSettings
@@ -27,11 +28,13 @@ class ContinuousBackend:
     ) -> Policy:
         """Sample from the learner's own module, or from a model that is loaded here."""
         device = prepare_device(engine.device, engine.threads)
+        model = model.on(device.type)
         return TransformersPolicy(
             load_frozen_model(model, device) if learner_model is None else learner_model,
             device=device,
             max_batch=self.max_batch or engine.max_batch,
             deterministic=False,
+            autocast=None if learner_model is None else autocast_dtype(model),
             shares_weights=learner_model is not None,
             version=model.train_steps,
         )

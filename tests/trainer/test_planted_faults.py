@@ -86,11 +86,11 @@ def copied(*_: object, learner_model: Any, **_others: object) -> Policy:  # PreT
     return AuditedPolicy(TransformersPolicy(module), MaskAudit())
 
 
-def nothing(_: object) -> Iterable[tuple[str, Tensor]]:
+def nothing(_: object, **_options: object) -> Iterable[tuple[str, Tensor]]:
     return ()
 
 
-def without_adapters(model: Any) -> Iterator[tuple[str, Tensor]]:  # PeftModel
+def without_adapters(model: Any, **_options: object) -> Iterator[tuple[str, Tensor]]:  # PeftModel
     for name, parameter in model.get_base_model().named_parameters():
         if ".lora_" not in name:
             yield name.replace(".base_layer.", "."), parameter.detach()
@@ -116,7 +116,7 @@ def test_the_canary_stops_a_run_whose_engine_does_not(
         run(tmp_path / "run", lora=lora)
 
 
-def without_embeddings(model: Any) -> Iterator[tuple[str, Tensor]]:  # PreTrainedModel
+def without_embeddings(model: Any, **_options: object) -> Iterator[tuple[str, Tensor]]:  # PreTrainedModel
     for name, parameter in model.named_parameters():
         if "embed" not in name:
             yield name, parameter.detach()

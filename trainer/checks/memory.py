@@ -14,9 +14,9 @@ def check_memory(
 ) -> None:
     """Warn where a full micro-batch will not fit the memory that is free, before anything is sampled.
 
-    What a step adds to the weights are gradients, AdamW's moments and the reference of a KL term, of every learner, and
-    what the most demanding micro-batch holds; the sampler's cache is not counted. Where all episodes of a step, as long
-    as they may be, have fewer tokens (`tokens_per_step`) than a full micro-batch, these count.
+    What a step adds to the weights are gradients, the optimizer's numbers and the reference of a KL term, of every
+    learner, and what the most demanding micro-batch holds; the sampler's cache is not counted. Where all episodes of a
+    step, as long as they may be, have fewer tokens (`tokens_per_step`) than a full micro-batch, these count.
     """
     policy = learners[0]
     free = free_memory(policy.device)
@@ -25,8 +25,8 @@ def check_memory(
     added = 0
     for learner in learners:
         has_reference = learner is policy and bool(objective.kl_coef)
-        weights = state_memory(learner.model, reference=False).weights
-        added += state_memory(learner.model, reference=has_reference).total - weights
+        weights = state_memory(learner.model, learner.optim, reference=False).weights
+        added += state_memory(learner.model, learner.optim, reference=has_reference).total - weights
     tokens = min(optim.micro_batch_tokens, tokens_per_step)
     memory = max((micro_batch_memory(learner.probe) for learner in learners), key=lambda estimate: estimate.of(tokens))
     needed = added + memory.of(tokens)

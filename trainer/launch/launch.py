@@ -15,7 +15,7 @@ from shutil import rmtree
 from tempfile import mkdtemp
 from urllib.parse import urlsplit
 
-from envgym.agents.models.loading import resolve_model
+from envgym.agents.models.loading import device_type, resolve_model
 from envgym.agents.policies.backends import server_limits
 from envgym.agents.policies.serving.backend import POLICY_SERVERS
 from envgym.agents.policies.serving.backend import TOKEN_VARIABLE as POLICY_TOKEN
@@ -238,8 +238,8 @@ def _learner_rank(settings: TrainSettings, meeting: Meeting, rank: int) -> Proce
 def _policy_server(settings: TrainSettings) -> tuple[str, ...]:
     """Return the command of a server that begins with the model's weights. Raises: SettingsError: no vLLM works."""
     model, engine, kind = settings.model, settings.engine, settings.launch.server_engine
-    threads = _threads(settings, POLICY_SERVER)
-    options: dict[str, object] = {"dtype": model.dtype, "device": engine.device, "threads": threads}
+    threads, dtype = _threads(settings, POLICY_SERVER), model.on(device_type(engine.device)).sampler_dtype
+    options: dict[str, object] = {"dtype": dtype, "device": engine.device, "threads": threads}
     options |= {"max-batch": engine.max_batch, "adapter": model.adapter, "tokenizer": model.tokenizer}
     if kind == "vllm":
         import torch  # heavy, as what follows

@@ -7,7 +7,6 @@ denominator of the whole update. The learner knows no environments, no episodes 
 import math
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from functools import partial
 from pathlib import Path
 
 import torch
@@ -18,13 +17,13 @@ from envgym.errors import InvalidInput, sentence
 from envgym.trainer.batch.rows import MicroBatch, TrainRow
 from envgym.trainer.learner.checkpoint import OpenReference, load_critic, load_optimizer, save_critic, save_optimizer
 from envgym.trainer.learner.critic import Critic
-from envgym.trainer.learner.exact_bfloat16 import ExactAdamW
 from envgym.trainer.learner.forward import ForwardPass
 from envgym.trainer.learner.logprobs import TokenLogprobs
 from envgym.trainer.learner.memory import explain_out_of_memory
 from envgym.trainer.learner.objective import Objective
+from envgym.trainer.learner.optimizers.base import build_optimizer
 from envgym.trainer.learner.processes import ONE_PROCESS, OneProcess
-from envgym.trainer.learner.settings import LARGEST_BETA, OptimSettings
+from envgym.trainer.learner.settings import OptimSettings
 from envgym.trainer.learner.token_record import TokenRecord
 from envgym.trainer.learner.train_step import LossFn, SamplesCheck, StepInputs, minibatches, needs_old_logprobs_pass
 from envgym.trainer.metrics.update import Metrics
@@ -53,7 +52,7 @@ class Learner:
 
         Args:
             model: a Hugging Face causal language model, plain or wrapped by peft.
-            optim: AdamW and its schedule.
+            optim: the optimizer and its schedule.
             num_steps: train steps over which the learning rate decays.
             device: where the model is.
             autocast: dtype of the matrix products; None = that of the weights.
@@ -69,7 +68,7 @@ class Learner:
         if optim.compile_layers:
             self.forward.compile_layers()
         self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        self.optimizer = adamw(model, optim)
+        self.optimizer = build_optimizer(model, optim)
         self.processes, self.num_steps = processes, num_steps
 
     # ---- train steps ---------------------------------------------------------------------------------------------
@@ -209,7 +208,7 @@ class Learner:
 
     def reset_optimizer(self) -> None:
         """Begin with an optimizer without moments."""
-        self.optimizer = adamw(self.model, self.optim)
+        self.optimizer = build_optimizer(self.model, self.optim)
 
     def set_reference(self, reference: OpenReference | None, pause: Pause = nullcontext) -> None:
         """Let the KL term read another frozen model.
@@ -248,25 +247,6 @@ def not_finite(what: str, value: float, rates: Sequence[str]) -> NotFinite:
     """
     do = f"lower {' or '.join(rates)}, or look at the rows with --dry-run"
     return NotFinite(sentence(what, "be finite", value, where="learner", do=do))
-
-
-def adamw(model: nn.Module, optim: OptimSettings) -> torch.optim.AdamW:
-    """Build AdamW over the trainable parameters; vectors (norms, biases) do not decay.
-
-    With parameters in bfloat16 it is the one that loses no update to rounding. Raises: InvalidInput: its moments could
-    not follow averages as slow as `betas` asks for.
-    """
-    trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    groups = [
-        {"params": [p for p in trainable if p.ndim >= 2], "weight_decay": optim.weight_decay},
-        {"params": [p for p in trainable if p.ndim < 2], "weight_decay": 0.0},
-    ]
-    is_short = any(parameter.dtype is torch.bfloat16 for parameter in trainable)
-    must, do = f"be at most {LARGEST_BETA} for weights in bfloat16", "lower it, or train weights in float32"
-    largest = max(optim.betas)
-    InvalidInput.unless(not is_short or largest <= LARGEST_BETA, "betas", must, largest, where="learner", do=do)
-    kind = ExactAdamW if is_short else partial(torch.optim.AdamW, fused=True)
-    return kind([group for group in groups if group["params"]], lr=optim.lr, betas=optim.betas, eps=optim.eps)
 
 
 def schedule(optim: OptimSettings, step: int, num_steps: int) -> float:

@@ -18,10 +18,9 @@ from envgym.trainer.batch.rows import MicroBatch, scored_row
 from envgym.trainer.learner.causal_lm import causal_lm, lm_head_of
 from envgym.trainer.learner.forward import ForwardPass
 from envgym.trainer.learner.logprobs import default_chunk_size
+from envgym.trainer.learner.optimizers.base import OPTIMIZER, bytes_here, trainable
 from envgym.trainer.learner.settings import OptimSettings
 
-_MOMENTS: Final = 2
-"""Numbers that AdamW keeps per parameter. Of one in bfloat16 it keeps a third one, the bits that are left out."""
 _PROBE_TOKENS: Final = 128
 """Of the forward pass that is measured."""
 _LOGIT_BUFFERS: Final = 3
@@ -111,26 +110,20 @@ class StateMemory:
         )
 
 
-def state_memory(model: nn.Module, *, reference: bool) -> StateMemory:
-    """Count weights, gradients and AdamW's numbers of a model; of a sharded one, those of this rank.
+def state_memory(model: nn.Module, optim: OptimSettings, *, reference: bool) -> StateMemory:
+    """Count weights, gradients and the optimizer's numbers of a model; of a sharded one, those of this rank.
 
     Args:
         model: plain, or with adapters.
+        optim: names the optimizer.
         reference: whether a frozen copy is kept for the KL term; with adapters that is a copy of the adapters, but on
             learner ranks, which keep a shard of the whole.
     """
-    weights = sum(map(_bytes_here, model.parameters()))
-    trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    trained = sum(map(_bytes_here, trainable))
-    left_out = sum(_bytes_here(parameter) for parameter in trainable if parameter.dtype is torch.bfloat16)
+    weights, trained = bytes_here(model.parameters()), bytes_here(trainable(model))
     is_sharded = any(isinstance(parameter, DTensor) for parameter in model.parameters())
     copied = (trained if hasattr(model, "peft_config") and not is_sharded else weights) if reference else 0
-    return StateMemory(weights=weights + copied, gradients=trained, optimizer=_MOMENTS * trained + left_out)
-
-
-def _bytes_here(parameter: nn.Parameter) -> int:
-    shard = parameter.to_local() if isinstance(parameter, DTensor) else parameter
-    return shard.numel() * shard.element_size()
+    optimizer = OPTIMIZER.build(optim.optimizer).state_bytes(model)
+    return StateMemory(weights=weights + copied, gradients=trained, optimizer=optimizer)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,14 +136,17 @@ class MicroBatchMemory:
     """Held while the backward pass is inside one layer."""
     head: int
     """Held by the head, for any number of tokens, before the backward pass reaches the layers."""
+    casts: int = 0
+    """Held in copies of the weights in the dtype of the matrix products, where that is another."""
 
     def of(self, num_tokens: int) -> int:
         """Return those of a micro-batch with so many tokens."""
-        return round(self.per_token * num_tokens + max(self.head, self.per_token_in_layer * num_tokens))
+        of_tokens = self.per_token * num_tokens + max(self.head, self.per_token_in_layer * num_tokens)
+        return self.casts + round(of_tokens)
 
     def fitting(self, num_bytes: int) -> int:
         """Return how many tokens need at most so many bytes, with a reserve; 0 where it is none."""
-        usable = _SHARE * num_bytes
+        usable = _SHARE * num_bytes - self.casts
         in_head, in_layers = (usable - self.head) / self.per_token, usable / (self.per_token + self.per_token_in_layer)
         return round_down(max(int(min(in_head, in_layers)), 0))
 
@@ -159,8 +155,9 @@ def micro_batch_memory(forward: ForwardPass) -> MicroBatchMemory:
     """Estimate what micro-batches hold, from one forward pass of `_PROBE_TOKENS` tokens or as many as have positions.
 
     What the pass keeps for the backward pass grows with the tokens. To it comes the larger of two: the head's
-    `_LOGIT_BUFFERS` buffers [chunk, vocabulary] in float32 with, where it trains, its gradient; or what is held inside
-    one layer, `_IN_LAYER` of what the layer keeps, and with gradient checkpointing that, too, as it is computed again.
+    `_LOGIT_BUFFERS` buffers [chunk, vocabulary] in float32 with, where it trains, its gradient, and its copy where
+    products have another dtype than weights; or what is held inside one layer, `_IN_LAYER` of what the layer keeps, and
+    with gradient checkpointing that, too, as it is computed again.
     Attention that stores all pairs ("eager") needs more at long rows.
     """
     model, inner = forward.model, causal_lm(forward.model)
@@ -169,26 +166,31 @@ def micro_batch_memory(forward: ForwardPass) -> MicroBatchMemory:
     row = scored_row(tuple(place % len(weight_VD) for place in range(num_tokens)), first=1)
     (batch,) = forward.micro_batches([row], [0])
     recomputes = bool(getattr(model, "is_gradient_checkpointing", False))
-    saved_bytes = whole = _kept_bytes(forward, batch)
-    if recomputes:
-        whole = _kept_bytes(forward, batch, recomputes=False)
+    saved_bytes, casts = _kept_bytes(forward, batch)
+    whole, _ = _kept_bytes(forward, batch, recomputes=False) if recomputes else (saved_bytes, casts)
     of_layer = whole / config.num_hidden_layers
     logits = _LOGIT_BUFFERS * default_chunk_size(weight_VD.device) * len(weight_VD) * 4
     return MicroBatchMemory(
         per_token=saved_bytes / batch.num_tokens,
         per_token_in_layer=(recomputes + _IN_LAYER) * of_layer / batch.num_tokens,
-        head=logits + (weight_VD.numel() * 4 if weight_VD.requires_grad else 0),
+        head=logits + weight_VD.numel() * (4 * weight_VD.requires_grad + 2 * (forward.autocast is not None)),
+        casts=casts,
     )
 
 
-def _kept_bytes(forward: ForwardPass, batch: MicroBatch, *, recomputes: bool = True) -> int:
-    with forward.mode(), measure_memory(forward.device) as use:
+def _kept_bytes(forward: ForwardPass, batch: MicroBatch, *, recomputes: bool = True) -> tuple[int, int]:
+    """Return the bytes that a forward pass keeps for its gradient, and those of the weights that autocast has cast."""
+    num_bytes: list[int] = []
+    with forward.mode():
         if not recomputes:
             forward.model.eval()  # checkpointing is for training alone
-        states = forward.hidden_states(batch)
-    num_bytes = use.remaining
-    del states  # until here it held what its gradient needs
-    return num_bytes
+        # Autocast keeps what it has cast until the block ends, so the first pass alone casts.
+        for _ in range(1 if forward.autocast is None else 2):
+            with measure_memory(forward.device) as use:
+                states = forward.hidden_states(batch)
+            num_bytes.append(use.remaining)
+            del states  # until here it held what its gradient needs
+    return num_bytes[-1], num_bytes[0] - num_bytes[-1]
 
 
 def too_many_tokens(got: str, *, where: object, fitting: int) -> str:

@@ -16,20 +16,24 @@ a new value. A smaller move than half a step of bfloat16, 2**-9 of the value, is
 
 
 class OptimSettings(Settings):
-    """AdamW and its schedule. Source: 1711.05101."""
+    """The optimizer and its schedule."""
 
+    optimizer: Choice = Choice(name="adamw")
+    """`adamw`; `muon`: matrices of the layers by orthogonalised momentum, the rest by AdamW; `adafactor`: second
+    moments of rows and columns only; or your own."""
     lr: float = Field(default=1e-5, gt=0)
-    """Learning rate after the warmup."""
+    """Learning rate after the warmup; of `adafactor`, relative to the root mean square of each tensor of weights."""
     warmup_steps: int = Field(default=0, ge=0)
     """Train steps over which the learning rate rises from 0."""
     decay: Literal["constant", "linear", "cosine"] = "constant"
     """After warmup, down to 0 at the last step."""
     betas: tuple[float, float] = (0.9, 0.95)
-    """Decay rates of AdamW's first and second moment; at most 0.97 for weights in bfloat16."""
+    """Decay rates of AdamW's first and second moment; at most 0.97 for weights in bfloat16. `muon` uses them for the
+    parameters that it leaves to AdamW. `adafactor` does not use them."""
     eps: float = Field(default=1e-8, gt=0)
     """Constant that AdamW adds to its divisor."""
     weight_decay: float = Field(default=0.0, ge=0)
-    """Decoupled weight decay of AdamW."""
+    """Decoupled weight decay: a matrix shrinks by this share times the learning rate; vectors do not."""
     grad_clip: float = Field(default=1.0, gt=0)
     """Largest norm of the gradient of one update."""
     minibatches: int = Field(default=1, ge=1)

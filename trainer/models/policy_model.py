@@ -13,6 +13,7 @@ from envgym.trainer.learner.causal_lm import without_dropout
 
 def load_model(settings: ModelSettings, device: torch.device, checkpoint: Path | None) -> tuple[Any, Any]:
     """Return (model, tokenizer), with adapters where LoRA is asked for; the weights from `checkpoint`, if given."""
+    settings = settings.on(device.type)
     source = str(checkpoint / "model") if checkpoint is not None and settings.lora is None else settings.name
     trainable = settings.lora is None
     loaded = load(

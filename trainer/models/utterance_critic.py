@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from envgym.core.trajectory import Group, Trajectory
 from envgym.seeds import derive_seed, generator
 from envgym.trainer.learner.causal_lm import hidden_states, lm_head_of
-from envgym.trainer.learner.learner import adamw, not_finite
+from envgym.trainer.learner.learner import not_finite
+from envgym.trainer.learner.optimizers.base import build_optimizer
 from envgym.trainer.learner.settings import OptimSettings
 from envgym.trainer.methods.credit.paths import turn_rewards
 from envgym.trainer.methods.replay.buffer import ReplayBuffer, ReplayEntry, keep_leaves
@@ -196,7 +197,7 @@ class UtteranceCritic(LearningModel):
         seed = derive_seed(self._context.run.seed, "utterance critic")
         self._network = network = _Network(self._first_module(), seed=seed).eval()
         self._target = copy.deepcopy(network).requires_grad_(False)
-        self._optimizer = adamw(network, self._optim)
+        self._optimizer = build_optimizer(network, self._optim)
         return network
 
     def save(self, folder: Path) -> None:

@@ -166,13 +166,13 @@ def _read(run: Path, checkpoint: Path) -> CriticValue:
     settings = settings_of_run(RunDirectory.open(run), "credit")
     _check_credit(settings.credit, run)
     device = prepare_device(settings.engine.device, None)
-    section, of_model, folder = settings.critic or CriticSettings(), settings.model, checkpoint
+    section, of_model, folder = settings.critic or CriticSettings(), settings.model.on(device.type), checkpoint
     if section.model is not None:
         of_model, folder = of_model.model_copy(update={"lora": None}), part_folder(checkpoint, f"model_{section.model}")
     model, tokenizer = load_model(of_model, device, folder)
     value = Critic(model, section, settings.optim, device=device)
     load_critic(folder, value)
-    forward = ForwardPass(model, settings.optim, device=device, autocast=autocast_dtype(settings.model))
+    forward = ForwardPass(model, settings.optim, device=device, autocast=autocast_dtype(of_model))
     config = model.config.get_text_config()
     return CriticValue(forward, value, tokenizer, max_positions=getattr(config, "max_position_embeddings", None))
 

@@ -19,6 +19,7 @@ from envgym.trainer.learner.checkpoint import TrainState, save_checkpoint
 from envgym.trainer.learner.learner import Learner
 from envgym.trainer.learner.memory import StateMemory, measure_memory, state_memory
 from envgym.trainer.learner.objective import Objective
+from envgym.trainer.learner.optimizers.base import bytes_here
 from envgym.trainer.learner.train_step import StepInputs, needs_old_logprobs_pass
 from envgym.trainer.methods.credit.outcome import episode_rewards
 from envgym.trainer.methods.protocols import CriticCredit, FilterResult
@@ -248,7 +249,7 @@ def _measure(context: RunContext, rows: list[TrainRow], *, collect_s: float) -> 
     """Run forward and backward of the largest micro-batch twice: for its memory, and warm for its time."""
     learner, optim, objective = context.learner, context.learner.optim, context.method.objective.without_reference
     has_reference = bool(context.method.objective.settings.kl_coef)
-    state = state_memory(context.model, reference=has_reference)
+    state = state_memory(context.model, optim, reference=has_reference)
     with measure_memory(context.device) as use:
         backward_largest_micro_batch(learner, rows, objective)
     if optim.compile_layers:
@@ -264,7 +265,8 @@ def _measure(context: RunContext, rows: list[TrainRow], *, collect_s: float) -> 
     passes = optim.epochs + (has_old + references) * _FORWARD_SHARE + _critic_passes(context)
     memory = state
     if context.critic is not None:
-        memory += state_memory(context.critic.learner.model, reference=False)
+        learner = context.critic.learner
+        memory += state_memory(learner.model, learner.optim, reference=False)
     return StepCost(
         state=memory,
         activations=max(use.peak - state.gradients, 0),
@@ -282,6 +284,5 @@ def _critic_passes(context: RunContext) -> float:
         return 0.0
     if context.critic is None:
         return _FORWARD_SHARE
-    models = (context.critic.learner.model, context.model)
-    size, of_policy = (state_memory(model, reference=False).weights for model in models)
+    size, of_policy = (bytes_here(model.parameters()) for model in (context.critic.learner.model, context.model))
     return size / of_policy * (context.critic.epochs(context.learner.optim) + _FORWARD_SHARE)

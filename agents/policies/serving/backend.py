@@ -122,7 +122,7 @@ class PolicyServers(Settings):
 
     def connect(self, model: ModelSettings, engine: EngineSettings, endpoints: PolicyEndpoints) -> Policy:
         """Connect to servers, with the limits of these settings."""
-        from envgym.agents.models.loading import prepare_device  # torch is heavy, as what follows
+        from envgym.agents.models.loading import device_type, prepare_device  # torch is heavy, as what follows
         from envgym.agents.policies.serving.client import ServedPolicy
         from envgym.agents.policies.serving.identity import expected_model
         from envgym.agents.policies.weights.transport import (
@@ -133,7 +133,7 @@ class PolicyServers(Settings):
         )
         from envgym.runtime.membership import ServerKind, WatchedServers
 
-        expected, token = expected_model(model), self._token()
+        expected, token = expected_model(model.on(device_type(engine.device))), self._token()
         if endpoints.transport == "files":
             transport: WeightTransport = FileTransport(endpoints.weights, keep=self.keep)
         else:

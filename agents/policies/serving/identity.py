@@ -15,11 +15,14 @@ if TYPE_CHECKING:
 
 
 def expected_model(settings: "ModelSettings") -> ExpectedModel:
-    """The model that the servers of a run must serve. Raises: UnknownName, InvalidInput: no such model."""
+    """Return the model that the servers of a run must serve; `settings.on` comes first.
+
+    Raises: UnknownName, InvalidInput: no such model.
+    """
     from envgym.agents.models.loading import load_model_tokenizer, resolve_model
 
     architecture = architecture_digest(resolve_model(settings.name, tiny=settings.tiny))
-    return ExpectedModel(architecture, tokenizer_digest(load_model_tokenizer(settings)), settings.dtype)
+    return ExpectedModel(architecture, tokenizer_digest(load_model_tokenizer(settings)), settings.sampler_dtype)
 
 
 def architecture_digest(source: str) -> str:

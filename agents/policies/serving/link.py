@@ -204,7 +204,11 @@ class ServerLink:
                 info.tokenizer_digest,
                 "serve it with the settings' tokenizer",
             ),
-            "dtype": (expected.dtype, info.dtype, "start the server with --dtype as model.dtype"),
+            "dtype": (
+                expected.dtype,
+                info.dtype,
+                f"start the server with --dtype {expected.dtype}, as model.precision requires",
+            ),
         }
         for name, (must, got, do) in pairs.items():
             if must is not None and got is not None and must != got:

@@ -30,7 +30,7 @@ def save_adapter(folder: Path, *, dtype: torch.dtype = torch.float32, std: float
             parameter.data = torch.randn(parameter.shape, generator=generator).to(parameter.dtype) * std
     model.save_pretrained(str(folder))
     loaded.tokenizer.save_pretrained(folder)
-    return ModelSettings(name="tiny", tiny=SHAPE, adapter=str(folder), dtype="bfloat16" if is_short else "float32")
+    return ModelSettings(name="tiny", tiny=SHAPE, adapter=str(folder), precision="bfloat16" if is_short else "float32")
 
 
 @torch.inference_mode()

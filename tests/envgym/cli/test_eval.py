@@ -322,7 +322,10 @@ def test_endpoint_that_is_not_there_stops_the_evaluation(command: Command) -> No
             ["--temperature", "-1"],
             "evaluation.temperature must be greater than or equal to 0, got -1.0 (--temperature)",
         ),
-        (["--dtype", "float8"], "model.dtype must be 'float32' or 'bfloat16', got float8 (--dtype)"),
+        (
+            ["--precision", "float16"],
+            "model.precision must be 'auto', 'float32', 'mixed' or 'bfloat16', got float16 (--precision)",
+        ),
         (["--device", "tpu"], "device must be available, got tpu (settings); use cpu, cuda or auto."),
         (
             ["--endpoint-set", "timeout_s=3"],

@@ -27,7 +27,7 @@ from envgym.runs.directory import RunDirectory
 
 CONFIG: dict[str, Any] = {
     "run": {"steps": 20, "seed": 3},
-    "model": {"name": "smollm2", "dtype": "bfloat16", "lora": {"rank": 8, "alpha": 16}},
+    "model": {"name": "smollm2", "precision": "bfloat16", "lora": {"rank": 8, "alpha": 16}},
     "recipe": "grpo",
     "agent": {"name": "tool_calling", "system_prompt": None, "max_turn_tokens": 64, "text_format": {"name": "hermes"}},
     "envs": [
@@ -120,7 +120,7 @@ def test_the_command_of_the_card_is_one_of_envgym_without_paths_of_the_machine()
     assert (args.model, args.env, args.agent) == ("FOLDER", ["math/arithmetic-v0"], "tool_calling")
     assert args.env_set == ["level=2", 'kinds=["expression"]', "data=a.jsonl"]
     assert args.agent_set == ["max_turn_tokens=64", "text_format.name=hermes"]
-    assert (args.tasks, args.samples, args.temperature, args.success_at, args.dtype) == (4, 1, 0.0, 1.0, "bfloat16")
+    assert (args.tasks, args.samples, args.temperature, args.success_at, args.precision) == (4, 1, 0.0, 1.0, "bfloat16")
     assert (args.split, args.seed, args.top_p, args.top_k, args.search) == ("test", 3, 1.0, 0, None)
     several = {**CONFIG, "envs": [{"id": "a/b-v0", "settings": {"level": 1}}, {"id": "/home/me/env.py:Mine"}]}
     args = build_parser("eval").parse_args(shlex.split(evaluation_command(several))[1:])

@@ -12,6 +12,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from envgym.errors import RunError
 from envgym.trainer.batch.rows import MicroBatch, TrainRow, scored_row
 from envgym.trainer.checks.memory import check_memory
+from envgym.trainer.learner.forward import ForwardPass
 from envgym.trainer.learner.learner import Learner
 from envgym.trainer.learner.memory import measure_memory, micro_batch_memory, state_memory
 from envgym.trainer.learner.objective import Objective
@@ -46,20 +47,21 @@ def test_peak_of_earlier_work_does_not_count() -> None:
 
 def test_state_is_weights_gradients_and_two_moments() -> None:
     model = nn.Linear(10, 6)  # 66 numbers of 4 bytes
-    state = state_memory(model, reference=False)
+    state = state_memory(model, OptimSettings(), reference=False)
     assert (state.weights, state.gradients, state.optimizer, state.total) == (264, 264, 528, 1056)
 
 
 def test_frozen_weights_have_neither_gradient_nor_moments() -> None:
     model = nn.Sequential(nn.Linear(10, 6), nn.Linear(6, 1))
     model[0].requires_grad_(False)
-    state = state_memory(model, reference=False)
+    state = state_memory(model, OptimSettings(), reference=False)
     assert (state.weights, state.gradients, state.optimizer) == (4 * 73, 4 * 7, 8 * 7)
 
 
 def test_reference_is_a_second_set_of_weights() -> None:
     model = nn.Linear(10, 6, dtype=torch.bfloat16)
-    assert state_memory(model, reference=True).weights == 2 * state_memory(model, reference=False).weights == 2 * 132
+    weights = [state_memory(model, OptimSettings(), reference=has_one).weights for has_one in (True, False)]
+    assert weights == [2 * 132, 132]
 
 
 TINY: dict[str, Any] = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4}
@@ -137,7 +139,10 @@ def warn_of(learner: Learner, asked: TrainSettings) -> None:
 
 def test_micro_batch_that_will_not_fit_is_said_with_one_that_will(free_mib: Callable[[int], None]) -> None:
     learner = learner_of(TINY)
-    needed = micro_batch_memory(learner.forward).of(8192) + 3 * state_memory(learner.model, reference=False).weights
+    needed = (
+        micro_batch_memory(learner.forward).of(8192)
+        + 3 * state_memory(learner.model, learner.optim, reference=False).weights
+    )
     free_mib(needed // MIB + 1)
     warn_of(learner, settings())  # says nothing
     free_mib(48)
@@ -167,3 +172,15 @@ def test_micro_batch_that_runs_out_of_memory_says_what_to_do(rows: tuple[int, in
 
     with pytest.raises(RunError, match=f"a micro-batch of {rows[0] * 256} tokens ran out of it .cpu.; {do}"):
         learner.update(batches, loss_fn)
+
+
+@pytest.mark.parametrize("recomputes", [False, True])
+def test_casts_of_weights_are_counted_once_and_not_by_the_token(*, recomputes: bool) -> None:
+    learner = learner_of(SMOLLM2, recomputes=recomputes)
+    mixed = ForwardPass(learner.model, learner.optim, device=CPU, autocast=torch.bfloat16)
+    wide, narrow = micro_batch_memory(learner.forward), micro_batch_memory(mixed)
+    layers = [part for name, part in learner.model.named_modules() if isinstance(part, nn.Linear) and "layers" in name]
+    assert (wide.casts, narrow.casts) == (0, 2 * sum(layer.weight.numel() for layer in layers))
+    assert narrow.per_token <= wide.per_token
+    assert narrow.per_token_in_layer < wide.per_token_in_layer
+    assert narrow.of(0) == narrow.casts + narrow.head

@@ -277,7 +277,7 @@ class RankLearner(Learner):
                 widen_head(frozen)
             frozen.to(self.device).eval().requires_grad_(False)
             can_pack(frozen)
-            shard(frozen, self._calls.group.mesh)
+            shard(frozen, self._calls.group.mesh, autocast=self.autocast)
             weights = None if source is None else merged_weights(source)
             scatter_weights(frozen, weights, self._calls.group)
             self.reference = _opened(frozen)

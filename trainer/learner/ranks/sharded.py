@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from envgym.trainer.batch.balance import TokenCost, balance_rows
@@ -31,18 +31,22 @@ _WITHIN: Final = "within_shards"
 """Name of the method that a sharded model gains."""
 
 
-def shard(model: nn.Module, mesh: DeviceMesh) -> None:
+def shard(model: nn.Module, mesh: DeviceMesh, *, autocast: torch.dtype | None = None) -> None:
     """Cut a model's parameters over ranks, layer by layer, their gradients to be summed; in place.
 
     Args:
         model: a Hugging Face causal language model, plain or wrapped by peft, the same on every rank.
         mesh: of the ranks.
+        autocast: dtype of the matrix products, in which the layers' weights are gathered; None: that of the weights.
+            Gradients are summed in float32. Embeddings and head, which other parts read, are gathered as they are.
     """
     inner: Any = causal_lm(model)
     if isinstance(inner, FSDPModule):  # another learner of the same model
         return
+    reduce_dtype = None if autocast is None else torch.float32
+    policy = MixedPrecisionPolicy(param_dtype=autocast, reduce_dtype=reduce_dtype, cast_forward_inputs=False)
     for layer in inner.get_decoder().layers:
-        fully_shard(layer, mesh=mesh)
+        fully_shard(layer, mesh=mesh, mp_policy=policy)
     fully_shard(inner, mesh=mesh)
     for module in _shards(inner):
         module.set_gradient_divide_factor(1.0)
@@ -114,7 +118,7 @@ class RankedForwardPass(ForwardPass):
         super().__init__(model, optim, device=device, autocast=autocast)
         self._group = group
         self._cost = token_cost(model)
-        shard(model, group.mesh)
+        shard(model, group.mesh, autocast=autocast)
 
     def micro_batches(self, rows: Sequence[TrainRow], indices: Sequence[int]) -> list[MicroBatch]:
         """Deal this rank's share of the chosen rows into micro-batches; silent ones fill up."""

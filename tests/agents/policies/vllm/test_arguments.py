@@ -47,9 +47,7 @@ def test_settings_of_vllm_are_refused_where_another_engine_samples(section: dict
         data = {"envs": [{"id": "math/arithmetic-v0"}], "engine": {"backend": backend, **section}}
         return build_settings(EvalSettings, data, where="test")
 
-    with pytest.raises(
-        SettingsError, match=r"engine.(tensor_parallel|vllm) must be left at .* set engine.back"
-    ):
+    with pytest.raises(SettingsError, match=r"engine.(tensor_parallel|vllm) must be left at .* set engine.back"):
         settings("transformers")
     settings("vllm")
 

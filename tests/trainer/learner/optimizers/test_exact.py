@@ -7,69 +7,33 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import distribute_tensor
 
-from envgym.errors import InvalidInput, SettingsError
-from envgym.trainer.learner.exact_bfloat16 import ExactAdamW, joined, split
-from envgym.trainer.learner.learner import adamw
 from envgym.trainer.learner.memory import state_memory
+from envgym.trainer.learner.optimizers.base import build_optimizer
+from envgym.trainer.learner.optimizers.exact import ExactAdamW, joined, split
 from envgym.trainer.learner.ranks.optimizer_state import load_shards, save_shards
 from envgym.trainer.learner.settings import LARGEST_BETA, OptimSettings
-from envgym.trainer.settings import train_settings
-
-SIZE, STEPS = 4096, 50
-RATES = (1e-6, 5e-6, 1e-5, 1e-4)
-
-
-class Weights(nn.Module):
-    """A matrix of the usual size of a language model's weights, and a vector of ones as its norms have."""
-
-    def __init__(self, dtype: torch.dtype) -> None:
-        super().__init__()
-        rng = torch.Generator().manual_seed(0)
-        matrix = torch.randn((2, SIZE // 2), generator=rng) * 0.02
-        self.matrix = nn.Parameter(matrix.bfloat16().to(dtype))
-        self.vector = nn.Parameter(torch.ones(SIZE // 8, dtype=dtype))
-
-    def push(self, step: int) -> None:
-        """Set a steady gradient in noise, the same for every dtype."""
-        rng = torch.Generator().manual_seed(step + 1)
-        for parameter in self.parameters():
-            noisy = 0.3 + torch.randn(parameter.shape, generator=rng)
-            parameter.grad = noisy.bfloat16().to(parameter.dtype)
-
-
-def trained(
-    dtype: torch.dtype, optimizer_of: object, rate: float, **optim: float
-) -> tuple[Weights, torch.optim.Optimizer]:
-    model = Weights(dtype)
-    optimizer = optimizer_of(model, OptimSettings(lr=rate, **optim))  # type: ignore[operator,arg-type]
-    for step in range(STEPS):
-        model.push(step)
-        optimizer.step()
-    return model, optimizer
-
-
-def plain_adamw(model: nn.Module, optim: OptimSettings) -> torch.optim.AdamW:
-    return torch.optim.AdamW(model.parameters(), lr=optim.lr, betas=optim.betas, eps=optim.eps, weight_decay=0.0)
-
-
-def exact_values(model: Weights, optimizer: torch.optim.Optimizer) -> list[Tensor]:
-    return [joined(p.detach(), optimizer.state[p]["left_out_bits"]) for p in model.parameters()]
-
-
-def moved(values: list[Tensor], start: list[Tensor]) -> list[float]:
-    return [(value - first).norm().item() for value, first in zip(values, start, strict=True)]
+from tests.trainer.learner.optimizers.steady import (
+    RATES,
+    SIZE,
+    STEPS,
+    Weights,
+    exact_values,
+    moved,
+    plain_adamw,
+    trained,
+)
 
 
 @pytest.mark.parametrize("rate", RATES)
 def test_distance_moved_is_that_of_float32(rate: float) -> None:
     start = [parameter.detach().float() for parameter in Weights(torch.float32).parameters()]
-    wide, _ = trained(torch.float32, adamw, rate)
+    wide, _ = trained(torch.float32, build_optimizer, rate)
     expected = moved([parameter.detach() for parameter in wide.parameters()], start)
-    short, optimizer = trained(torch.bfloat16, adamw, rate)
+    short, optimizer = trained(torch.bfloat16, build_optimizer, rate)
     exact = exact_values(short, optimizer)
     for ours, theirs in zip(moved(exact, start), expected, strict=True):
         assert 0.97 <= ours / theirs <= 1.03
@@ -81,7 +45,7 @@ def test_distance_moved_is_that_of_float32(rate: float) -> None:
 @pytest.mark.parametrize("rate, at_most", [(1e-6, 0.15), (5e-6, 0.3), (1e-5, 0.4), (1e-4, 0.9)])
 def test_plain_adamw_loses_most_of_it(rate: float, at_most: float) -> None:
     start = [parameter.detach().float() for parameter in Weights(torch.float32).parameters()]
-    wide, _ = trained(torch.float32, adamw, rate)
+    wide, _ = trained(torch.float32, build_optimizer, rate)
     short, _ = trained(torch.bfloat16, plain_adamw, rate)
     (ours, _), (theirs, _) = (moved([p.detach().float() for p in model.parameters()], start) for model in (short, wide))
     assert ours / theirs < at_most
@@ -90,8 +54,8 @@ def test_plain_adamw_loses_most_of_it(rate: float, at_most: float) -> None:
 def test_a_moment_at_the_largest_beta_follows_and_one_above_does_not() -> None:
     def second_moment(beta: float, dtype: torch.dtype) -> float:
         model = Weights(dtype)
-        kind = ExactAdamW if dtype is torch.bfloat16 else torch.optim.AdamW
-        optimizer = kind(model.parameters(), lr=1e-5, betas=(0.9, beta))
+        defaults = {"lr": 1e-5, "betas": (0.9, beta), "eps": 1e-8, "weight_decay": 0.0}
+        optimizer = ExactAdamW(model.parameters(), defaults)
         for step in range(1200):
             for parameter in model.parameters():
                 parameter.grad = torch.full_like(parameter, 4.0 if step < 200 else 1.0)
@@ -119,9 +83,9 @@ def test_split_numbers_join_to_the_same_bits() -> None:
 
 
 def test_a_copied_state_goes_on_with_the_same_bits(tmp_path: Path) -> None:
-    model, optimizer = trained(torch.bfloat16, adamw, 1e-6, weight_decay=0.1)
+    model, optimizer = trained(torch.bfloat16, build_optimizer, 1e-6, weight_decay=0.1)
     ways = {"dict": copy.deepcopy(model), "shards": copy.deepcopy(model)}
-    others = {name: adamw(other, OptimSettings(lr=1e-6, weight_decay=0.1)) for name, other in ways.items()}
+    others = {name: build_optimizer(other, OptimSettings(lr=1e-6, weight_decay=0.1)) for name, other in ways.items()}
     others["dict"].load_state_dict(copy.deepcopy(optimizer.state_dict()))
     save_shards(tmp_path / "shards", model, optimizer)
     load_shards(tmp_path / "shards", ways["shards"], others["shards"])
@@ -137,7 +101,7 @@ def test_a_copied_state_goes_on_with_the_same_bits(tmp_path: Path) -> None:
 
 def test_a_checkpoint_of_plain_adamw_goes_on() -> None:
     model, before = trained(torch.bfloat16, plain_adamw, 1e-6)
-    optimizer, start = adamw(model, OptimSettings(lr=1e-6)), [p.detach().float() for p in model.parameters()]
+    optimizer, start = build_optimizer(model, OptimSettings(lr=1e-6)), [p.detach().float() for p in model.parameters()]
     saved = before.state_dict()
     groups = optimizer.state_dict()["param_groups"]
     optimizer.load_state_dict({"state": saved["state"], "param_groups": groups})
@@ -156,12 +120,12 @@ def group() -> Iterator[None]:
 
 @pytest.mark.usefixtures("group")
 def test_shards_are_updated_as_whole_parameters_are() -> None:
-    plain, _ = trained(torch.bfloat16, adamw, 1e-5)
+    plain, _ = trained(torch.bfloat16, build_optimizer, 1e-5)
     model = Weights(torch.bfloat16)
     mesh = init_device_mesh("cpu", (1,))
     for name, parameter in list(model.named_parameters()):
         setattr(model, name, nn.Parameter(distribute_tensor(parameter.detach(), mesh)))
-    optimizer = adamw(model, OptimSettings(lr=1e-5))
+    optimizer = build_optimizer(model, OptimSettings(lr=1e-5))
     for step in range(STEPS):
         source = Weights(torch.bfloat16)
         source.push(step)
@@ -174,33 +138,12 @@ def test_shards_are_updated_as_whole_parameters_are() -> None:
 
 def test_it_is_built_for_bfloat16_alone_and_its_memory_is_stated() -> None:
     short, wide = Weights(torch.bfloat16), Weights(torch.float32)
-    assert isinstance(adamw(short, OptimSettings()), ExactAdamW)
-    assert not isinstance(adamw(wide, OptimSettings()), ExactAdamW)
+    assert isinstance(build_optimizer(short, OptimSettings()), ExactAdamW)
+    assert not isinstance(build_optimizer(wide, OptimSettings()), ExactAdamW)
     numbers = SIZE + SIZE // 8
-    stated = state_memory(short, reference=False)
+    stated = state_memory(short, OptimSettings(), reference=False)
     assert (stated.weights, stated.gradients, stated.optimizer) == (2 * numbers, 2 * numbers, 6 * numbers)
-    assert state_memory(wide, reference=False).optimizer == 8 * numbers
-    _, optimizer = trained(torch.bfloat16, adamw, 1e-5)
+    assert state_memory(wide, OptimSettings(), reference=False).optimizer == 8 * numbers
+    _, optimizer = trained(torch.bfloat16, build_optimizer, 1e-5)
     held = sum(v.numel() * v.element_size() for state in optimizer.state.values() for v in state.values() if v.ndim)
     assert held == stated.optimizer
-
-
-def test_no_optimizer_is_built_whose_moments_bfloat16_cannot_hold() -> None:
-    with pytest.raises(InvalidInput, match=r"betas must be at most 0\.97 for weights in bfloat16, got 0\.999"):
-        adamw(Weights(torch.bfloat16), OptimSettings(betas=(0.9, 0.999)))
-
-
-@pytest.mark.parametrize("adapters", [False, True])
-def test_moments_that_bfloat16_cannot_hold_are_refused(*, adapters: bool) -> None:
-    data = {
-        "model": {"dtype": "bfloat16", **({"lora": {}} if adapters else {})},
-        "optim": {"betas": [0.9, 0.999]},
-        "envs": [{"id": "math/arithmetic-v0"}],
-    }
-    if adapters:  # they are in float32
-        assert train_settings(data).optim.betas == (0.9, 0.999)
-        return
-    with pytest.raises(
-        SettingsError, match=r"optim\.betas must be at most 0\.97 .* got 0\.999 .*model\.autocast=bfloat16"
-    ):
-        train_settings(data)

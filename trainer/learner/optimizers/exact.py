@@ -1,0 +1,132 @@
+"""Optimizers of weights in bfloat16 that lose no update to rounding.
+
+Half a step of bfloat16 at 0.02 is 6e-5. An update of 1e-6 is rounded away, and the weight never moves.
+`ExactOptimizer` keeps the 16 bits of a float32 weight that bfloat16 leaves out, as a tensor of the optimizer's state.
+Every step computes on the float32 weight, and writes back its rounding and the bits that are left out.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any, Final, overload
+
+import torch
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+from torch.optim.adamw import adamw
+
+LEFT_OUT: Final = "left_out_bits"
+ParameterGroup = dict[str, Any]
+"""A group of parameters with its settings, as torch's optimizers have it."""
+
+
+class ExactOptimizer(torch.optim.Optimizer, ABC):
+    """Update every parameter by a rule on its float32 value, which a parameter in bfloat16 has with its left-out bits.
+
+    Parameters of other dtypes are updated as they are. Of a sharded parameter a rank updates its shard.
+    """
+
+    @overload
+    def step(self, closure: None = None) -> None: ...
+    @overload
+    def step(self, closure: Callable[[], float]) -> float: ...
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:
+        """Update every parameter that has a gradient; `closure` must be None."""
+        assert closure is None, "losses are computed before"
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    self._step(parameter, group)
+        return None
+
+    @abstractmethod
+    def new_state(self, parameter: Tensor, group: ParameterGroup) -> dict[str, Tensor]:
+        """Return the state of a parameter before its first update."""
+
+    @abstractmethod
+    def update(
+        self, weight: Tensor, gradient: Tensor, state: dict[str, Tensor], group: ParameterGroup, parameter: Tensor
+    ) -> None:
+        """Update a weight and its state in place.
+
+        Args:
+            weight: in float32 or wider, of a sharded parameter this rank's part; as `gradient` and `state`.
+            gradient: of the weight, in its dtype.
+            state: as `new_state` returns it, floating-point numbers in the dtype of the weight.
+            group: of the parameter.
+            parameter: the weight as the model has it.
+        """
+
+    def _step(self, parameter: Tensor, group: ParameterGroup) -> None:
+        state: dict[str, Tensor] = self.state[parameter]
+        if not state:
+            state.update(self.new_state(parameter, group))
+        weight = here(parameter)
+        is_short = weight.dtype is torch.bfloat16
+        if is_short and LEFT_OUT not in state:  # new, or from a checkpoint of an optimizer without these bits
+            state[LEFT_OUT] = torch.zeros_like(parameter)
+        exact = joined(weight, here(state[LEFT_OUT])) if is_short else weight
+        stored = {name: here(value) for name, value in state.items() if name != LEFT_OUT}
+        wide = {name: value.to(exact.dtype) if value.ndim else value for name, value in stored.items()}
+        assert parameter.grad is not None, "the caller checked"
+        self.update(exact, here(parameter.grad).to(exact.dtype), wide, group, parameter)
+        if is_short:
+            for part, value in zip((weight, here(state[LEFT_OUT])), split(exact), strict=True):
+                part.copy_(value)
+            for name, value in wide.items():
+                stored[name].copy_(value)
+
+
+class ExactAdamW(ExactOptimizer):
+    """AdamW. Its decay rates must be at most `settings.LARGEST_BETA` for parameters in bfloat16."""
+
+    def new_state(self, parameter: Tensor, group: ParameterGroup) -> dict[str, Tensor]:
+        """Return the step and two moments in the dtype of the parameter."""
+        return {
+            "step": torch.zeros((), dtype=torch.float32),
+            "exp_avg": torch.zeros_like(parameter),
+            "exp_avg_sq": torch.zeros_like(parameter),
+        }
+
+    def update(
+        self, weight: Tensor, gradient: Tensor, state: dict[str, Tensor], group: ParameterGroup, parameter: Tensor
+    ) -> None:
+        adamw(
+            [weight],
+            [gradient],
+            [state["exp_avg"]],
+            [state["exp_avg_sq"]],
+            [],
+            [state["step"]],
+            foreach=False,
+            amsgrad=False,
+            beta1=group["betas"][0],
+            beta2=group["betas"][1],
+            lr=group["lr"],
+            weight_decay=group["weight_decay"],
+            eps=group["eps"],
+            maximize=False,
+        )
+
+
+def split(exact: Tensor) -> tuple[Tensor, Tensor]:
+    """Return float32 numbers as their rounding to bfloat16, halves upwards, and the bits that it leaves out.
+
+    The bits are whole numbers from -32768 to 32767 that are added to those of the rounding. They are returned as
+    bfloat16, so that what casts an optimizer's state to the dtype of its parameter keeps them.
+    """
+    bits = exact.view(torch.int32)
+    upper = (bits + 0x8000) >> 16
+    left_out = bits - (upper << 16)
+    return upper.to(torch.int16).view(torch.bfloat16), left_out.to(torch.int16).view(torch.bfloat16)
+
+
+def joined(rounded: Tensor, left_out: Tensor) -> Tensor:
+    """Return the float32 numbers that `split` has split."""
+    upper = rounded.contiguous().view(torch.int16).to(torch.int32) << 16
+    return (upper + left_out.contiguous().view(torch.int16).to(torch.int32)).view(torch.float32)
+
+
+def here(tensor: Tensor) -> Tensor:
+    """Return the part of a tensor that this rank holds."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
