@@ -8,7 +8,6 @@ from typing import Any
 import torch
 
 from envgym.agents.loop.agent import Agent
-from envgym.agents.models.weights import merged_weights
 from envgym.agents.protocols import Policy
 from envgym.agents.search import Strategy
 from envgym.agents.settings import ModelSettings
@@ -90,7 +89,7 @@ def update_policy(context: RunContext, version: int) -> None:
     if context.policy.shares_weights:
         context.policy.set_version(version)
     else:
-        context.policy.update_weights(merged_weights(context.model), version)
+        context.policy.update_weights(context.learner.weights(), version)
 
 
 def credit_groups(context: RunContext, groups: Sequence[Group], *, step: int = 0) -> TrainingBatch:

@@ -4,7 +4,7 @@ Logits of size 20 have steps of 0.125 in bfloat16, which an engine and a learner
 float32 only the difference of the hidden states is left. Source: 2506.13585.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -60,8 +60,16 @@ class AdaptedWeights:
     Every weight comes once, by its name in a checkpoint. The model is not changed.
     """
 
-    def __init__(self, model: Any) -> None:  # PeftModel
-        """Read which weights have adapters. Raises: InvalidInput: they add something other than B A to a weight."""
+    def __init__(self, model: Any, *, whole: Callable[[Tensor], Tensor] = Tensor.detach) -> None:  # PeftModel
+        """Read which weights have adapters.
+
+        Args:
+            model: with the adapters.
+            whole: returns a weight, or a matrix of an adapter, from the model's parameter.
+
+        Raises: InvalidInput: adapters add something other than B A to a weight.
+        """
+        self._whole = whole
         self._changed: dict[str, Any] = {}  # peft's layers
         self._weights: list[tuple[str, nn.Parameter]] = []
         base = model.get_base_model()
@@ -74,6 +82,10 @@ class AdaptedWeights:
                 self._weights.append((name.replace(".base_layer.", "."), parameter))
 
     def __iter__(self) -> Iterator[tuple[str, Tensor]]:
+        return self.merged()
+
+    def merged(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield every weight with its adapters added."""
         for name, weight in self.base():
             change = self._change_of(name)
             yield name, weight if change is None else add_change(weight, change)
@@ -81,7 +93,7 @@ class AdaptedWeights:
     def base(self) -> Iterator[tuple[str, Tensor]]:
         """Yield every weight without its adapters."""
         for name, parameter in self._weights:
-            yield name, parameter.detach()
+            yield name, self._whole(parameter)
 
     def adapters(self) -> Iterator[tuple[str, Tensor]]:
         """Yield the matrices of every adapted weight, as `WEIGHT.lora_A` and `WEIGHT.lora_B`."""
@@ -93,14 +105,15 @@ class AdaptedWeights:
     @property
     def base_state(self) -> tuple[tuple[int, int], ...]:
         """A value that differs after another tensor, or an in-place operation, has replaced a base weight."""
-        return tuple((parameter.data_ptr(), parameter._version) for _, parameter in self._weights)
+        local = [getattr(parameter, "_local_tensor", parameter) for _, parameter in self._weights]  # of a shard
+        return tuple((tensor.data_ptr(), tensor._version) for tensor in local)
 
     @torch.no_grad()
     def _change_of(self, weight: str) -> LowRankChange | None:
         layer = self._changed.get(weight)
         if layer is None:
             return None
-        matrices = [_matrices(layer, adapter) for adapter in layer.active_adapters]
+        matrices = [_matrices(layer, adapter, self._whole) for adapter in layer.active_adapters]
         used = [pair for pair in matrices if pair is not None]
         if not used:
             return None
@@ -129,15 +142,19 @@ def _check_adapted(name: str, layer: Any) -> None:  # peft's LoRA layer
     InvalidInput.unless(is_plain and not layer.merged, "adapter", must, type(kind).__name__, where=name, do=do)
 
 
-def _matrices(layer: Any, adapter: str) -> LowRankChange | None:  # as above
+def _matrices(
+    layer: Any,  # as above
+    adapter: str,
+    whole: Callable[[Tensor], Tensor],
+) -> LowRankChange | None:
     """Return what one adapter adds to the weight of a layer; None: this adapter does not change the layer."""
     if adapter in layer.lora_A:
-        lora_A, lora_B = layer.lora_A[adapter].weight, layer.lora_B[adapter].weight
+        lora_A, lora_B = whole(layer.lora_A[adapter].weight), whole(layer.lora_B[adapter].weight)
     elif adapter in layer.lora_embedding_A:  # a weight [vocabulary, width], to which (B A)^T is added
-        lora_A, lora_B = layer.lora_embedding_B[adapter], layer.lora_embedding_A[adapter]
-        lora_A, lora_B = lora_A.T, lora_B.T
+        lora_A = whole(layer.lora_embedding_B[adapter]).T
+        lora_B = whole(layer.lora_embedding_A[adapter]).T
     else:
         return None
     if getattr(layer, "fan_in_fan_out", False) and adapter in layer.lora_A:  # a weight [in, out]
         lora_A, lora_B = lora_B.T, lora_A.T
-    return LowRankChange(lora_A.detach(), lora_B.detach() * layer.scaling[adapter])
+    return LowRankChange(lora_A, lora_B * layer.scaling[adapter])

@@ -14,9 +14,17 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from envgym.agents.models.weights import merged_weights
 from envgym.errors import InvalidInput, sentence
 from envgym.trainer.batch.rows import MicroBatch, TrainRow
-from envgym.trainer.learner.checkpoint import OpenReference, load_critic, load_optimizer, save_critic, save_optimizer
+from envgym.trainer.learner.checkpoint import (
+    OpenReference,
+    load_critic,
+    load_optimizer,
+    save_critic,
+    save_optimizer,
+    write_model,
+)
 from envgym.trainer.learner.critic import Critic
 from envgym.trainer.learner.exact_bfloat16 import ExactAdamW
 from envgym.trainer.learner.forward import ForwardPass
@@ -190,6 +198,17 @@ class Learner:
         return self.forward.apply_head(rows, batches, self.critic.values)
 
     # ---- what the next update depends on --------------------------------------------------------------------------
+
+    def weights(self) -> Iterable[tuple[str, Tensor]]:
+        """Return every weight by its name in a checkpoint, to be read once: of a model with adapters, `AdaptedWeights`.
+
+        Raises: InvalidInput: as `AdaptedWeights`.
+        """
+        return merged_weights(self.model)
+
+    def save_model(self, folder: Path) -> None:
+        """Write the model as a Hugging Face or peft directory."""
+        write_model(self.model, folder)
 
     def save(self, folder: Path) -> None:
         """Write the state of the optimizer, and the critic where there is one, into a folder."""

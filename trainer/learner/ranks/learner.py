@@ -7,7 +7,7 @@ everywhere.
 
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -15,8 +15,10 @@ from typing import Any, Final, NamedTuple
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+from transformers import PreTrainedModel
 
-from envgym.agents.models.weights import merged_weights, widen_head
+from envgym.agents.models.weights import AdaptedWeights, merged_weights, widen_head
 from envgym.errors import EnvgymError
 from envgym.trainer.batch.rows import MicroBatch, TrainRow
 from envgym.trainer.learner.causal_lm import causal_lm, lm_head_of
@@ -28,8 +30,17 @@ from envgym.trainer.learner.logprobs import TokenLogprobs
 from envgym.trainer.learner.objective import Objective
 from envgym.trainer.learner.packing.support import can_pack
 from envgym.trainer.learner.ranks.group import RankGroup, lost_ranks_told
+from envgym.trainer.learner.ranks.model_files import ModelWriter
 from envgym.trainer.learner.ranks.optimizer_state import save_shards
-from envgym.trainer.learner.ranks.sharded import RankedProcesses, gather_weights, reshard, scatter_weights, shard
+from envgym.trainer.learner.ranks.sharded import (
+    RankedProcesses,
+    gather_layers,
+    gather_weights,
+    reshard,
+    scatter_weights,
+    shard,
+    whole_tensor,
+)
 from envgym.trainer.learner.settings import OptimSettings
 from envgym.trainer.learner.token_record import TokenRecord
 from envgym.trainer.learner.train_step import SamplesCheck
@@ -219,6 +230,47 @@ class RankLearner(Learner):
 
     # ---- what the next update depends on --------------------------------------------------------------------------
 
+    def weights(self) -> Iterable[tuple[str, Tensor]]:
+        """Return the weights, which all ranks gather layer by layer while rank 0 reads them; else as `Learner`."""
+        if isinstance(self.model, PreTrainedModel):
+            return self._gathered("weights")
+        return _GatheredAdapters(self.model, self._gathered)
+
+    def gather(self, part: str) -> None:
+        """Take part in what rank 0 gathers: read it to the end."""
+        for _ in self._gathered(part):
+            pass
+
+    def _gathered(self, part: str) -> Iterator[tuple[str, Tensor]]:
+        """Yield a part of the weights of all ranks: `weights`, or that of `AdaptedWeights` with this name."""
+        with self._calls.together(self, "gather", part):
+            reshard(self.model)
+            if part == "weights":
+                for layer in gather_layers(self.model):
+                    yield from layer.items()
+            else:
+                yield from getattr(AdaptedWeights(self.model, whole=whole_tensor), part)()
+
+    def save_model(self, folder: Path) -> None:
+        """Let all ranks gather the model layer by layer, and rank 0 write it; else as `Learner`."""
+        with self._calls.together(self, "save_model", folder):
+            model: Any = self.model
+            if hasattr(model, "peft_config"):
+                layers = gather_layers(model, trained_only=True)
+                adapters = {name: tensor for layer in layers for name, tensor in layer.items()}
+                if self._calls.group.is_first:
+                    model.save_pretrained(folder, selected_adapters=[model.active_adapter], state_dict=adapters)
+                return
+            writer = ModelWriter(model, folder) if self._calls.group.is_first else None
+            for layer in gather_layers(model):
+                if writer is not None:
+                    writer.add(layer)
+            if writer is not None:
+                writer.add(
+                    {name: value for name, value in model.state_dict().items() if not isinstance(value, DTensor)}
+                )
+                writer.finish()
+
     def save(self, folder: Path) -> None:
         """Let every rank write its part of the optimizer's state; rank 0 writes the critic."""
         with self._calls.together(self, "save", folder):
@@ -301,6 +353,23 @@ class RankLearner(Learner):
                 autocast=self.autocast,
                 rates=rates,
             )
+
+
+class _GatheredAdapters(AdaptedWeights):
+    """The weights of a sharded model with adapters, on rank 0."""
+
+    def __init__(self, model: nn.Module, gathered: Callable[[str], Iterator[tuple[str, Tensor]]]) -> None:
+        super().__init__(model)
+        self._gathered = gathered
+
+    def merged(self) -> Iterator[tuple[str, Tensor]]:
+        return self._gathered("merged")
+
+    def base(self) -> Iterator[tuple[str, Tensor]]:
+        return self._gathered("base")
+
+    def adapters(self) -> Iterator[tuple[str, Tensor]]:
+        return self._gathered("adapters")
 
 
 def _leave_to_rank_0(stats: CorrectionStats) -> None:
