@@ -40,7 +40,7 @@ class RunContext:
     """The tasks of the envs, and those that the run adds."""
     method: Method
     model: Any
-    """PreTrainedModel or PeftModel."""
+    """PreTrainedModel or PeftModel; without data where several ranks learn and nothing else reads its weights."""
     tokenizer: Any
     agent: Agent
     evaluation_search: Strategy
@@ -58,6 +58,11 @@ class RunContext:
     def critic(self) -> TokenCritic | None:
         """The critic with weights of its own; None: there is none, or it is a head on the policy."""
         return next((model for model in self.models.values() if isinstance(model, TokenCritic)), None)
+
+    @property
+    def reads_whole_model(self) -> bool:
+        """Whether something in this process reads the weights of `model`, of which a learner of ranks has a shard."""
+        return self.policy.shares_weights or bool(self.models) or bool(self.method.controllers)
 
     @property
     def compute_scores(self) -> ComputeScores:

@@ -243,6 +243,9 @@ class Learner:
     def take_weights(self) -> None:
         """Go on from weights that something else has given the model of the run; here it is the learner's own."""
 
+    def release_whole(self) -> None:
+        """Free the model of the run where the learner has shards of it; here it is the learner's own."""
+
     def close(self) -> None:
         """Drop what other processes hold of this learner; here there are none."""
 

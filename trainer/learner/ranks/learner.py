@@ -1,8 +1,8 @@
 """The learner of several ranks: what rank 0 does with it, the others do, too.
 
-Rank 0 runs the loop and has the model of the run whole, from which it samples and saves. Every rank, rank 0 as well,
-has a shard to learn with. A method that takes all ranks is announced by rank 0 with its arguments and then runs
-everywhere.
+Rank 0 runs the loop. Every rank, rank 0 as well, has a shard of the model; weights that are sent or saved are gathered
+layer by layer. Rank 0 has the whole model of the run, too, until `release_whole`: to sample from it, or for models that
+read it. A method that takes all ranks is announced by rank 0 with its arguments and then runs everywhere.
 """
 
 import threading
@@ -34,6 +34,7 @@ from envgym.trainer.learner.ranks.model_files import ModelWriter
 from envgym.trainer.learner.ranks.optimizer_state import save_shards
 from envgym.trainer.learner.ranks.sharded import (
     RankedProcesses,
+    drop_data,
     gather_layers,
     gather_weights,
     reshard,
@@ -153,7 +154,8 @@ class RankLearner(Learner):
         Args:
             model: of the architecture of the run's, on every rank.
             calls: of the group.
-            whole: on rank 0 the model of the run, which has the learner's weights after every train step; else None.
+            whole: on rank 0 the model of the run, which has the learner's weights after every train step until
+                `release_whole`; else None.
             optim: as for `Learner`.
             num_steps: as for `Learner`.
             device: of this rank.
@@ -173,6 +175,8 @@ class RankLearner(Learner):
             processes=RankedProcesses(calls.group),
         )
         self._calls, self._whole = calls, whole
+        self._updates_whole = True
+        """Whether rank 0 has the model of the run, which gets the weights of every train step."""
         self._opened: OpenReference | None = None
         self.number = calls.add(self)
 
@@ -192,13 +196,14 @@ class RankLearner(Learner):
         options = {"step": step, "check_samples": checks, "record": None if record is None else TokenRecord()}
         with self._calls.together(self, "train_step", rows, objective, **options):
             metrics = super().train_step(rows, objective, step=step, check_samples=check_samples, record=record)
-            gather_weights(self.model, self._whole, trained_only=True)
+            if self._updates_whole:
+                gather_weights(self.model, self._whole, trained_only=True)
         return metrics
 
     @property
     def probe(self) -> ForwardPass:
         """A forward pass of the model of the run."""
-        assert self._whole is not None, "rank 0 asks"
+        assert self._whole is not None, "rank 0 asks, before `release_whole`"
         device = next(self._whole.parameters()).device
         return ForwardPass(self._whole, self.optim, device=device, autocast=self.autocast)
 
@@ -299,6 +304,14 @@ class RankLearner(Learner):
             source = None if self._whole is None else self._whole.named_parameters()
             scatter_weights(self.model, source, self._calls.group)
 
+    def release_whole(self) -> None:
+        """Let the model of the run have no data from now on: rank 0 keeps its shard, as the others do."""
+        with self._calls.together(self, "release_whole"):
+            self._updates_whole = False
+            if self._whole is not None:
+                drop_data(self._whole)
+                self._whole = None
+
     def set_reference(self, reference: OpenReference | None, pause: Pause = nullcontext) -> None:
         """Give every rank its shard of what rank 0 opens, with its adapters merged where it has some."""
         if reference is None:
@@ -343,7 +356,7 @@ class RankLearner(Learner):
     def with_optimizer(self, optim: OptimSettings, *, num_steps: int, rates: Sequence[str]) -> "RankLearner":
         """Return another learner of the same shards on every rank, without a critic."""
         with self._calls.together(self, "with_optimizer", optim, num_steps=num_steps, rates=rates):
-            return RankLearner(
+            other = RankLearner(
                 self.model,
                 self._calls,
                 whole=self._whole,
@@ -353,6 +366,8 @@ class RankLearner(Learner):
                 autocast=self.autocast,
                 rates=rates,
             )
+            other._updates_whole = self._updates_whole
+            return other
 
 
 class _GatheredAdapters(AdaptedWeights):

@@ -111,6 +111,16 @@ def scatter_weights(model: nn.Module, source: Iterable[tuple[str, Tensor]] | Non
         parameter.to_local().copy_(as_shards(whole, parameter).to_local())
 
 
+def drop_data(model: nn.Module) -> None:
+    """Replace every parameter by one without data, on the device `meta`; what is tied stays tied."""
+    replaced: dict[nn.Parameter, nn.Parameter] = {}
+    for module in model.modules():
+        for name, parameter in module._parameters.items():
+            if parameter is not None:
+                empty = nn.Parameter(torch.empty_like(parameter, device="meta"), requires_grad=parameter.requires_grad)
+                module._parameters[name] = replaced.setdefault(parameter, empty)
+
+
 def as_shards(whole: Tensor, parameter: DTensor) -> DTensor:
     """Return this rank's part of a tensor that every rank has, cut as a parameter of its shape is."""
     return distribute_tensor(whole, parameter.device_mesh, parameter.placements, src_data_rank=None)
