@@ -60,7 +60,7 @@ class Lane:
     name: str
     steps: tuple[Step, ...]
     limit_s: int
-    """What the lane may take on two idle cores, installing not counted; `_slowness` times as long elsewhere. A lane that
+    """What the lane may take on two idle cores, installing not counted; elsewhere `_slowness` times that. A lane that
     took longer says so; one that takes twice as long is stopped and has failed."""
     packages: tuple[str, ...] = ()
     """What the lane needs beyond the main environment."""

@@ -89,7 +89,8 @@ def build_run_context(
         check_colocation(device, has_ranks=ranks is not None)
     settings = settings.model_copy(update={"model": settings.model.on(device.type)})
     torch.manual_seed(settings.run.seed)
-    model, tokenizer = load_model(settings.model, device, checkpoint)
+    # Of several ranks none needs the whole model on its device.
+    model, tokenizer = load_model(settings.model, device if ranks is None else torch.device("cpu"), checkpoint)
     agent = make_agent(settings.agent, tokenizer)
     check_head(model)
     for search in (method.search, evaluation_search):
@@ -115,7 +116,7 @@ def build_run_context(
         reference_of(models, learner.forward)  # refused now if it cannot be read, not after a warm start
     check_score_models(requests, models)
     env_sources = seat_models(env_sources, models)
-    return RunContext(
+    context = RunContext(
         run=settings.run,
         model_settings=settings.model,
         env_sources=env_sources,
@@ -132,6 +133,9 @@ def build_run_context(
         models=models,
         probed=probe_models(method.annotators, models, [source.tasks for source in env_sources.values()]),
     )
+    if context.reads_whole_model:
+        model.to(device)
+    return context
 
 
 def check_colocation(device: torch.device, *, has_ranks: bool) -> None:

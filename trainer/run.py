@@ -9,7 +9,6 @@ from typing import Any
 import torch
 
 from envgym.agents.loop.agent import Agent
-from envgym.agents.models.weights import merged_weights
 from envgym.agents.protocols import Policy
 from envgym.agents.search import Strategy
 from envgym.agents.settings import ModelSettings
@@ -43,7 +42,7 @@ class RunContext:
     """The tasks of the envs, and those that the run adds."""
     method: Method
     model: Any
-    """PreTrainedModel or PeftModel."""
+    """PreTrainedModel or PeftModel; without data where several ranks learn and nothing else reads its weights."""
     tokenizer: Any
     agent: Agent
     evaluation_search: Strategy
@@ -63,6 +62,11 @@ class RunContext:
     def critic(self) -> TokenCritic | None:
         """The critic with weights of its own; None: there is none, or it is a head on the policy."""
         return next((model for model in self.models.values() if isinstance(model, TokenCritic)), None)
+
+    @property
+    def reads_whole_model(self) -> bool:
+        """Whether something in this process reads the weights of `model`, of which a learner of ranks has a shard."""
+        return self.policy.shares_weights or bool(self.models) or bool(self.method.controllers)
 
     @property
     def compute_scores(self) -> ComputeScores:
@@ -95,7 +99,7 @@ def update_policy(context: RunContext, version: int) -> None:
         context.policy.set_version(version)
     else:
         dtype = getattr(torch, context.model_settings.sampler_dtype)
-        context.policy.update_weights(merged_weights(context.model, dtype=dtype), version)
+        context.policy.update_weights(context.learner.weights(dtype), version)
 
 
 @contextmanager

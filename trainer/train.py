@@ -307,7 +307,6 @@ class TrainLoop:
         save_checkpoint(
             self.run_directory.checkpoints,
             state=TrainState(step=self.step, stats=self.stats),
-            model=self.context.model,
             tokenizer=self.context.tokenizer,
             learner=self.context.learner,
             keep=self.settings.run.keep_checkpoints,

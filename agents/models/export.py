@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 _ADAPTER_CONFIG: Final = "adapter_config.json"
 _WEIGHTS: Final = (".safetensors", ".safetensors.index.json")
+_INDEX: Final = "model.safetensors.index.json"
 _TOKENIZER: Final = (
     "added_tokens.json",
     "chat_template.jinja",
@@ -120,6 +121,7 @@ def _logits(model: Any) -> "Tensor":  # PreTrainedModel or PeftModel
 
 def _copy(source: Path, folder: Path, names: Sequence[str], *, needed: Sequence[str], weights: bool = True) -> None:
     where, do = str(source), "name a checkpoint that is complete"
+    needed = [*needed, *(file.name for file in indexed_files(source) if weights)]
     missing = [name for name in needed if not (source / name).is_file()]
     RunError.unless(not missing, "checkpoint", "hold the files of a model", f"no {missing[:1]}", where=where, do=do)
     files = [file for file in sorted(source.iterdir()) if file.name in names or (weights and _is_weights(file))]
@@ -131,6 +133,13 @@ def _copy(source: Path, folder: Path, names: Sequence[str], *, needed: Sequence[
         shutil.copyfile(file, folder / file.name)
     if weights and not any(map(_is_weights, files)):
         raise RunError.of("checkpoint", "hold weights as safetensors", "none", where=where, do=do)
+
+
+def indexed_files(folder: Path) -> list[Path]:
+    """Return the files of weights that the index of a model directory lists; none where it has no index."""
+    index = folder / _INDEX
+    files = json.loads(read_regular(index))["weight_map"].values() if index.exists() else ()
+    return [folder / Path(name).name for name in sorted(set(files))]
 
 
 def _check_whole(file: Path, do: str) -> None:

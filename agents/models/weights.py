@@ -4,7 +4,7 @@ Logits of size 20 have steps of 0.125 in bfloat16, which an engine and a learner
 float32 only the difference of the hidden states is left. Source: 2506.13585.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -60,16 +60,19 @@ class AdaptedWeights:
     Every weight comes once, by its name in a checkpoint. The model is not changed.
     """
 
-    def __init__(self, model: Any, *, dtype: torch.dtype | None = None) -> None:
+    def __init__(
+        self, model: Any, *, dtype: torch.dtype | None = None, whole: Callable[[Tensor], Tensor] = Tensor.detach
+    ) -> None:
         """Read which weights have adapters.
 
         Args:
             model: a PeftModel.
             dtype: base weights and sums are rounded to this type, matrices are not; None: weights keep their type.
+            whole: returns a weight, or a matrix of an adapter, from the model's parameter.
 
         Raises: InvalidInput: adapters add something other than B A to a weight.
         """
-        self._dtype = dtype
+        self._dtype, self._whole = dtype, whole
         self._changed: dict[str, Any] = {}  # peft's layers
         self._weights: list[tuple[str, nn.Parameter]] = []
         base = model.get_base_model()
@@ -82,6 +85,10 @@ class AdaptedWeights:
                 self._weights.append((name.replace(".base_layer.", "."), parameter))
 
     def __iter__(self) -> Iterator[tuple[str, Tensor]]:
+        return self.merged()
+
+    def merged(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield every weight with its adapters added."""
         for name, weight in self.base():
             change = self._change_of(name)
             yield name, weight if change is None else add_change(weight, change)
@@ -89,7 +96,7 @@ class AdaptedWeights:
     def base(self) -> Iterator[tuple[str, Tensor]]:
         """Yield every weight without its adapters."""
         for name, parameter in self._weights:
-            yield name, _rounded(parameter, self._dtype)
+            yield name, rounded(self._whole(parameter), self._dtype)
 
     def adapters(self) -> Iterator[tuple[str, Tensor]]:
         """Yield the matrices of every adapted weight, as `WEIGHT.lora_A` and `WEIGHT.lora_B`."""
@@ -101,14 +108,15 @@ class AdaptedWeights:
     @property
     def base_state(self) -> tuple[tuple[int, int], ...]:
         """A value that differs after another tensor, or an in-place operation, has replaced a base weight."""
-        return tuple((parameter.data_ptr(), parameter._version) for _, parameter in self._weights)
+        local = [getattr(parameter, "_local_tensor", parameter) for _, parameter in self._weights]  # of a shard
+        return tuple((tensor.data_ptr(), tensor._version) for tensor in local)
 
     @torch.no_grad()
     def _change_of(self, weight: str) -> LowRankChange | None:
         layer = self._changed.get(weight)
         if layer is None:
             return None
-        matrices = [_matrices(layer, adapter) for adapter in layer.active_adapters]
+        matrices = [_matrices(layer, adapter, self._whole) for adapter in layer.active_adapters]
         used = [pair for pair in matrices if pair is not None]
         if not used:
             return None
@@ -128,11 +136,12 @@ def merged_weights(model: Any, *, dtype: torch.dtype | None = None) -> Iterable[
     """
     if hasattr(model, "peft_config"):
         return AdaptedWeights(model, dtype=dtype)
-    return ((name, _rounded(parameter, dtype)) for name, parameter in model.named_parameters())
+    return ((name, rounded(parameter.detach(), dtype)) for name, parameter in model.named_parameters())
 
 
-def _rounded(parameter: nn.Parameter, dtype: torch.dtype | None) -> Tensor:
-    return parameter.detach() if dtype is None else parameter.detach().to(dtype)
+def rounded(weight: Tensor, dtype: torch.dtype | None) -> Tensor:
+    """Return a weight in a type; None: in its own."""
+    return weight if dtype is None else weight.to(dtype)
 
 
 def _check_adapted(name: str, layer: Any) -> None:  # peft's LoRA layer
@@ -145,15 +154,19 @@ def _check_adapted(name: str, layer: Any) -> None:  # peft's LoRA layer
     InvalidInput.unless(is_plain and not layer.merged, "adapter", must, type(kind).__name__, where=name, do=do)
 
 
-def _matrices(layer: Any, adapter: str) -> LowRankChange | None:  # as above
+def _matrices(
+    layer: Any,  # as above
+    adapter: str,
+    whole: Callable[[Tensor], Tensor],
+) -> LowRankChange | None:
     """Return what one adapter adds to the weight of a layer; None: this adapter does not change the layer."""
     if adapter in layer.lora_A:
-        lora_A, lora_B = layer.lora_A[adapter].weight, layer.lora_B[adapter].weight
+        lora_A, lora_B = whole(layer.lora_A[adapter].weight), whole(layer.lora_B[adapter].weight)
     elif adapter in layer.lora_embedding_A:  # a weight [vocabulary, width], to which (B A)^T is added
-        lora_A, lora_B = layer.lora_embedding_B[adapter], layer.lora_embedding_A[adapter]
-        lora_A, lora_B = lora_A.T, lora_B.T
+        lora_A = whole(layer.lora_embedding_B[adapter]).T
+        lora_B = whole(layer.lora_embedding_A[adapter]).T
     else:
         return None
     if getattr(layer, "fan_in_fan_out", False) and adapter in layer.lora_A:  # a weight [in, out]
         lora_A, lora_B = lora_B.T, lora_A.T
-    return LowRankChange(lora_A.detach(), lora_B.detach() * layer.scaling[adapter])
+    return LowRankChange(lora_A, lora_B * layer.scaling[adapter])

@@ -18,9 +18,9 @@ from envgym.core.segments import Segment
 from envgym.errors import RunError
 from envgym.runs.directory import RunDirectory
 from envgym.trainer import build
-from envgym.trainer import run as run_verbs
 from envgym.trainer.batch import rows as batch
 from envgym.trainer.checks.mask_audit import AuditedPolicy, MaskAudit
+from envgym.trainer.learner import learner
 from envgym.trainer.train import train
 from tests.support.tiny_runs import tiny_settings
 
@@ -111,7 +111,7 @@ def test_the_canary_stops_a_run_whose_engine_does_not(
 ) -> None:
     pytest.importorskip("peft")
     monkeypatch.setattr(build, "build_trained_policy", copied)
-    monkeypatch.setattr(run_verbs, "merged_weights", fault)
+    monkeypatch.setattr(learner, "merged_weights", fault)
     with pytest.raises(RunError, match=r"must move with the learner's, got no change while .* \(canary, step 1\)"):
         run(tmp_path / "run", lora=lora)
 
@@ -154,7 +154,7 @@ def test_the_samples_of_a_step_stop_a_run_before_its_update(
     policy: object, fault: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(build, "build_trained_policy", policy)
-    monkeypatch.setattr(run_verbs, "merged_weights", fault)
+    monkeypatch.setattr(learner, "merged_weights", fault)
     with pytest.raises(RunError, match=r"must match the learner's within 0.1 nats, .* \(canary, samples of step 2\)"):
         run(tmp_path / "run", **FAST)
     assert [row["step"] for row in RunDirectory.open(tmp_path / "run").metrics()] == [1]

@@ -70,7 +70,7 @@ def lead(
 ) -> RankLearner:
     """Return the learner of a run with settings `config`, as rank 0; its weights are those of `whole` on every rank."""
     calls.group.tell(_Beginning(config, sections.critic is not None))
-    learner = _learner_of(calls, sections, copy.deepcopy(whole).to(calls.group.device), whole=whole, rates=rates)
+    learner = _learner_of(calls, sections, copy.deepcopy(whole), whole=whole, rates=rates)
     learner.take_weights()
     return learner
 
@@ -103,7 +103,7 @@ def follow(
         settings = train_settings(beginning.settings)
         build_method(settings, warns=False)  # knows the classes of the user's files, of which objectives are made
         torch.manual_seed(settings.run.seed)
-        model, _ = load_model(settings.model, group.device, None)
+        model, _ = load_model(settings.model, torch.device("cpu"), None)  # shards go to the device
         critic = (settings.critic or CriticSettings()) if beginning.has_critic else None
         sections = LearnerSections(settings.run, settings.model, settings.optim, critic)
         _learner_of(calls, sections, model, whole=None, rates=[])

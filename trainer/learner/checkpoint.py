@@ -18,13 +18,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from pickle import UnpicklingError
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import nn
 from torch.distributed.tensor import DTensor
 
+from envgym.agents.models.export import indexed_files
 from envgym.agents.models.weights import widen_head
 from envgym.errors import RunError
 from envgym.runs.directory import RunDirectory
@@ -53,13 +54,20 @@ class TrainState:
     """What training has seen of each task."""
 
 
+class CheckpointedLearner(Checkpointed, Protocol):
+    """The learner of a run, whose model is a part of the checkpoint."""
+
+    def save_model(self, folder: Path) -> None:
+        """Write the model as a Hugging Face or peft directory."""
+        ...
+
+
 def save_checkpoint(
     folder: Path,
     *,
     state: TrainState,
-    model: Any,  # PreTrainedModel or PeftModel
     tokenizer: Any,  # PreTrainedTokenizerFast
-    learner: Checkpointed,
+    learner: CheckpointedLearner,
     keep: int,
     best: int | None = None,
     parts: Mapping[str, Checkpointed] = MappingProxyType({}),
@@ -75,7 +83,7 @@ def save_checkpoint(
     shutil.rmtree(beside, ignore_errors=True)
     beside.mkdir(parents=True)
     with _telling_of_failure(place):
-        _write_model(model, beside / "model")
+        learner.save_model(beside / "model")
         tokenizer.save_pretrained(beside / "model")
         learner.save(beside)
     sizes = {name: _save_part(part, beside / _PARTS / name) for name, part in parts.items()}
@@ -116,7 +124,7 @@ def save_model(model: Any, place: Path) -> None:  # PreTrainedModel or PeftModel
     beside = place.with_name(f".{place.name}.draft")
     shutil.rmtree(beside, ignore_errors=True)
     with _telling_of_failure(place):
-        _write_model(model, beside)
+        write_model(model, beside)
     move_into_place(beside, place)
 
 
@@ -136,7 +144,8 @@ def _telling_of_failure(place: Path) -> Iterator[None]:
         raise RunError.of("checkpoint", must, reason, where=str(place), do=do) from error
 
 
-def _write_model(model: Any, folder: Path) -> None:
+def write_model(model: Any, folder: Path) -> None:  # as above
+    """Write the weights as `save_pretrained` does: the active adapter alone, where there are adapters."""
     adapters = {"selected_adapters": [model.active_adapter]} if hasattr(model, "peft_config") else {}
     model.save_pretrained(folder, **adapters)
 
@@ -197,7 +206,7 @@ def _fault(checkpoint: Path) -> str | None:
                 raise ValueError(f"{file.stat().st_size} bytes of {size}")
         for file in descriptions or (checkpoint / "model" / "config.json",):
             json.loads(file.read_bytes())
-        for file in weights or (checkpoint / "model" / "model.safetensors",):
+        for file in {*weights, *indexed_files(checkpoint / "model")} or (checkpoint / "model" / "model.safetensors",):
             with safe_open(file, framework="pt"):
                 pass
     except (*_UNREADABLE, OSError) as error:

@@ -13,9 +13,17 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from envgym.agents.models.weights import merged_weights
 from envgym.errors import InvalidInput, sentence
 from envgym.trainer.batch.rows import MicroBatch, TrainRow
-from envgym.trainer.learner.checkpoint import OpenReference, load_critic, load_optimizer, save_critic, save_optimizer
+from envgym.trainer.learner.checkpoint import (
+    OpenReference,
+    load_critic,
+    load_optimizer,
+    save_critic,
+    save_optimizer,
+    write_model,
+)
 from envgym.trainer.learner.critic import Critic
 from envgym.trainer.learner.forward import ForwardPass
 from envgym.trainer.learner.logprobs import TokenLogprobs
@@ -190,6 +198,20 @@ class Learner:
 
     # ---- what the next update depends on --------------------------------------------------------------------------
 
+    def weights(self, dtype: torch.dtype | None = None) -> Iterable[tuple[str, Tensor]]:
+        """Return every weight by its name in a checkpoint, to be read once: of a model with adapters, `AdaptedWeights`.
+
+        Args:
+            dtype: weights are rounded to this type; None: weights keep their type.
+
+        Raises: InvalidInput: as `AdaptedWeights`.
+        """
+        return merged_weights(self.model, dtype=dtype)
+
+    def save_model(self, folder: Path) -> None:
+        """Write the model as a Hugging Face or peft directory."""
+        write_model(self.model, folder)
+
     def save(self, folder: Path) -> None:
         """Write the state of the optimizer, and the critic where there is one, into a folder."""
         save_optimizer(folder, self.optimizer)
@@ -222,6 +244,9 @@ class Learner:
 
     def take_weights(self) -> None:
         """Go on from weights that something else has given the model of the run; here it is the learner's own."""
+
+    def release_whole(self) -> None:
+        """Free the model of the run where the learner has shards of it; here it is the learner's own."""
 
     def close(self) -> None:
         """Drop what other processes hold of this learner; here there are none."""

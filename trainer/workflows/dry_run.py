@@ -171,7 +171,6 @@ def try_saving(context: RunContext) -> None:
         save_checkpoint(
             Path(folder),
             state=TrainState(step=0, stats={}),
-            model=context.model,
             tokenizer=context.tokenizer,
             learner=context.learner,
             keep=1,

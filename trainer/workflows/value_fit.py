@@ -89,7 +89,6 @@ def fit_value(
         save_checkpoint(
             directory.checkpoints,
             state=TrainState(step=1, stats={}),
-            model=context.model,
             tokenizer=context.tokenizer,
             learner=context.learner,
             keep=1,

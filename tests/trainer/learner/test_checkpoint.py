@@ -55,7 +55,6 @@ class Bench:
         return save_checkpoint(
             folder,
             state=state,
-            model=self.model,
             tokenizer=self.tokenizer,
             learner=self.learner,
             keep=keep,

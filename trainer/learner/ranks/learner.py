@@ -1,22 +1,25 @@
 """The learner of several ranks: what rank 0 does with it, the others do, too.
 
-Rank 0 runs the loop and has the model of the run whole, from which it samples and saves. Every rank, rank 0 as well,
-has a shard to learn with. A method that takes all ranks is announced by rank 0 with its arguments and then runs
-everywhere.
+Rank 0 runs the loop. Every rank, rank 0 as well, has a shard of the model; weights that are sent or saved are gathered
+layer by layer. Rank 0 has the whole model of the run, too, until `release_whole`: to sample from it, or for models that
+read it. A method that takes all ranks is announced by rank 0 with its arguments and then runs everywhere.
 """
 
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+from transformers import PreTrainedModel
 
-from envgym.agents.models.weights import merged_weights, widen_head
+from envgym.agents.models.weights import AdaptedWeights, merged_weights, rounded, widen_head
 from envgym.errors import EnvgymError
 from envgym.trainer.batch.rows import MicroBatch, TrainRow
 from envgym.trainer.learner.causal_lm import causal_lm, lm_head_of
@@ -28,8 +31,18 @@ from envgym.trainer.learner.logprobs import TokenLogprobs
 from envgym.trainer.learner.objective import Objective
 from envgym.trainer.learner.packing.support import can_pack
 from envgym.trainer.learner.ranks.group import RankGroup, lost_ranks_told
+from envgym.trainer.learner.ranks.model_files import ModelWriter
 from envgym.trainer.learner.ranks.optimizer_state import save_shards
-from envgym.trainer.learner.ranks.sharded import RankedProcesses, gather_weights, reshard, scatter_weights, shard
+from envgym.trainer.learner.ranks.sharded import (
+    RankedProcesses,
+    drop_data,
+    gather_layers,
+    gather_weights,
+    reshard,
+    scatter_weights,
+    shard,
+    whole_tensor,
+)
 from envgym.trainer.learner.settings import OptimSettings
 from envgym.trainer.learner.token_record import TokenRecord
 from envgym.trainer.learner.train_step import SamplesCheck
@@ -142,7 +155,8 @@ class RankLearner(Learner):
         Args:
             model: of the architecture of the run's, on every rank.
             calls: of the group.
-            whole: on rank 0 the model of the run, which has the learner's weights after every train step; else None.
+            whole: on rank 0 the model of the run, which has the learner's weights after every train step until
+                `release_whole`; else None.
             optim: as for `Learner`.
             num_steps: as for `Learner`.
             device: of this rank.
@@ -162,6 +176,8 @@ class RankLearner(Learner):
             processes=RankedProcesses(calls.group),
         )
         self._calls, self._whole = calls, whole
+        self._updates_whole = True
+        """Whether rank 0 has the model of the run, which gets the weights of every train step."""
         self._opened: OpenReference | None = None
         self.number = calls.add(self)
 
@@ -181,13 +197,14 @@ class RankLearner(Learner):
         options = {"step": step, "check_samples": checks, "record": None if record is None else TokenRecord()}
         with self._calls.together(self, "train_step", rows, objective, **options):
             metrics = super().train_step(rows, objective, step=step, check_samples=check_samples, record=record)
-            gather_weights(self.model, self._whole, trained_only=True)
+            if self._updates_whole:
+                gather_weights(self.model, self._whole, trained_only=True)
         return metrics
 
     @property
     def probe(self) -> ForwardPass:
         """A forward pass of the model of the run."""
-        assert self._whole is not None, "rank 0 asks"
+        assert self._whole is not None, "rank 0 asks, before `release_whole`"
         device = next(self._whole.parameters()).device
         return ForwardPass(self._whole, self.optim, device=device, autocast=self.autocast)
 
@@ -219,6 +236,47 @@ class RankLearner(Learner):
 
     # ---- what the next update depends on --------------------------------------------------------------------------
 
+    def weights(self, dtype: torch.dtype | None = None) -> Iterable[tuple[str, Tensor]]:
+        """Return the weights, which all ranks gather layer by layer while rank 0 reads them; else as `Learner`."""
+        if isinstance(self.model, PreTrainedModel):
+            return self._gathered("weights", dtype)
+        return _GatheredAdapters(self.model, partial(self._gathered, dtype=dtype))
+
+    def gather(self, part: str, dtype: torch.dtype | None) -> None:
+        """Take part in what rank 0 gathers: read it to the end."""
+        for _ in self._gathered(part, dtype):
+            pass
+
+    def _gathered(self, part: str, dtype: torch.dtype | None) -> Iterator[tuple[str, Tensor]]:
+        """Yield a part of the weights of all ranks: `weights`, or that of `AdaptedWeights` with this name."""
+        with self._calls.together(self, "gather", part, dtype):
+            reshard(self.model)
+            if part == "weights":
+                for layer in gather_layers(self.model):
+                    yield from ((name, rounded(tensor, dtype)) for name, tensor in layer.items())
+            else:
+                yield from getattr(AdaptedWeights(self.model, dtype=dtype, whole=whole_tensor), part)()
+
+    def save_model(self, folder: Path) -> None:
+        """Let all ranks gather the model layer by layer, and rank 0 write it; else as `Learner`."""
+        with self._calls.together(self, "save_model", folder):
+            model: Any = self.model
+            if hasattr(model, "peft_config"):
+                layers = gather_layers(model, trained_only=True)
+                adapters = {name: tensor for layer in layers for name, tensor in layer.items()}
+                if self._calls.group.is_first:
+                    model.save_pretrained(folder, selected_adapters=[model.active_adapter], state_dict=adapters)
+                return
+            writer = ModelWriter(model, folder) if self._calls.group.is_first else None
+            for layer in gather_layers(model):
+                if writer is not None:
+                    writer.add(layer)
+            if writer is not None:
+                writer.add(
+                    {name: value for name, value in model.state_dict().items() if not isinstance(value, DTensor)}
+                )
+                writer.finish()
+
     def save(self, folder: Path) -> None:
         """Let every rank write its part of the optimizer's state; rank 0 writes the critic."""
         with self._calls.together(self, "save", folder):
@@ -246,6 +304,14 @@ class RankLearner(Learner):
         with self._calls.together(self, "take_weights"):
             source = None if self._whole is None else self._whole.named_parameters()
             scatter_weights(self.model, source, self._calls.group)
+
+    def release_whole(self) -> None:
+        """Let the model of the run have no data from now on: rank 0 keeps its shard, as the others do."""
+        with self._calls.together(self, "release_whole"):
+            self._updates_whole = False
+            if self._whole is not None:
+                drop_data(self._whole)
+                self._whole = None
 
     def set_reference(self, reference: OpenReference | None, pause: Pause = nullcontext) -> None:
         """Give every rank its shard of what rank 0 opens, with its adapters merged where it has some."""
@@ -291,7 +357,7 @@ class RankLearner(Learner):
     def with_optimizer(self, optim: OptimSettings, *, num_steps: int, rates: Sequence[str]) -> "RankLearner":
         """Return another learner of the same shards on every rank, without a critic."""
         with self._calls.together(self, "with_optimizer", optim, num_steps=num_steps, rates=rates):
-            return RankLearner(
+            other = RankLearner(
                 self.model,
                 self._calls,
                 whole=self._whole,
@@ -301,6 +367,25 @@ class RankLearner(Learner):
                 autocast=self.autocast,
                 rates=rates,
             )
+            other._updates_whole = self._updates_whole
+            return other
+
+
+class _GatheredAdapters(AdaptedWeights):
+    """The weights of a sharded model with adapters, on rank 0."""
+
+    def __init__(self, model: nn.Module, gathered: Callable[[str], Iterator[tuple[str, Tensor]]]) -> None:
+        super().__init__(model)
+        self._gathered = gathered
+
+    def merged(self) -> Iterator[tuple[str, Tensor]]:
+        return self._gathered("merged")
+
+    def base(self) -> Iterator[tuple[str, Tensor]]:
+        return self._gathered("base")
+
+    def adapters(self) -> Iterator[tuple[str, Tensor]]:
+        return self._gathered("adapters")
 
 
 def _leave_to_rank_0(stats: CorrectionStats) -> None:

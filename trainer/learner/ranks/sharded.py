@@ -4,8 +4,9 @@ Every rank is given the same rows and does the same things in the same order. So
 what differs is only whose forward passes a rank computes.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import groupby
 from types import MethodType
 from typing import Any, Final
 
@@ -45,7 +46,7 @@ def shard(model: nn.Module, mesh: DeviceMesh, *, autocast: torch.dtype | None = 
         return
     reduce_dtype = None if autocast is None else torch.float32
     policy = MixedPrecisionPolicy(param_dtype=autocast, reduce_dtype=reduce_dtype, cast_forward_inputs=False)
-    for layer in inner.get_decoder().layers:
+    for layer in _decoder_layers(model):
         fully_shard(layer, mesh=mesh, mp_policy=policy)
     fully_shard(inner, mesh=mesh)
     for module in _shards(inner):
@@ -56,22 +57,45 @@ def shard(model: nn.Module, mesh: DeviceMesh, *, autocast: torch.dtype | None = 
     register_fsdp_forward_method(inner, _WITHIN)
 
 
+def _decoder_layers(model: nn.Module) -> list[nn.Module]:
+    inner: Any = causal_lm(model)
+    return list(inner.get_decoder().layers)
+
+
 def _shards(model: nn.Module) -> list[FSDPModule]:
     return [module for module in model.modules() if isinstance(module, FSDPModule)]
 
 
 @torch.no_grad()
+def gather_layers(model: nn.Module, *, trained_only: bool = False) -> Iterator[dict[str, Tensor]]:
+    """Yield the whole weights of a sharded model, a decoder layer or another parameter at a time, in order.
+
+    Every rank must read all of them. Each is emptied before the next is gathered, so that a rank has one at a time.
+    """
+    reshard(model)
+    layers = [f"{name}." for name, module in model.named_modules() if module in set(_decoder_layers(model))]
+    parameters = model.named_parameters()
+    chosen = [pair for pair in parameters if pair[1].requires_grad or not trained_only]
+    for _, members in groupby(chosen, lambda pair: next(filter(pair[0].startswith, layers), pair[0])):
+        layer = {name: whole_tensor(parameter) for name, parameter in members}
+        yield layer
+        layer.clear()  # the reader's name for it would hold it while the next is gathered
+
+
+@torch.no_grad()
+def whole_tensor(parameter: Tensor) -> Tensor:
+    """Return the whole of a parameter, of which this rank has a shard; every rank calls it."""
+    assert isinstance(parameter, DTensor), "all of it is sharded"
+    whole: Tensor = parameter.full_tensor()
+    return whole
+
+
 def gather_weights(model: nn.Module, into: nn.Module | None, *, trained_only: bool = False) -> None:
     """Copy the whole weights of a sharded model into a plain one; every rank calls it, one with a model."""
-    reshard(model)
-    plain = None if into is None else dict(into.named_parameters())
-    for name, parameter in model.named_parameters():
-        if trained_only and not parameter.requires_grad:
-            continue
-        assert isinstance(parameter, DTensor), "all of it is sharded"
-        whole = parameter.full_tensor()
-        if plain is not None:
-            plain[name].detach().copy_(whole)
+    plain = {} if into is None else dict(into.named_parameters())
+    for layer in gather_layers(model, trained_only=trained_only):
+        for name in layer.keys() & plain.keys():
+            plain[name].detach().copy_(layer[name])
 
 
 @torch.no_grad()
@@ -89,6 +113,16 @@ def scatter_weights(model: nn.Module, source: Iterable[tuple[str, Tensor]] | Non
             whole.copy_(next(weight for of_source, weight in weights if of_source == name))
         torch.distributed.broadcast(whole, src=0)
         parameter.to_local().copy_(as_shards(whole, parameter).to_local())
+
+
+def drop_data(model: nn.Module) -> None:
+    """Replace every parameter by one without data, on the device `meta`; what is tied stays tied."""
+    replaced: dict[nn.Parameter, nn.Parameter] = {}
+    for module in model.modules():
+        for name, parameter in module._parameters.items():
+            if parameter is not None:
+                empty = nn.Parameter(torch.empty_like(parameter, device="meta"), requires_grad=parameter.requires_grad)
+                module._parameters[name] = replaced.setdefault(parameter, empty)
 
 
 def as_shards(whole: Tensor, parameter: DTensor) -> DTensor:

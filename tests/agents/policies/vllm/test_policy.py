@@ -1,6 +1,7 @@
 """The vLLM policy, for real on the CPU, against transformers' forward passes of the same weights."""
 
 import asyncio
+import copy
 import multiprocessing
 import subprocess
 import sys
@@ -24,7 +25,7 @@ from envgym.agents.settings import EngineSettings, ModelSettings
 from envgym.config.plugins import Choice
 from envgym.errors import InvalidInput, PolicyFailure, UnknownName
 from envgym.sandbox._tree import descendants
-from tests.agents.policies.small_models import raw_logprobs, request
+from tests.agents.policies.small_models import adapted, raw_logprobs, request, train_adapters
 from tests.envgym.sandbox.processes import command_of
 
 pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("ignore")]
@@ -110,6 +111,22 @@ def test_scores_are_those_of_transformers(policy: VllmPolicy, model: LlamaForCau
         whole = raw_logprobs(model, row) if row else torch.zeros(0, 1)
         expected = [whole[place, token].item() for place, token in enumerate(row[1:])]
         assert found == pytest.approx([0.0, *expected] if row else [], abs=1e-2)
+
+
+def test_adapters_are_added_to_the_base_and_again_after_a_restart(policy: VllmPolicy, model: LlamaForCausalLM) -> None:
+    plain, lora = copy.deepcopy(model), adapted(copy.deepcopy(model), 2)
+    for version in (1, 2):
+        train_adapters(lora, seed=version)
+        policy.update_weights(merged_weights(lora), version)
+    plain.load_state_dict(dict(merged_weights(lora)), strict=False)  # the head is tied
+    tokens = list(enumerate(LONG[1:]))
+    expected, before = (raw_logprobs(one, LONG) for one in (plain, model))
+    assert max(abs(expected[place, token] - before[place, token]).item() for place, token in tokens) > 0.1
+    for _ in range(2):
+        (found,) = asyncio.run(policy.compute_logprobs([LONG]))
+        assert found[1:] == pytest.approx([expected[place, token].item() for place, token in tokens], abs=1e-2)
+        policy.sleep()  # ends the process on a CPU
+        policy.wake()
 
 
 # ---- sampling -------------------------------------------------------------------------------------------------------

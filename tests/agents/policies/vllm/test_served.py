@@ -1,6 +1,7 @@
 """The policy of `envgym policy-server --engine vllm`, run by vLLM on the CPU, beside transformers' numbers."""
 
 import asyncio
+import copy
 import threading
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -82,8 +83,10 @@ class StaleTransport(FileTransport):
 
     before: WeightUpdate | None = None
 
-    def publish(self, named_tensors: Iterable[tuple[str, Tensor]], version: int) -> WeightUpdate:
-        update, before = super().publish(named_tensors, version), self.before
+    def publish(
+        self, named_tensors: Iterable[tuple[str, Tensor]], version: int, *, base: WeightUpdate | None = None
+    ) -> WeightUpdate:
+        update, before = super().publish(named_tensors, version, base=base), self.before
         self.before = update
         return update if before is None else update._replace(update_info=before.update_info)
 
@@ -186,23 +189,20 @@ def test_vllm_adds_adapters_to_the_base_that_it_was_started_with(
         "gloo": GroupTransport("gloo", device=CPU, timeout_s=60),
     }
     policy = ServedPolicy([url], transport=transports[way], limits=LIMITS, token="right")
-    base, lora = load("tiny", dtype="float32", device="cpu").model, adapted(model, 2)
+    base, plain, lora = copy.deepcopy(model), copy.deepcopy(model), adapted(model, 2)
     try:
         for version in (1, 2):
             train_adapters(lora, seed=version)
             policy.update_weights(merged_weights(lora), version)
-            plain = load("tiny", dtype="float32", device="cpu").model
-            plain.load_state_dict(dict(merged_weights(lora)))
-            assert isinstance(plain, LlamaForCausalLM)
+            plain.load_state_dict(dict(merged_weights(lora)), strict=False)  # the head is tied
             assert largest_gap(policy, plain) < 1e-4
-            assert isinstance(base, LlamaForCausalLM)
             assert largest_gap(policy, base) > 0.01
         change(base, 3)  # another base: all weights, without adapters, and adapters again
         policy.update_weights(base.named_parameters(), 3)
         assert largest_gap(policy, base) < 1e-4
         train_adapters(lora, seed=4)
         policy.update_weights(merged_weights(lora), 4)
-        plain.load_state_dict(dict(merged_weights(lora)))
+        plain.load_state_dict(dict(merged_weights(lora)), strict=False)  # the head is tied
         assert largest_gap(policy, plain) < 1e-4
     finally:
         policy.close()

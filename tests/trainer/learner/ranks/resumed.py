@@ -2,14 +2,18 @@
 
 import sys
 import warnings
+import weakref
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch.distributed.tensor import DTensor
+from transformers import AutoModelForCausalLM
 
 from envgym.trainer.learner.critic import Critic
 from envgym.trainer.learner.learner import Learner
 from envgym.trainer.learner.objective import Objective
+from envgym.trainer.learner.ranks import model_files
 from envgym.trainer.learner.ranks.group import RankGroup
 from envgym.trainer.learner.ranks.learner import RankCalls, RankLearner
 from envgym.trainer.learner.ranks.meeting import Meeting
@@ -19,6 +23,8 @@ from envgym.trainer.methods.losses import PpoClip
 from tests.trainer.learner.ranks.cases import CASES, CPU, OPTIM, model_of, rows_of
 
 CASE = CASES["packed"]
+FILE_BYTES = 3000
+"""Of the weights in one file of a model that ranks write."""
 SETTINGS = OptimSettings.model_validate({**OPTIM, "grad_clip": 5.0})
 OBJECTIVE = Objective(loss=PpoClip(), correction=NoCorrection(), settings=ObjectiveSettings(), temperature=1.0)
 
@@ -33,11 +39,13 @@ def weights_of(model: Any, learner: Learner) -> list[torch.Tensor]:  # as above
 
 
 def first_half(learner: Learner, whole: Any, folder: Path) -> list[torch.Tensor]:  # as above
-    """Make a train step, save it with its weights into a folder, and return what the next one makes of them."""
+    """Make a train step, save it with its model into a folder, and return what the next one makes of them."""
     learner.train_step(rows_of(CASE), OBJECTIVE, step=0)
     learner.compute_logprobs(rows_of(CASE), 1.0)  # leaves parameters gathered
     learner.save(folder)
-    torch.save(whole.state_dict(), folder / "weights.pt")
+    gathered = {name: tensor.clone() for name, tensor in learner.weights()}
+    torch.save(gathered, folder / "weights.pt")
+    learner.save_model(folder / "model")
     return second_half(learner, whole)
 
 
@@ -47,9 +55,32 @@ def second_half(learner: Learner, whole: Any) -> list[torch.Tensor]:  # as above
 
 
 def load(learner: Learner, whole: Any, folder: Path) -> None:  # as above
-    whole.load_state_dict(torch.load(folder / "weights.pt", weights_only=True))
+    saved = AutoModelForCausalLM.from_pretrained(folder / "model", dtype=CASE.dtype)
+    whole.load_state_dict(saved.state_dict())
     learner.take_weights()
     learner.load(folder)
+
+
+class GatheredBytes:
+    """Counts the bytes of whole tensors that a rank holds at a time."""
+
+    def __init__(self) -> None:
+        """Begin to count, and let the ranks write files of a few weights."""
+        self.now = self.most = 0
+        model_files._SHARD_BYTES = FILE_BYTES  # type: ignore[misc]  # of this process
+        sound: Any = DTensor.full_tensor
+
+        def counting(tensor: DTensor) -> torch.Tensor:
+            whole: torch.Tensor = sound(tensor)
+            self.change(whole.nbytes)
+            weakref.finalize(whole, self.change, -whole.nbytes)
+            return whole
+
+        DTensor.full_tensor = counting  # type: ignore[assignment,method-assign]  # as above
+
+    def change(self, num_bytes: int) -> None:
+        self.now += num_bytes
+        self.most = max(self.most, self.now)
 
 
 def main(what: str, folder: Path, out: Path) -> None:
@@ -68,6 +99,7 @@ def main(what: str, folder: Path, out: Path) -> None:
         device=CPU,
         critic=critic_of(model),
     )
+    counted = GatheredBytes()
     if not is_first:
         calls.follow()
     else:
@@ -79,6 +111,7 @@ def main(what: str, folder: Path, out: Path) -> None:
             weights = second_half(learner, whole)
         torch.save(weights, out)
         calls.end()
+    (folder / f"{what}-bytes-{calls.group.rank}").write_text(str(counted.most))
     calls.group.close()
 
 

@@ -1,4 +1,4 @@
-"""Checkpoints of several ranks: saved at two, they go on at one and three, and the other way round."""
+"""Checkpoints of several ranks: saved at three, they go on at one and two, and the other way round."""
 
 import pickle
 import shutil
@@ -7,13 +7,15 @@ from pathlib import Path
 
 import pytest
 import torch
+from transformers import AutoModelForCausalLM
 
+from envgym.agents.models.export import copy_model, indexed_files
 from envgym.errors import RunError
 from envgym.trainer.learner.checkpoint import SHARDS
 from envgym.trainer.learner.learner import Learner
 from envgym.trainer.learner.ranks.optimizer_state import read_index, save_shards
 from tests.trainer.learner.ranks.cases import CPU, model_of
-from tests.trainer.learner.ranks.resumed import CASE, SETTINGS, critic_of, first_half, load, second_half
+from tests.trainer.learner.ranks.resumed import CASE, FILE_BYTES, SETTINGS, critic_of, first_half, load, second_half
 from tests.trainer.learner.ranks.test_sharded import finish, start_ranks
 
 pytestmark = [pytest.mark.processes, pytest.mark.xdist_group("saved ranks"), pytest.mark.timeout(600)]
@@ -42,19 +44,48 @@ def gap(one: Weights, other: Weights) -> float:
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Weights]:
     folder = tmp_path_factory.mktemp("ranks")
-    return folder, run_ranks(2, "save", folder)
+    return folder, run_ranks(3, "save", folder)
 
 
-def test_one_process_goes_on_with_what_two_ranks_saved(saved: tuple[Path, Weights]) -> None:
+def test_one_process_goes_on_with_what_three_ranks_saved(saved: tuple[Path, Weights]) -> None:
     folder, expected = saved
     learner, model = one_process()
     load(learner, model, folder)
     assert gap(second_half(learner, model), expected) <= 1e-12
 
 
-def test_three_ranks_go_on_with_what_two_ranks_saved(saved: tuple[Path, Weights]) -> None:
+def test_two_ranks_go_on_with_what_three_ranks_saved(saved: tuple[Path, Weights]) -> None:
     folder, expected = saved
-    assert gap(run_ranks(3, "load", folder), expected) <= 1e-12
+    assert gap(run_ranks(2, "load", folder), expected) <= 1e-12
+
+
+def test_model_of_three_ranks_loads_in_transformers_and_no_rank_held_all_of_it(saved: tuple[Path, Weights]) -> None:
+    folder, _ = saved
+    model = AutoModelForCausalLM.from_pretrained(folder / "model", dtype=CASE.dtype)
+    gathered = torch.load(folder / "weights.pt", weights_only=True)
+    assert gathered.keys() == dict(model.named_parameters()).keys()
+    assert all(torch.equal(gathered[name], parameter) for name, parameter in model.named_parameters())
+    files = [file for file in indexed_files(folder / "model") if file.is_file()]
+    assert len(files) > 2
+    assert len(files) == len(list((folder / "model").glob("*.safetensors")))
+
+    def size(module: torch.nn.Module) -> int:
+        return sum(parameter.nbytes for parameter in module.parameters())
+
+    layer, embedding = max(map(size, model.model.layers)), size(model.model.embed_tokens)
+    most = [int((folder / f"save-bytes-{rank}").read_text()) for rank in range(3)]
+    assert most[0] <= FILE_BYTES + layer + embedding  # the reader of `weights` has one tensor of the layer before
+    assert max(most[1:]) <= layer
+    assert size(model) > 1.5 * (FILE_BYTES + layer + embedding)
+
+
+def test_model_without_one_of_its_files_is_told_in_a_sentence(saved: tuple[Path, Weights], tmp_path: Path) -> None:
+    shutil.copytree(saved[0] / "model", tmp_path / "model")
+    missing = indexed_files(tmp_path / "model")[1]
+    missing.unlink()
+    (tmp_path / "out").mkdir()
+    with pytest.raises(RunError, match=rf"checkpoint must hold the files of a model, got no \['{missing.name}'\]"):
+        copy_model(tmp_path / "model", tmp_path / "out")
 
 
 def test_two_ranks_go_on_with_what_one_process_saved(tmp_path: Path) -> None:

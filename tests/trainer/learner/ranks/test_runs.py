@@ -14,19 +14,24 @@ from typing import Any
 import pytest
 import torch
 import yaml
+from torch import nn
 
+from envgym.agents.models.loading import load
+from envgym.agents.models.tiny import TinySettings
 from envgym.errors import SettingsError
 from envgym.runs.directory import RunDirectory
 from envgym.runs.files import LOGS
 from envgym.trainer.launch.launch import meeting_of_torchrun, process_specs
 from envgym.trainer.learner.objective import Objective
+from envgym.trainer.learner.ranks.learner import RankLearner
 from envgym.trainer.learner.ranks.meeting import Meeting
 from envgym.trainer.method import build_method
 from envgym.trainer.recipes import RECIPE
 from envgym.trainer.settings import recipe_settings, train_settings
 from envgym.trainer.train import train
+from tests.agents.policies.serving.running import serving
 from tests.support.sources import ROOT
-from tests.support.tiny_runs import step_metrics, tiny_settings
+from tests.support.tiny_runs import TINY, step_metrics, tiny_settings
 
 RESETS = {"reset_reference": True, "reset_optimizer": True, "settings": {"objective.kl_coef": 0.2}}
 SFT = {"episodes": 8, "batch_size": 4, "lr": 0.001}
@@ -68,6 +73,40 @@ def test_run_of_two_ranks_has_the_numbers_of_one_process(variant: str, tmp_path:
     found, expected = run_in_two(tmp_path / "two", **sections), step_metrics(tmp_path / "alone")
     assert len(found) == len(expected) == sections.get("run", {}).get("steps", 2)
     for of_two, of_one in zip(found, expected, strict=True):
+        assert of_two == pytest.approx(of_one, rel=1e-4, abs=1e-5)
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(
+    "model", [{}, {"lora": {"rank": 2, "target_modules": ["q_proj", "v_proj"]}}], ids=["all", "lora"]
+)
+def test_no_rank_has_the_whole_model_where_servers_sample_and_the_numbers_are_those_of_one_process(
+    model: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    released: list[nn.Module] = []
+    sound = RankLearner.release_whole
+
+    def noting(learner: RankLearner) -> None:
+        assert learner._whole is not None
+        released.append(learner._whole)
+        sound(learner)
+
+    monkeypatch.setattr(RankLearner, "release_whole", noting)
+    found = {}
+    for num_ranks in (1, 2):
+        with serving(load("tiny", tiny=TinySettings(**TINY)).model) as server:
+            backend = {"name": "policy_servers", "servers": [server.http.url]}
+            sections: dict[str, Any] = {"model": model, "engine": {"device": "cpu", "backend": backend}}
+            folder = tmp_path / str(num_ranks)
+            train(tiny_settings(folder, launch={"learners": num_ranks}, **sections))
+            train(tiny_settings(folder, launch={"learners": 3 - num_ranks}, run={"steps": 3}, **sections), resume=True)
+            found[num_ranks] = step_metrics(folder)
+            assert server._policy.version == 3
+    assert len(released) == 2
+    assert all(parameter.is_meta for whole in released for parameter in whole.parameters())
+    for of_two, of_one in zip(found[2], found[1], strict=True):
+        assert of_two.pop("cost/tokens_prefilled") > 0  # depends on which requests meet
+        assert of_one.pop("cost/tokens_prefilled") > 0
         assert of_two == pytest.approx(of_one, rel=1e-4, abs=1e-5)
 
 
