@@ -6,6 +6,7 @@ Times are wall times of work that has ended on the device. With `is_dry` everyth
 import asyncio
 import random
 import statistics
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
@@ -14,9 +15,12 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
 
+from benchmarks._gpu_numerics import Check
 from benchmarks.packing import as_train_rows, rows_of
+from envgym.agents.models.loading import free_memory
 from envgym.agents.policies.engine.policy import TransformersPolicy
-from envgym.agents.protocols import GenerateRequest, Sampling
+from envgym.agents.policies.vllm.serve_start import is_usable
+from envgym.agents.protocols import GenerateRequest, Policy, Sampling
 from envgym.trainer.batch.rows import MicroBatch
 from envgym.trainer.learner.learner import Learner
 from envgym.trainer.learner.memory import measure_memory
@@ -259,3 +263,51 @@ async def _sample(policy: TransformersPolicy, contexts: Sequence[tuple[int, ...]
     sampling = Sampling(max_new_tokens=tokens)
     requests = [GenerateRequest(token_ids=ids, sampling=sampling, seed=seed) for seed, ids in enumerate(contexts)]
     await asyncio.gather(*[policy.generate(request) for request in requests])
+
+
+# ---- one device in turns ---------------------------------------------------------------------------------------------
+
+
+def measure_turns(name: str, device: torch.device, is_dry: bool) -> dict[str, object]:
+    """Measure how long engines with a copy of the weights take to sleep and wake: transformers, and vLLM if there."""
+    cache_gib, sides = 8.0, dict[str, Any]()
+    with tempfile.TemporaryDirectory() as folder:
+        model = shaped_model(name, device, is_dry)
+        gib = sum(weight.numel() * weight.element_size() for weight in model.parameters()) / GIB
+        model.save_pretrained(folder)
+        sides["transformers"] = turn_cost(TransformersPolicy(model), device, gib)
+        del model
+        if is_dry or not is_usable():
+            sides["vllm"] = {"skipped": "vLLM is not installed for this torch"}
+        else:
+            from envgym.agents.policies.vllm.policy import VllmPolicy
+
+            policy = VllmPolicy(folder, dtype="bfloat16", max_context=1024, cache_gib=cache_gib)
+            sides["vllm"] = turn_cost(policy, device, gib + cache_gib)
+    changed = {engine: cost["tokens_changed"] for engine, cost in sides.items() if "skipped" not in cost}
+    checks = [
+        Check(f"{engine}: tokens that a sleep changed", value, 0.0).to_json() for engine, value in changed.items()
+    ]
+    return {"gib": gib, **sides, "checks": checks}
+
+
+def turn_cost(policy: Policy, device: torch.device, gib: float) -> dict[str, float]:
+    """Return the seconds that a policy takes to sleep and to wake, also by GiB that it holds; it is closed then."""
+    request = GenerateRequest(token_ids=(1, 2, 3), sampling=Sampling(max_new_tokens=4, temperature=0.0), seed=0)
+    try:
+        before = asyncio.run(policy.generate(request))
+        free = free_memory(device) or 0
+        sleep_s = timed(policy.sleep, device)
+        freed = (free_memory(device) or 0) - free
+        wake_s = timed(policy.wake, device)
+        after = asyncio.run(policy.generate(request))
+    finally:
+        policy.close()
+    return {
+        "sleep_s": sleep_s,
+        "wake_s": wake_s,
+        "sleep_s_per_gib": sleep_s / gib,
+        "wake_s_per_gib": wake_s / gib,
+        "freed_gib": freed / GIB,
+        "tokens_changed": float(before.token_ids != after.token_ids),
+    }

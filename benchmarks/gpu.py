@@ -42,10 +42,13 @@ MACHINE: Final = Stage("machine", 90)
 CHECKS: Final = tuple(
     Stage(name, 240) for name in ("attention", "packing", "compiled", "sampling", "demo", "server", "resume")
 )
-SPEED: Final = tuple(
-    Stage(f"{kind} {size}", limit)
-    for kind, limit in (("training", 100), ("sampling", 140), ("compiled", 100))
-    for size in ("0.5B", "1.5B")
+SPEED: Final = (
+    *(
+        Stage(f"{kind} {size}", limit)
+        for kind, limit in (("training", 100), ("sampling", 140), ("compiled", 100))
+        for size in ("0.5B", "1.5B")
+    ),
+    Stage("turns 1.5B", 150),
 )
 
 
@@ -108,6 +111,8 @@ def _work(name: str, options: argparse.Namespace) -> dict[str, Any]:
         return _gpu_speed.measure_training(size, device, 1e12 * options.peak_tflops, options.dry_run)
     if kind == "compiled":
         return _gpu_speed.measure_compiled(size, device, 1e12 * options.peak_tflops, options.dry_run)
+    if kind == "turns":
+        return _gpu_speed.measure_turns(size, device, options.dry_run)
     return _gpu_speed.measure_sampling(size, device, options.bandwidth, options.dry_run)
 
 

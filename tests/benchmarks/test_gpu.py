@@ -14,15 +14,24 @@ import torch
 from benchmarks import gpu
 from benchmarks._gpu_checks import CHECKS, assert_passes
 from benchmarks._gpu_numerics import Check, uneven_rows
-from benchmarks._gpu_speed import measure_sampling, measure_training, model_flops, shaped_model, step_bytes
+from benchmarks._gpu_speed import (
+    measure_sampling,
+    measure_training,
+    measure_turns,
+    model_flops,
+    shaped_model,
+    step_bytes,
+    turn_cost,
+)
 from benchmarks._pages import render_gpu
 from benchmarks._processes import run_until
 from benchmarks.gpu import SPEED, Plan, Stage, failures, run_all, run_stage, stage_result
 from benchmarks.packing import as_train_rows, rows_of
 from envgym.agents.policies.engine.decode_graphs import DecodeGraphs
+from envgym.agents.policies.engine.policy import TransformersPolicy
 from envgym.trainer.batch.rows import packed_batches, padded_batches
 from envgym.trainer.learner.packing.attention import TreeMask
-from tests.agents.policies.small_models import CPU_RECORDER
+from tests.agents.policies.small_models import CPU_RECORDER, llama
 
 CPU = torch.device("cpu")
 PAGE = Path("docs/results/gpu.md")
@@ -99,6 +108,28 @@ def test_measurements_compare_both_sides_and_every_batch() -> None:
     assert all(cell["of_bound"] == pytest.approx(cell["bound_ms"] / cell["step_ms"]) for cell in sampled.values())
 
 
+def test_sleep_and_wake_are_measured_by_the_gib_and_change_no_token() -> None:
+    found: Any = measure_turns("0.5B", CPU, is_dry=True)
+    cost = found["transformers"]
+    assert found["gib"] == 2 * (13_504 + 73_728 + 256 + 320) / 2**30
+    assert cost["sleep_s_per_gib"] == pytest.approx(cost["sleep_s"] / found["gib"])
+    assert cost["wake_s_per_gib"] == pytest.approx(cost["wake_s"] / found["gib"])
+    assert (cost["tokens_changed"], list(found["vllm"])) == (0.0, ["skipped"])
+    assert failures({"turns": found}) == []
+    found["checks"][0] |= {"value": 1.0, "passed": False}
+    assert failures({"turns": found}) == ["turns: transformers: tokens that a sleep changed must be at most 0, got 1"]
+
+
+def test_policy_that_wakes_with_other_weights_changes_tokens() -> None:
+    class Forgetful(TransformersPolicy):
+        def wake(self) -> None:
+            super().wake()
+            self.update_weights([("lm_head.weight", -self._model.module.get_parameter("lm_head.weight"))], 1)
+
+    policy = Forgetful(llama())
+    assert turn_cost(policy, CPU, 1.0)["tokens_changed"] == 1.0
+
+
 # ---- stages ----------------------------------------------------------------------------------------------------------
 
 
@@ -171,6 +202,7 @@ def test_page_shows_every_number_and_every_failure() -> None:
     side = {"seconds": 0.25, "first_s": 31.0, "tokens": 2048, "tflops": 5.9, "mfu": 0.31, "peak_gib": 4.2}
     cell = {"tokens_per_s": 6400.4, "step_ms": 10.0, "bound_ms": 2.5, "of_bound": 0.25, "peak_gib": 1.5}
     cell["engine/recorded_steps"] = 1.0
+    turns = {"sleep_s": 0.3, "wake_s": 0.6, "sleep_s_per_gib": 0.1, "wake_s_per_gib": 0.2, "freed_gib": 3.0}
     machine = {"device": "NVIDIA X", "memory_gib": 141.0, "copy_bytes_per_s": 4.3e12, "product_flops": 7.9e14}
     page = render_gpu(
         {
@@ -189,6 +221,7 @@ def test_page_shows_every_number_and_every_failure() -> None:
                 "call_by_call": {"64": cell | {"step_ms": 25.0}},
                 "warnings": ["slow"],
             },
+            "turns 1.5B": {"transformers": turns, "vllm": {"skipped": "vLLM is not installed"}},
         }
     )
     for line in (
@@ -203,6 +236,8 @@ def test_page_shows_every_number_and_every_failure() -> None:
         "| 0.5B | packed, compiled | 0.200 | 2,048 |",
         "| 1.5B | failed, see below |",
         "| 0.5B | 64 | 6,400 | 10.00 | 25.00 | 2.50 | 25% | 1.5 | 100% |",
+        "| transformers | 3.0 | 0.30 | 0.60 | 0.100 | 0.200 |",
+        "| vllm | vLLM is not installed |",
         "RuntimeError: no kernel",
         "sampling 0.5B:\n\n```text\nslow",
     ):

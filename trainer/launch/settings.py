@@ -23,7 +23,7 @@ class RaySettings(Settings):
     server_cpus: float = Field(default=1.0, gt=0)
     """CPUs of a policy server."""
     server_gpus: float | None = Field(default=None, ge=0)
-    """GPUs of a policy server; null as for `learner_gpus`."""
+    """GPUs of a policy server; null: `engine.tensor_parallel` where `engine.device` is CUDA, else 0."""
     env_server_cpus: float = Field(default=1.0, gt=0)
     """CPUs of an environment server."""
     env_server_gpus: float = Field(default=0.0, ge=0)

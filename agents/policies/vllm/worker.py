@@ -214,7 +214,7 @@ def _end_with(owner: int) -> None:
 
 
 def _parent_of(process: int) -> int | None:
-    import psutil  # of vLLM
+    import psutil  # type: ignore[import-untyped]  # it has no stubs; a dependency of vLLM
 
     try:
         parent: int = psutil.Process(process).ppid()

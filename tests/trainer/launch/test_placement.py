@@ -7,10 +7,12 @@ import pytest
 
 from envgym.agents.models.loading import resolve_model
 from envgym.agents.policies.serving.backend import PolicyEndpoints
+from envgym.errors import SettingsError
 from envgym.runtime.processes.handles import LocalStarter
 from envgym.trainer.launch import placement
 from envgym.trainer.launch.launch import _own_threads, endpoints_of, process_specs
-from envgym.trainer.launch.placement import bundles_of, placed, roles_of
+from envgym.trainer.launch.placement import bundles_of, gpus_of_servers, placed, roles_of
+from envgym.trainer.launch.settings import LaunchSettings
 from envgym.trainer.learner.ranks.meeting import Meeting
 from tests.support.tiny_runs import tiny_settings
 
@@ -87,3 +89,45 @@ def test_servers_of_other_machines_read_weights_from_a_directory_that_they_see(t
     settings = tiny_settings(tmp_path, launch=PROCESSES)
     endpoints = endpoints_of(settings, {"policy-server-0": "http://a:1"}, weights=tmp_path / "weights")
     assert endpoints.policy == PolicyEndpoints(urls=("http://a:1",), transport="files", weights=tmp_path / "weights")
+
+
+def test_server_whose_weights_are_split_takes_as_many_gpus_of_one_node(tmp_path: Path) -> None:
+    engine = {"device": "cuda", "tensor_parallel": 4}
+    launch = {**PROCESSES, "server_engine": "vllm"}
+    settings = tiny_settings(tmp_path, launch=launch, engine=engine)
+    bundles = bundles_of(settings.launch.ray, ROLES, model=settings.model, engine=settings.engine)
+    assert [(item.role, item.gpus) for item in bundles] == [
+        ("controller", 1),
+        ("env-server-0", 0),
+        ("policy-server-0", 4),
+        ("learner-1", 1),
+    ]
+    on_cpu = settings.engine.model_copy(update={"device": "cpu"})
+    assert bundles_of(settings.launch.ray, ROLES, model=settings.model, engine=on_cpu)[2].gpus == 0
+    few = settings.launch.ray.model_copy(update={"server_gpus": 2.0})
+    with pytest.raises(SettingsError, match=r"launch.ray.server_gpus must be at least 4, as engine.tensor_parallel is"):
+        bundles_of(few, ROLES, model=settings.model, engine=settings.engine)
+
+
+@pytest.mark.parametrize(
+    "launch, visible, expected",
+    [
+        ({"servers": 2}, "0,1,2,3,4", ["1,2", "3,4"]),  # after the rank's
+        ({"servers": 3}, "0,1,2,3,4", ["1,2", "3,4", "1,2"]),
+        ({"servers": 1, "learners": 2}, "0,1,2", ["0,1"]),  # one is left, so the ranks' are shared
+        ({"servers": 1}, "0,1", ["0,1"]),
+        ({"servers": 1, "transport": "nccl"}, "4,5,6", ["5,6"]),
+    ],
+)
+def test_servers_on_this_machine_have_the_gpus_after_those_of_the_ranks(
+    launch: dict[str, Any], visible: str, expected: list[str]
+) -> None:
+    settings = LaunchSettings(server_engine="vllm", **launch)
+    assert gpus_of_servers(settings, visible.split(","), each=2) == expected
+
+
+def test_servers_that_need_more_gpus_than_there_are_are_refused() -> None:
+    with pytest.raises(SettingsError, match=r"GPUs must be at least 4, as engine.tensor_parallel is, got 3"):
+        gpus_of_servers(LaunchSettings(servers=1), ["0", "1", "2"], each=4)
+    with pytest.raises(SettingsError, match=r"at least 5 for transport nccl, one for each rank and 2 for each server"):
+        gpus_of_servers(LaunchSettings(servers=2, transport="nccl"), ["0", "1", "2", "3"], each=2)

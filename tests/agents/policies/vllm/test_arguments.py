@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 
+from envgym.agents.models.loading import resolve_model
 from envgym.agents.policies.vllm.arguments import check_names, check_split
 from envgym.agents.policies.vllm.engine import VllmLaunchSettings, engine_arguments
 from envgym.agents.policies.vllm.policy import VllmPolicy
@@ -80,7 +81,7 @@ def test_unknown_arguments_are_refused_with_near_names() -> None:
     with pytest.raises(UnknownName, match=r"argument of vLLM must be a known name, got 'max_num_seq'.*max_num_seqs"):
         check_names({"max_num_seq": 16}, where="engine.vllm")
     with pytest.raises(UnknownName, match=r"got 'quantisation' \(engine.vllm\); did you mean quantization"):
-        VllmPolicy("tiny", arguments={"quantisation": "fp8"})
+        VllmPolicy(resolve_model("tiny"), arguments={"quantisation": "fp8"})
 
 
 @pytest.mark.vllm

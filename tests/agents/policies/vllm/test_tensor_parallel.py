@@ -28,7 +28,7 @@ from tests.support.retrievers import serve, served_url
 pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(600)]
 
 ROW = tuple(range(40, 140))
-SHAPE = {"hidden_size": 64, "num_layers": 2, "num_heads": 4, "intermediate_size": 64}
+SHAPE = {"hidden_size": 128, "num_layers": 2, "num_heads": 4, "intermediate_size": 64}
 ENDS_WITH_OWNER = """
 from envgym.agents.policies.vllm.policy import VllmPolicy
 if __name__ == "__main__":
