@@ -41,6 +41,7 @@ from envgym.agents.protocols import FinishReason, GenerateRequest, Generation, S
 from envgym.agents.rollout.episode import EpisodeJob
 from envgym.agents.search import Chain, RolloutContext, Strategy, SurprisalFork
 from envgym.core.tasks import Split
+from envgym.runtime.garbage import rare_collections
 from tests.support.parrots import END, char_agent, episode_factory
 
 ECHO: Final = "benchmarks.env_server:Echo"
@@ -131,6 +132,7 @@ def measure_cell(cell: Cell, env_url: str, env_pid: int, num_turns: int) -> Cost
         urls, pids = [server.url for server in servers], [server.pid for server in servers]
         policy = held.enter_context(closing(ServedPolicy(urls, transport=FileTransport(folder), limits=limits)))
         asyncio.run(grow(strategy, cell._replace(episodes=8), env_url, policy))
+        held.enter_context(rare_collections())  # as a run collects its episodes
         gc.collect()
         before = time.process_time(), processor_s(pids), processor_s([env_pid])
         turns = tokens = 0
