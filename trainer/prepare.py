@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from envgym.runs.directory import RunDirectory, file_step
@@ -10,8 +10,10 @@ from envgym.runs.files import sole_writer
 from envgym.trainer.build import build_run_context
 from envgym.trainer.checks.memory import check_memory
 from envgym.trainer.checks.preflight import extend_run, nothing_left_of_refused, open_run_directory
+from envgym.trainer.launch.endpoints import Endpoints
 from envgym.trainer.launch.launch import launched
 from envgym.trainer.launch.server_membership import has_servers
+from envgym.trainer.launch.workers.checks import check_parts
 from envgym.trainer.learner.allocator import freed_memory_kept
 from envgym.trainer.learner.checkpoint import newest_checkpoint
 from envgym.trainer.method import build_method
@@ -35,6 +37,8 @@ class PreparedRun:
     """From which the run goes on; None: it begins."""
     demonstrations: DemonstrationPool | None = None
     journal: TurnJournal | None = None
+    endpoints: Endpoints = field(default_factory=Endpoints)
+    """The processes beside the run."""
 
 
 @contextmanager
@@ -63,6 +67,8 @@ def prepared(settings: TrainSettings, *, resume: bool) -> Iterator[PreparedRun]:
             sources.append(demonstrations.source)
         context = build_run_context(settings, method=method, checkpoint=checkpoint, endpoints=endpoints, ranks=ranks)
         stack.callback(context.policy.close)
+        if settings.launch.rollout_workers:
+            check_parts(context.env_sources, context.method.search, settings.launch.rollout_workers)
         learners = [context.learner, *([] if context.critic is None else [context.critic.learner])]
         longest, rollout = settings.agent.max_context_tokens, settings.rollout
         tokens_per_step = rollout.groups * rollout.group_size * longest
@@ -101,4 +107,5 @@ def prepared(settings: TrainSettings, *, resume: bool) -> Iterator[PreparedRun]:
             warm_sources=warm_sources,
             demonstrations=demonstrations,
             journal=journal,
+            endpoints=endpoints,
         )

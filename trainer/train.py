@@ -24,6 +24,8 @@ from envgym.trainer.checks.changes import SettingsInForce
 from envgym.trainer.checks.mask_audit import AuditedPolicy, MaskAudit
 from envgym.trainer.checks.term_audit import TermAudit
 from envgym.trainer.checks.weight_canary import TEXT, WeightCanary
+from envgym.trainer.launch.workers.fleet import RolloutWorkers
+from envgym.trainer.launch.workers.start import rollout_workers
 from envgym.trainer.learner.checkpoint import (
     TrainState,
     checkpoint_of_step,
@@ -131,7 +133,8 @@ class TrainLoop:
         self._control = RunControl(self._in_force, context.method, run.directory.path)
         self._sampler = context.policy if self._journal is None else self._journal.around(context.policy)
         if self._canary is not None:
-            self._sampler = AuditedPolicy(self._sampler, self._audit)
+            self._sampler = AuditedPolicy(self._sampler, self._audit.record)
+        self._workers = self._connect_workers(run)
         self._collector = Collector(self._collect_plan())
 
     def run(self, runner: Runner) -> TrainResult:
@@ -145,6 +148,8 @@ class TrainLoop:
             if self.settings.run.keep_best is not None:
                 limit = self.settings.evaluation.max_invalid_rate
                 self._best = BestCheckpointKeeper(self.settings.run, self.run_directory.path, max_invalid_rate=limit)
+            if self._workers is not None:
+                runner.run(self._workers.set_up())
             if self._checkpoint is None:
                 self._warm_start(runner)
             if self._demonstrations is not None:
@@ -284,12 +289,30 @@ class TrainLoop:
     def _collect_plan(self) -> CollectPlan:
         settings, replay = self.settings, self.context.method.replay
         plan, rounds = collect_plan(self.context, settings), settings.resampling.rounds
-        return replace(plan, policy=self._sampler, rounds=rounds, last=settings.run.steps, replay=replay)
+        grow = None if self._workers is None else self._workers.grower()
+        return replace(
+            plan, policy=self._sampler, rounds=rounds, last=settings.run.steps, replay=replay, grow_elsewhere=grow
+        )
+
+    def _connect_workers(self, run: PreparedRun) -> RolloutWorkers | None:
+        """Return the rollout workers, of which nothing is asked yet; None: the run has none."""
+        if run.endpoints.workers is None:
+            return None
+        return rollout_workers(
+            self.settings,
+            run.endpoints,
+            policy=self.context.policy,
+            run=self.run_directory,
+            journal=self._journal,
+            record=None if self._canary is None else self._audit.record,
+        )
 
     def _put_in_force(self) -> None:
         before, self.settings = self.settings, self._in_force.now
         if self.settings != before:
             self.context = changed_run_context(self.context, before, self.settings)
+            if self._workers is not None:
+                self._workers.change(self.settings.model_dump(mode="json"))
             self._collector.change(self._collect_plan())
 
     def _join_replayed(self, collected: Collected, step: int) -> tuple[Sequence[Group], Metrics]:
@@ -372,5 +395,7 @@ class TrainLoop:
 
     async def _close(self) -> None:
         await self._collector.close()
+        if self._workers is not None:
+            await self._workers.close()
         for model in self.context.models.values():
             await model.close()

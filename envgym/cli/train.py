@@ -46,13 +46,15 @@ def add_launch_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--learners", type=int, metavar="N", help="processes that learn together, this one among them")
     parser.add_argument("--servers", type=at_least_0, metavar="M", help="policy servers beside this process")
     parser.add_argument("--env-servers", type=at_least_0, metavar="K", help="environment servers beside this process")
+    help_workers = "processes that play the episodes; they need policy servers"
+    parser.add_argument("--rollout-workers", type=at_least_0, metavar="W", help=help_workers)
     help_launcher = "start them on this machine, on a Ray cluster, or use the settings' addresses (default: local)"
     parser.add_argument("--launcher", choices=("local", "ray", "static"), help=help_launcher)
     help_timeout = "seconds within which every process must be ready"
     parser.add_argument("--start-timeout", type=float, metavar="S", help=help_timeout)
 
 
-_LAUNCH = {name: name for name in ("learners", "servers", "env_servers", "launcher")} | {
+_LAUNCH = {name: name for name in ("learners", "servers", "env_servers", "rollout_workers", "launcher")} | {
     "start_timeout": "start_timeout_s"
 }
 """Arguments -> keys of the section `launch`."""

@@ -83,7 +83,7 @@ def copied(*_: object, learner_model: Any, **_others: object) -> Policy:  # PreT
     """Return a policy that samples from a plain copy of the model, as another engine does."""
     own = copy.deepcopy(learner_model)
     module = own.merge_and_unload() if hasattr(own, "merge_and_unload") else own
-    return AuditedPolicy(TransformersPolicy(module), MaskAudit())
+    return AuditedPolicy(TransformersPolicy(module), MaskAudit().record)
 
 
 def nothing(_: object, **_options: object) -> Iterable[tuple[str, Tensor]]:
@@ -135,7 +135,7 @@ class KeepsContexts(TransformersPolicy):
 
 
 def keeps_contexts(*_: object, learner_model: Any, **_others: object) -> Policy:  # PreTrainedModel
-    return AuditedPolicy(KeepsContexts(copy.deepcopy(learner_model)), MaskAudit())
+    return AuditedPolicy(KeepsContexts(copy.deepcopy(learner_model)), MaskAudit().record)
 
 
 FAST: dict[str, Any] = {"steps": 3, "optim": {"lr": 0.3}}

@@ -8,9 +8,9 @@ declared by whoever brought them, token for token.
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import chain, groupby
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Self
 
 from envgym.agents.policies.wrapped import WrappedPolicy
 from envgym.agents.protocols import GenerateRequest, Generation, Policy
@@ -22,6 +22,22 @@ from envgym.trainer.batch.rows import TrainRow
 _EMPTY: Final = 0
 _Continuations = dict[tuple[int, int], set[tuple[int, ...]]]
 """(length, hash) of a context -> what was sampled after it."""
+
+
+class SampledTurn(NamedTuple):
+    """What was sampled after a context."""
+
+    context_length: int
+    context_hash: int
+    """Chained over the tokens of the context; equal in all processes."""
+    token_ids: tuple[int, ...]
+
+    @classmethod
+    def of(cls, request: GenerateRequest, generation: Generation) -> Self:
+        code = _EMPTY
+        for token in request.token_ids:
+            code = hash((code, token))
+        return cls(len(request.token_ids), code, generation.token_ids)
 
 
 class _SampledSpans(NamedTuple):
@@ -69,12 +85,9 @@ class MaskAudit:
             for row in episode.rows:
                 self._declared.add(_DeclaredRow(tree.source, row.token_ids, (False, *row.loss_mask[1:])))
 
-    def record(self, request: GenerateRequest, generation: Generation) -> None:
+    def record(self, turn: SampledTurn) -> None:
         """Remember what was sampled after a context."""
-        code = _EMPTY
-        for token in request.token_ids:
-            code = hash((code, token))
-        self._steps[-1].setdefault((len(request.token_ids), code), set()).add(generation.token_ids)
+        self._steps[-1].setdefault(turn[:2], set()).add(turn.token_ids)
 
     def check(self, rows: Sequence[TrainRow], *, step: int) -> int:
         """Return how many tokens train.
@@ -125,11 +138,11 @@ class MaskAudit:
 class AuditedPolicy(WrappedPolicy):
     """A policy whose samples are recorded for the audit."""
 
-    def __init__(self, policy: Policy, audit: MaskAudit) -> None:
+    def __init__(self, policy: Policy, record: Callable[[SampledTurn], None]) -> None:
         super().__init__(policy)
-        self._audit = audit
+        self._record = record
 
     async def generate(self, request: GenerateRequest) -> Generation:
         generation = await self._policy.generate(request)
-        self._audit.record(request, generation)
+        self._record(SampledTurn.of(request, generation))
         return generation

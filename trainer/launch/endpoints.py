@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from envgym.agents.policies.serving.backend import PolicyEndpoints
 from envgym.agents.settings import EngineSettings
+from envgym.trainer.launch.workers.fleet import WorkerAddresses
 from envgym.trainer.learner.ranks.meeting import Meeting
 
 
@@ -17,6 +18,8 @@ class Endpoints:
     """The policy servers; None: the run samples as `engine.backend` says."""
     meeting: Meeting | None = None
     """Where the learner ranks meet; None: this process learns alone."""
+    workers: WorkerAddresses | None = None
+    """The rollout workers; None: the run's process plays the episodes."""
     device: str | None = None
     """Device that a cluster has given to this process; None: that of the settings."""
     threads: int | None = None

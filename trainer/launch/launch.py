@@ -35,6 +35,7 @@ from envgym.trainer.launch.placement import (
     ENV_SERVER,
     LEARNER,
     POLICY_SERVER,
+    ROLLOUT_WORKER,
     Placed,
     gpus_of_servers,
     placed,
@@ -48,6 +49,9 @@ from envgym.trainer.launch.server_membership import (
     named_policy_servers,
 )
 from envgym.trainer.launch.settings import LaunchSettings
+from envgym.trainer.launch.workers.checks import check_settings
+from envgym.trainer.launch.workers.fleet import WorkerAddresses
+from envgym.trainer.launch.workers.wire import TOKEN_VARIABLE as WORKER_TOKEN
 from envgym.trainer.learner.ranks import meeting as ranks
 from envgym.trainer.learner.ranks.meeting import Meeting, free_address, is_torchrun
 from envgym.trainer.settings import TrainSettings
@@ -80,7 +84,7 @@ def launched(settings: TrainSettings) -> Iterator[Endpoints]:
     servers = StartedServers(settings.run.path / SERVERS)
     model, roles = settings.model, roles_of(launch, has_ranks=meeting is None)
     with (
-        _tokens(ENV_TOKEN, POLICY_TOKEN),
+        _tokens(ENV_TOKEN, POLICY_TOKEN, WORKER_TOKEN),
         placed(
             launch, roles, run=settings.run.path, model=model, engine=settings.engine
         ) as places,  # nothing is written yet
@@ -96,6 +100,7 @@ def launched(settings: TrainSettings) -> Iterator[Endpoints]:
         processes.start(process_specs(settings, meeting, hosts=places.hosts))
         ready = processes.wait_ready(timeout_s=launch.start_timeout_s)
         urls = {role: server_url(str(announced["url"])) for role, announced in ready.items() if "url" in announced}
+        workers = WorkerAddresses({role: urls.pop(role) for role in list(urls) if role.startswith(ROLLOUT_WORKER)})
         servers.urls.update(urls)
         weights = stack.enter_context(_weights_for_all(settings.run.path)) if launch.launcher == "ray" else None
         endpoints = endpoints_of(settings, urls, weights=weights)
@@ -103,14 +108,19 @@ def launched(settings: TrainSettings) -> Iterator[Endpoints]:
         policy = stack.enter_context(
             following(settings.run.path / SERVERS, endpoints.policy, listed, start_s=start_s if urls else None)
         )
-        stack.enter_context(processes.restarting(servers.note))
+
+        def note(role: str, announced: Mapping[str, object] | None) -> None:
+            (workers if role.startswith(ROLLOUT_WORKER) else servers).note(role, announced)
+
+        stack.enter_context(processes.restarting(note))
         deadlines = Deadlines(launch.health_timeout_s, launch.start_timeout_s)
-        tokens = {ENV_SERVER: ENV_TOKEN, POLICY_SERVER: POLICY_TOKEN}
+        tokens = {ENV_SERVER: ENV_TOKEN, POLICY_SERVER: POLICY_TOKEN, ROLLOUT_WORKER: WORKER_TOKEN}
         stack.enter_context(checking_health(processes, deadlines, tokens))
         yield replace(
             endpoints,
             policy=policy,
             meeting=meeting,
+            workers=workers if launch.rollout_workers else None,
             device=None if places.gpu is None else f"cuda:{places.gpu}",
             threads=_own_threads(settings, meeting),
         )
@@ -193,6 +203,7 @@ def process_specs(
     commands = {
         ENV_SERVER: (launch.env_servers, ("serve", *env_ids, *_env_rights(settings))),
         POLICY_SERVER: (launch.servers, _policy_server(settings) if launch.servers else ()),
+        ROLLOUT_WORKER: (launch.rollout_workers, ("rollout-worker",)),
     }
     gpus = [] if hosts else visible_gpus(settings.engine.device)  # a cluster gives each its own
     of_servers = gpus_of_servers(launch, gpus, each=settings.engine.tensor_parallel) if gpus else []
@@ -294,6 +305,7 @@ def endpoints_of(settings: TrainSettings, urls: Mapping[str, str], *, weights: P
 
 def check_addresses(settings: TrainSettings) -> None:
     """See that a run finds the processes that it asks for. Raises: SettingsError: it does not."""
+    check_settings(settings)
     launch, backend = settings.launch, settings.engine.backend
     of_envs = {urlsplit(url).netloc for env in settings.envs for url in env.servers}
     of_policy = set(backend.settings.get("servers", ())) if backend.name == POLICY_SERVERS else set()

@@ -17,6 +17,7 @@ from envgym.trainer.launch.settings import LaunchSettings, RaySettings
 
 ENV_SERVER: Final = "env-server"
 POLICY_SERVER: Final = "policy-server"
+ROLLOUT_WORKER: Final = "rollout-worker"
 LEARNER: Final = "learner"
 CONTROLLER: Final = "controller"
 
@@ -40,7 +41,7 @@ def roles_of(launch: LaunchSettings, *, has_ranks: bool) -> list[str]:
         launch: which these are.
         has_ranks: whether learner ranks are among them; else torchrun has started those.
     """
-    counts = {ENV_SERVER: launch.env_servers, POLICY_SERVER: launch.servers}
+    counts = {ENV_SERVER: launch.env_servers, POLICY_SERVER: launch.servers, ROLLOUT_WORKER: launch.rollout_workers}
     roles = [f"{kind}-{number}" for kind, count in counts.items() for number in range(count)]
     return roles + [f"{LEARNER}-{rank}" for rank in range(1, launch.learners) if has_ranks]
 
@@ -95,6 +96,7 @@ def bundles_of(
             server[1] >= size, "launch.ray.server_gpus", must, server[1], where="launch", do="raise it"
         )
     takes = {LEARNER: learner, POLICY_SERVER: server, ENV_SERVER: (ray.env_server_cpus, ray.env_server_gpus)}
+    takes[ROLLOUT_WORKER] = (ray.worker_cpus, 0.0)
     bundles = [Bundle(role=CONTROLLER, cpus=learner[0], gpus=learner[1])]
     for role in roles:
         kind = role.rpartition("-")[0]

@@ -28,6 +28,8 @@ class RaySettings(Settings):
     """CPUs of an environment server."""
     env_server_gpus: float = Field(default=0.0, ge=0)
     """GPUs of an environment server."""
+    worker_cpus: float = Field(default=1.0, gt=0)
+    """CPUs of a rollout worker."""
     timeout_s: float = Field(default=60.0, gt=0)
     """Seconds within which the cluster must answer and place all processes."""
     clock_tolerance_s: float = Field(default=5.0, ge=0)
@@ -55,6 +57,9 @@ class LaunchSettings(Settings):
     """How new weights get to the policy servers, as `transport` of the backend `policy_servers`."""
     env_servers: int = Field(default=0, ge=0)
     """Environment servers, which share the episodes of the envs that name no servers; 0: envs live in this process."""
+    rollout_workers: int = Field(default=0, ge=0)
+    """Processes that play the episodes of the train steps, by whole groups; they need policy servers. 0: the run's
+    process plays them."""
     start_timeout_s: float = Field(default=300.0, gt=0)
     """Seconds within which every process must be ready."""
     rank_timeout_s: float = Field(default=600.0, gt=0)
@@ -68,6 +73,9 @@ class LaunchSettings(Settings):
     def _check_used(self) -> "LaunchSettings":
         """Refuse what only processes that this run starts would do."""
         starts, is_by_ray = self.launcher != "static", self.launcher == "ray"
+        if self.rollout_workers and not starts:
+            must, do = "be 0 with the launcher static", "set launch.launcher to local or ray, which start the workers"
+            raise ValueError(sentence("launch.rollout_workers", must, self.rollout_workers, where="launch", do=do))
         if is_by_ray and self.servers and self.transport == "ipc":
             must, do = "be another with the launcher ray", "use files or nccl: servers may be elsewhere"
             raise ValueError(sentence("launch.transport", must, "ipc", where="launch", do=do))
@@ -75,7 +83,7 @@ class LaunchSettings(Settings):
         if not (starts and self.servers):
             names, when = ("server_engine", "transport"), "where the run starts no policy server"
             check_unread(self, names, when, where="launch", do=do)
-        if not (starts and self.servers + self.env_servers):
+        if not (starts and self.servers + self.env_servers + self.rollout_workers):
             do = "leave it out, or set launch.servers or launch.env_servers: only these are started again"
             names, when = ("restarts", "health_timeout_s"), "where the run starts no server"
             check_unread(self, names, when, where="launch", do=do)
@@ -88,4 +96,5 @@ class LaunchSettings(Settings):
     @property
     def num_started(self) -> int:
         """How many processes are started."""
-        return self.learners - 1 + self.servers + self.env_servers if self.launcher != "static" else 0
+        num_servers = self.servers + self.env_servers + self.rollout_workers
+        return self.learners - 1 + num_servers if self.launcher != "static" else 0

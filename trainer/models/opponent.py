@@ -296,19 +296,20 @@ def seat_models(env_sources: Mapping[str, EnvSource], models: Mapping[str, Model
 
     def seated(source: EnvSource) -> Env[Any]:  # every env has its own state type
         env = source.make()
-        for seat in _seats(env):
+        for seat in model_seats(env):
             seat.take(models, env, where=f"parties of {source.label}")
         return env
 
     sources = dict(env_sources)
     for label, source in env_sources.items():
         with closing(source.make()) as env:
-            has_seats = bool(_seats(env))
+            has_seats = bool(model_seats(env))
         if has_seats:
             seated(source).close()
             sources[label] = replace(source, make=partial(seated, source))
     return sources
 
 
-def _seats(env: Env[Any]) -> list[ModelParty]:
+def model_seats(env: Env[Any]) -> list[ModelParty]:
+    """Return the seats of an env that models of the run take."""
     return [party for party in env.unwrapped.parties.values() if isinstance(party, ModelParty)]

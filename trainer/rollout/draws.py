@@ -140,18 +140,19 @@ class TaskDraws:
 def save_draws(folder: Path, draws: Sequence[GroupDraw], *, next_step: int) -> None:
     """Write draws, the states that their episodes go on from, and the step for which the next ones are drawn."""
     save_trees(folder, [draw.request.start.tree for draw in draws if draw.request.start is not None])
-    rows = [{**draw._asdict(), "request": _request_to_json(draw.request)} for draw in draws]
+    rows = [{**draw._asdict(), "request": request_to_json(draw.request)} for draw in draws]
     write_json(folder / _DRAWS, {"next_step": next_step, "draws": rows})
 
 
 def load_draws(folder: Path) -> tuple[list[GroupDraw], int]:
     """Return the draws that `save_draws` wrote, and the step for which the next ones are drawn."""
     data, trees = read_object(folder / _DRAWS), load_trees(folder)
-    draws = [GroupDraw(**{**row, "request": _request_from_json(row["request"], trees)}) for row in data["draws"]]
+    draws = [GroupDraw(**{**row, "request": request_from_json(row["request"], trees)}) for row in data["draws"]]
     return draws, data["next_step"]
 
 
-def _request_to_json(request: TaskRequest) -> dict[str, Any]:
+def request_to_json(request: TaskRequest) -> dict[str, Any]:
+    """Write a request; of a start state, only the id of the tree and the node."""
     data = {field.name: getattr(request, field.name) for field in fields(TaskRequest)}
     start, sampling, task = request.start, request.sampling, request.task
     return {
@@ -164,7 +165,8 @@ def _request_to_json(request: TaskRequest) -> dict[str, Any]:
     }
 
 
-def _request_from_json(data: dict[str, Any], trees: dict[str, Tree]) -> TaskRequest:
+def request_from_json(data: dict[str, Any], trees: dict[str, Tree]) -> TaskRequest:
+    """Read what `request_to_json` wrote; `trees` has the trees of start states, by id."""
     start, sampling, task = data["start"], data["sampling"], data["task"]
     if sampling is not None:
         sampling = Sampling(**{**sampling, "stop_token_ids": tuple(sampling["stop_token_ids"])})

@@ -3,25 +3,24 @@
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import count
 
 from envgym.agents.loop.agent import Agent
 from envgym.agents.protocols import Policy, Sampling
-from envgym.agents.rollout.episode import EpisodeFactory, EpisodeJob
-from envgym.agents.rollout.pool import AbortHandle, GrowTreeFn, PendingTree, RolloutPool
-from envgym.agents.rollout.reissue import grow_or_reissue
+from envgym.agents.rollout.pool import PendingTree, RolloutPool
 from envgym.agents.search import Chain, RolloutContext, Strategy
 from envgym.core.tasks import Task
 from envgym.core.trajectory import Group, StartState
 from envgym.core.tree import Tree
 from envgym.errors import InvalidInput, SettingsError
-from envgym.seeds import derive_seed
 from envgym.trainer.env_source import EnvSource, TaskPool
 from envgym.trainer.methods.credit.outcome import episode_rewards
 from envgym.trainer.methods.protocols import Allocator, Curriculum, Filter, TaskRequest, TaskStats
 from envgym.trainer.methods.replay.base import Replay
 from envgym.trainer.rollout.annotate import AnnotatedGroup, AnnotateStage
 from envgym.trainer.rollout.settings import RolloutSettings, check_trainable
+from envgym.trainer.rollout.trees import GrowTree, TreeGrower, TreeOrder, group_key
 
 Stats = Mapping[tuple[str, int], TaskStats]
 """(env, task index) -> what was seen."""
@@ -44,11 +43,6 @@ def updated_stats(stats: Stats, requests: Sequence[TaskRequest], groups: Sequenc
 
 
 OnTree = Callable[["asyncio.Future[Tree]"], None]
-
-
-def group_key(step: int, number: int) -> str:
-    """Name a group after the train step that it is for, counted from 1 as in all records; `step` are done before."""
-    return f"step-{step + 1:06d}/{number:03d}"
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -153,6 +147,8 @@ class CollectPlan:
     """Extends groups whose trees have ended, up to `rollout.max_group_size` episodes."""
     weighs_samples: bool = False
     """As `Objective` has it; else a request may not ask for another temperature than the run's."""
+    grow_elsewhere: GrowTree | None = None
+    """Grows the trees in rollout workers; None: they are grown in this process."""
 
 
 class GroupRunner:
@@ -183,15 +179,12 @@ class GroupRunner:
         rollout = GroupRollout(request=request, key=group_key(step, number), pool=self._pool)
 
         def begin_trees(request: TaskRequest) -> None:
-            make_job, group_size = self._episode_factory(request, task, step, number), request.group_size
+            self._check(request, task)
             search = Chain() if request.direct else self.plan.search
-            context = self._context
-            if request.sampling is not None:
-                self._check_sampling(request, request.sampling)
-                context = replace(context, sampling=request.sampling)
-            first = len(rollout.trees)
-            for index in range(first, first + search.num_trees(group_size)):
-                rollout.add(self._pool.submit(_grow_tree_fn(search, make_job(index), context, group_size)))
+            order = TreeOrder(request=request, task=task, step=step, number=number, index=len(rollout.trees))
+            grow = self._grow_tree
+            for index in range(order.index, order.index + search.num_trees(request.group_size)):
+                rollout.add(self._pool.submit(partial(grow, replace(order, index=index))))
 
         begin_trees(request)
         if self.plan.annotate is not None or self.plan.allocator is not None:
@@ -229,38 +222,30 @@ class GroupRunner:
             return AnnotatedGroup(group, 0.0)
         return await annotate.annotate(group, self._context, step=step, task=task)
 
-    def _check_sampling(self, request: TaskRequest, sampling: Sampling) -> None:
-        """Refuse samples that the objective would take for the run's own. Raises: SettingsError."""
+    @property
+    def _grow_tree(self) -> GrowTree:
+        """Grows the trees of the groups that begin now."""
+        plan = self.plan
+        if plan.grow_elsewhere is not None:
+            return plan.grow_elsewhere
+        return TreeGrower(env_sources=plan.env_sources, context=self._context, search=plan.search, seed=plan.seed)
+
+    def _check(self, request: TaskRequest, task: Task) -> None:
+        """Refuse a start state of another task, and samples that the objective would take for the run's own.
+
+        Raises: SettingsError.
+        """
+        if request.start is not None:
+            _check_start(request.start, task, self.plan.env_sources[request.env])
+        if request.sampling is None:
+            return
         where, usual = f"request of task {request.index} of {request.env}", self.plan.sampling.temperature
-        check_trainable(sampling, where=where)
-        if sampling.temperature != usual and not self.plan.weighs_samples:
+        check_trainable(request.sampling, where=where)
+        temperature = request.sampling.temperature
+        if temperature != usual and not self.plan.weighs_samples:
             must = f"be the run's {usual:g} without an off-policy correction"
             do = "set correction.name=tis, or objective.old_policy=rollout"
-            raise SettingsError.of("sampling.temperature", must, sampling.temperature, where=where, do=do)
-
-    def _episode_factory(self, request: TaskRequest, task: Task, step: int, number: int) -> EpisodeFactory:
-        """Return the jobs of a group's trees by index; they share task and env seed, and sample differently."""
-        env_source = self.plan.env_sources[request.env]
-        names = (self.plan.seed, "step", step, number, request.env, request.index)
-        start = request.start
-        if start is not None:
-            _check_start(start, task, env_source)
-        seed = derive_seed(*names, "env") if start is None else start.tree.seed
-
-        def make_job(index: int) -> EpisodeJob:
-            return EpisodeJob(
-                make_env=env_source.make,
-                task=task,
-                seed=seed,
-                policy_seed=derive_seed(*names, "policy", index),
-                tree_id=f"{group_key(step, number)}/{index:02d}",
-                env_id=env_source.env_id,
-                start=start,
-                hint=request.hint,
-                prompts=request.prompts,
-            )
-
-        return make_job
+            raise SettingsError.of("sampling.temperature", must, temperature, where=where, do=do)
 
 
 def _check_start(start: StartState, task: Task, env_source: EnvSource) -> None:
@@ -269,16 +254,6 @@ def _check_start(start: StartState, task: Task, env_source: EnvSource) -> None:
         got = f"one of {tree.env_id}, task {tree.task_id}"
         must, do = f"be recorded of {env_source.env_id}, task {task.id}", "request the task that was recorded"
         raise SettingsError.of("start state", must, got, where=where, do=do)
-
-
-def _grow_tree_fn(search: Strategy, job: EpisodeJob, context: RolloutContext, group_size: int) -> GrowTreeFn:
-    async def grow(abort: AbortHandle) -> Tree:
-        async def grow_once(job: EpisodeJob) -> Tree:
-            return await search.grow_tree(job, context, group_size=group_size, abort=abort)
-
-        return await grow_or_reissue(job, grow_once, abort)
-
-    return grow
 
 
 def _check_extension(request: TaskRequest, more: TaskRequest) -> None:

@@ -1,14 +1,17 @@
 """The journal: every turn that was sampled for steps which no checkpoint holds yet, so that none is sampled again.
 
-    RUN/journal/owner.json                  the run that it is of
-                turns-00000012.jsonl        a line for each generation whose newest token is of version 12
+    RUN/journal/owner.json                            the run that it is of
+                turns-00000012.jsonl                  a line for each generation whose newest token is of version 12
+                turns-00000012.rollout-worker-1.jsonl the same, of what this rollout worker sampled
 
 A resumed run begins its groups anew, with the seeds that they had. Where it asks for a continuation that the journal
 has (same context, same sampling, same seed), it gets that one: finished episodes and branches come back whole,
 unfinished ones go on after their last finished turn, and only what is left is sampled. Envs take their steps again; one
 that answers otherwise than before makes another context, which the journal does not have.
 
-Turns of weights that the resumed run does not know, as no checkpoint holds them, are dropped.
+Turns of weights that the resumed run does not know, as no checkpoint holds them, are dropped. Only the run's process
+drops files. Rollout workers write their own, and read those of the others: a group of a worker that died goes on from
+its turns.
 """
 
 import hashlib
@@ -17,6 +20,7 @@ import re
 import warnings
 from array import array
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple, TextIO
 
@@ -27,20 +31,31 @@ from envgym.runs.directory import RunDirectory, read_object
 from envgym.runs.files import write_json
 from envgym.trainer.metrics.update import Metrics
 
-_FOLDER: Final = "journal"
+FOLDER: Final = "journal"
+"""Of the run directory."""
 _OWNER: Final = "owner.json"
-_NAME: Final = re.compile(r"turns-(\d{8,})\.jsonl")
+_NAME: Final = re.compile(r"turns-(\d{8,})(?:\.([\w-]+))?\.jsonl")
 
 
-class _Reused(NamedTuple):
+class ReusedTurns(NamedTuple):
+    """What was taken from a journal instead of being sampled."""
+
     turns: int = 0
     tokens: int = 0
 
 
-class TurnJournal:
-    """The journal of one run, with one writer."""
+class _TurnsFile(NamedTuple):
+    version: int
+    """Of the weights that sampled."""
+    path: Path
+    worker: str | None
+    """The rollout worker that writes it; None: the run's process does."""
 
-    def __init__(self, folder: Path, *, run: str, version: int, staleness: int) -> None:
+
+class TurnJournal:
+    """The journal of one run, as one process reads and writes it."""
+
+    def __init__(self, folder: Path, *, run: str, version: int, staleness: int, worker: str | None = None) -> None:
         """Read what the run may use again, drop the rest, and get ready to write.
 
         Args:
@@ -48,26 +63,28 @@ class TurnJournal:
             run: id of the run.
             version: of the weights from which the run goes on; what newer ones sampled is dropped.
             staleness: versions by which a sample may be older than the weights that it trains.
+            worker: name of the rollout worker that this process is, which drops nothing; None: it is the run's process.
 
         Raises: RunError: it is the journal of another run.
         """
-        self._folder, self._staleness = folder, staleness
+        self._folder, self._staleness, self._worker = folder, staleness, worker
         self._turns: dict[bytes, Generation] = {}
         self._files: dict[int, TextIO] = {}
-        self._reused = _Reused()
+        self._reused = ReusedTurns()
         self._is_full = False
         """Whether it was said that the disk takes no more."""
         owner = folder / _OWNER
         if owner.exists():
             theirs, do = read_object(owner).get("run"), "move it elsewhere; what is pending is then sampled again"
             RunError.unless(theirs == run, "journal", f"be of the run {run}", theirs, where=str(folder), do=do)
-        for number, path in self._versions():
-            if version - staleness <= number <= version:
-                self._turns.update(_read(path))
-            else:
-                path.unlink()
-        folder.mkdir(parents=True, exist_ok=True)
-        write_json(owner, {"run": run})
+        for file in self._all_files():
+            if version - staleness <= file.version <= version:
+                self._read(file)
+            elif worker is None:
+                file.path.unlink()
+        if worker is None:
+            folder.mkdir(parents=True, exist_ok=True)
+            write_json(owner, {"run": run})
 
     def around(self, policy: Policy) -> Policy:
         """Return a policy that asks `policy` only for what the journal does not have, and notes what it samples."""
@@ -77,9 +94,14 @@ class TurnJournal:
         """Return the generation that was sampled for a request before, once; None: there is none."""
         generation = self._turns.pop(_key(request), None) if self._turns else None
         if generation is not None:
-            turns, tokens = self._reused
-            self._reused = _Reused(turns + 1, tokens + len(generation.token_ids))
+            self.count_reused(ReusedTurns(1, len(generation.token_ids)))
         return generation
+
+    def read_turns_of(self, worker: str) -> None:
+        """Read what another rollout worker has written, whose groups go on here."""
+        for file in self._all_files():
+            if file.worker == worker:
+                self._read(file)
 
     def add(self, request: GenerateRequest, generation: Generation) -> None:
         """Note what was sampled for a request."""
@@ -88,8 +110,7 @@ class TurnJournal:
         try:
             file = self._files.get(newest)
             if file is None:
-                path = self._folder / f"turns-{newest:08d}.jsonl"
-                file = self._files[newest] = path.open("a", encoding="utf-8")
+                file = self._files[newest] = self._path(newest).open("a", encoding="utf-8")
             file.write(line)
             file.flush()
         except OSError as error:  # a run needs no journal to go on
@@ -102,35 +123,54 @@ class TurnJournal:
         """Drop what no group can use any more, as a checkpoint holds what `step` train steps gave."""
         for version in [version for version in self._files if version < step]:
             self._files.pop(version).close()
-        for version, path in self._versions():
-            if version < step - self._staleness:
-                path.unlink()
+        for item in self._all_files():
+            if item.version < step - self._staleness:
+                item.path.unlink()
 
     def drop(self, version: int) -> None:
         """Drop what a version sampled, as other weights have this version from now on."""
         file = self._files.pop(version, None)
         if file is not None:
             file.close()
-        (self._folder / f"turns-{version:08d}.jsonl").unlink(missing_ok=True)
+        for item in self._all_files():
+            if item.version == version:
+                item.path.unlink()
+
+    def count_reused(self, reused: ReusedTurns) -> None:
+        """Add to the counts of what was reused, here or in a rollout worker."""
+        self._reused = ReusedTurns(self._reused.turns + reused.turns, self._reused.tokens + reused.tokens)
+
+    def take_reused(self) -> ReusedTurns:
+        """Return what was reused since the last call."""
+        reused, self._reused = self._reused, ReusedTurns()
+        return reused
 
     def take_metrics(self) -> Metrics:
         """Return the counts of turns and tokens that were reused instead of sampled since the last call."""
-        reused, self._reused = self._reused, _Reused()
-        return {f"journal/{name}": float(count) for name, count in reused._asdict().items() if count}
+        return {f"journal/{name}": float(count) for name, count in self.take_reused()._asdict().items() if count}
 
     def close(self) -> None:
-        """Close the files; may be called twice."""
+        """Close the files, which are opened again when they are needed; may be called twice."""
         while self._files:
             self._files.popitem()[1].close()
 
-    def _versions(self) -> list[tuple[int, Path]]:
+    def _path(self, version: int) -> Path:
+        worker = "" if self._worker is None else f".{self._worker}"
+        return self._folder / f"turns-{version:08d}{worker}.jsonl"
+
+    def _all_files(self) -> list[_TurnsFile]:
         matches = [(_NAME.fullmatch(path.name), path) for path in self._folder.glob("turns-*.jsonl")]
-        return sorted((int(match[1]), path) for match, path in matches if match)
+        return sorted(_TurnsFile(int(match[1]), path, match[2]) for match, path in matches if match)
+
+    def _read(self, file: _TurnsFile) -> None:
+        """Read a file; only the run's process, before others write, and the writer itself may mend its last line."""
+        with suppress(FileNotFoundError):  # which the run's process has dropped meanwhile
+            self._turns.update(_read(file.path, mends=self._worker in (None, file.worker)))
 
 
 def open_journal(run: RunDirectory, *, staleness: int, version: int) -> TurnJournal:
     """Open the journal of a run that goes on from a version of its weights. Raises: RunError: it is another run's."""
-    return TurnJournal(run.path / _FOLDER, run=run.id, version=version, staleness=staleness)
+    return TurnJournal(run.path / FOLDER, run=run.id, version=version, staleness=staleness)
 
 
 class JournaledPolicy(WrappedPolicy):
@@ -158,12 +198,13 @@ def _key(request: GenerateRequest) -> bytes:
     return hasher.digest()
 
 
-def _read(path: Path) -> Iterator[tuple[bytes, Generation]]:
-    """Yield the turns of a file; a last line that a crash has cut is taken off it."""
-    with path.open("r+b") as file:
+def _read(path: Path, *, mends: bool) -> Iterator[tuple[bytes, Generation]]:
+    """Yield the turns of a file but for a last line that a crash has cut, and with `mends` take that off the file."""
+    with path.open("r+b" if mends else "rb") as file:
         data = file.read()
         whole = data.rfind(b"\n") + 1
-        file.truncate(whole)
+        if mends:
+            file.truncate(whole)
     for line in data[:whole].splitlines():
         try:
             key, fields_of = json.loads(line)

@@ -133,7 +133,7 @@ class PolicyServers(Settings):
         )
         from envgym.runtime.membership import ServerKind, WatchedServers
 
-        expected, token = expected_model(model.on(device_type(engine.device))), self._token()
+        expected, token = expected_model(model.on(device_type(engine.device))), self.token()
         if endpoints.transport == "files":
             transport: WeightTransport = FileTransport(endpoints.weights, keep=self.keep)
         else:
@@ -153,7 +153,8 @@ class PolicyServers(Settings):
             servers=None if endpoints.list_file is None else WatchedServers(endpoints.list_file, ServerKind.POLICY),
         )
 
-    def _token(self) -> str | None:
+    def token(self) -> str | None:
+        """Return the token of the servers; None: they have none. Raises: InvalidInput: the variable holds none."""
         token = os.environ.get(self.token_env or TOKEN_VARIABLE)
         if self.token_env is not None and not token:
             do = "export the servers' token under this name"

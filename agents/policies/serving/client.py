@@ -1,11 +1,11 @@
 """The policy that samples from policy servers: balanced, retried on another server, with versions by the token."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 from envgym.agents.models.weights import AdaptedWeights
 from envgym.agents.policies.engine.requests import max_sampled_tokens
@@ -15,6 +15,7 @@ from envgym.agents.policies.serving.held import SentContext, SentContexts
 from envgym.agents.policies.serving.link import ExpectedModel, ServerLink, ServerRefused, ServerState
 from envgym.agents.policies.serving.membership import FleetMembership, check_transport
 from envgym.agents.policies.serving.routing import block_hashes
+from envgym.agents.policies.serving.weights_state import WeightsState, join_digests
 from envgym.agents.policies.weights.transport import WeightTransport, WeightUpdate
 from envgym.agents.protocols import FinishReason, GenerateRequest, Generation, Policy
 from envgym.chats.replies import BadResponse
@@ -57,6 +58,8 @@ class ServedPolicy(Policy):
     """Samples from one or more policy servers, which hold the weights."""
 
     max_top_logprobs = 20  # vLLM's limit
+    _link_type: ClassVar[type[ServerLink]] = ServerLink
+    _make_fleet: Callable[..., ServerFleet] = ServerFleet
 
     def __init__(
         self,
@@ -90,10 +93,12 @@ class ServedPolicy(Policy):
         self._base_state: object = None
         self._num_clears = 0
         self._sent = SentContexts()
-        self._make_link = partial(ServerLink, token=token, ceiling=self._limits.max_concurrency)
+        self._joined: tuple[Mapping[str, str], str] = {}, ""
+        """Digests of the newest weights, and the one digest of them all."""
+        self._make_link = partial(self._link_type, token=token, ceiling=self._limits.max_concurrency)
         self._loop = LoopThread("served-policy")
         links = [self._make_link(number, url) for number, url in enumerate(urls)]
-        self._fleet = ServerFleet(
+        self._fleet = self._make_fleet(
             links,
             expected or ExpectedModel(),
             check=partial(check_transport, transport.name),
@@ -160,6 +165,14 @@ class ServedPolicy(Policy):
         if self._loop.is_running:
             self._loop.close(self._fleet.close())
             self._transport.close()
+
+    @property
+    def weights_state(self) -> WeightsState:
+        """Which weights the servers have, for clients in other processes."""
+        newest = self._fleet.newest
+        if newest is not None and newest.digests is not self._joined[0]:
+            self._joined = newest.digests, join_digests(newest.digests)
+        return WeightsState(self._version, self._joined[1], self._num_clears)
 
     def _publish(self, named_tensors: "Iterable[tuple[str, Tensor]]", version: int) -> WeightUpdate:
         if not isinstance(named_tensors, AdaptedWeights):

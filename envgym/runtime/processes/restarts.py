@@ -15,7 +15,7 @@ RESTARTS: Final = "processes/restarts"
 RETRIED: Final = "requests/retried"
 """Requests of a policy server that failed and were sent again."""
 REISSUED: Final = "rollout/reissued"
-"""Trees (for a chain: episodes) that were begun again, as the server of their env was gone."""
+"""Trees (for a chain: episodes) that were begun again, as their env server or rollout worker was gone."""
 
 
 class RestartPolicy(NamedTuple):
@@ -60,10 +60,10 @@ _counts: Counter[str] = Counter()
 _lock = threading.Lock()
 
 
-def count_failure(name: str) -> None:
-    """Count a failure that the run has survived, by one of the names of this module; from any thread."""
+def count_failure(name: str, count: int = 1) -> None:
+    """Count failures that the run has survived, by one of the names of this module; from any thread."""
     with _lock:
-        _counts[name] += 1
+        _counts[name] += count
 
 
 def failure_counts() -> Counter[str]:

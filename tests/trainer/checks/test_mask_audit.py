@@ -32,7 +32,7 @@ SIBLING = replace(CHAIN, token_ids=(1, 2, 7, 6), loss_mask=(False, False, True, 
 @pytest.fixture
 def record() -> MaskAudit:
     audit = MaskAudit()
-    policy = AuditedPolicy(ScriptedPolicy(lambda request: TURNS[request.token_ids]), audit)
+    policy = AuditedPolicy(ScriptedPolicy(lambda request: TURNS[request.token_ids]), audit.record)
     for context in TURNS:
         asyncio.run(policy.generate(GenerateRequest(token_ids=context, sampling=Sampling(), seed=0)))
     return audit
@@ -129,13 +129,13 @@ def test_what_was_sampled_before_is_forgotten_when_a_step_begins(record: MaskAud
 
 
 def test_everything_else_is_the_policys() -> None:
-    policy: Policy = AuditedPolicy(ScriptedPolicy([]), MaskAudit())
+    policy: Policy = AuditedPolicy(ScriptedPolicy([]), MaskAudit().record)
     policy.set_version(4)
     assert policy.version == 4
     assert asyncio.run(policy.compute_logprobs([(1, 2)])) == [(0.0, 0.0)]
     policy.sleep()
     policy.wake()
     shared = TransformersPolicy(llama(), shares_weights=True)
-    with AuditedPolicy(shared, MaskAudit()).pause(7):
+    with AuditedPolicy(shared, MaskAudit().record).pause(7):
         assert shared.version == 0
     assert shared.version == 7

@@ -16,7 +16,7 @@ from envgym.errors import RunError, SettingsError
 from envgym.runs.directory import RunDirectory
 from envgym.runs.episodes import trees_of
 from envgym.trainer.batch.rows import TrainRow, train_row
-from envgym.trainer.checks.mask_audit import MaskAudit
+from envgym.trainer.checks.mask_audit import MaskAudit, SampledTurn
 from envgym.trainer.methods.protocols import CurriculumContext, StepOutcome, TaskRequest
 from envgym.trainer.train import train
 from tests.support.generations import generated
@@ -118,10 +118,8 @@ def _remember(audit: MaskAudit, row: TrainRow) -> None:
     for start in starts:
         end = next(place for place in range(start, len(row) + 1) if place not in places)
         sampled = row.token_ids[start:end]
-        audit.record(
-            GenerateRequest(token_ids=row.token_ids[:start], sampling=Sampling(), seed=0),
-            generated(sampled, 0.0, version=0),
-        )
+        request = GenerateRequest(token_ids=row.token_ids[:start], sampling=Sampling(), seed=0)
+        audit.record(SampledTurn.of(request, generated(sampled, 0.0, version=0)))
 
 
 def test_state_of_another_task_is_refused(tmp_path: Path) -> None:

@@ -1,0 +1,40 @@
+"""`envgym rollout-worker`: a process that plays the episodes of a run, which starts it."""
+
+import argparse
+import contextlib
+import os
+
+from envgym.cli.common import import_from_here, server_token
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments."""
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1)")
+    parser.add_argument("--port", type=int, default=0, help="port (default: any free one)")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Serve the run that has started this process until interrupted."""
+    from envgym.runtime.event_loop import run_coroutine
+
+    with contextlib.suppress(KeyboardInterrupt):
+        run_coroutine(_serve(args.host, args.port))
+    return 0
+
+
+async def _serve(host: str, port: int) -> None:
+    from envgym.core.version import __version__
+    from envgym.runtime.garbage import rare_collections
+    from envgym.runtime.processes.group import announce
+    from envgym.runtime.processes.log import ROLE_VARIABLE
+    from envgym.trainer.launch.workers.server import RolloutWorker
+    from envgym.trainer.launch.workers.wire import TOKEN_VARIABLE
+
+    token = server_token(host, TOKEN_VARIABLE)
+    name = os.environ.get(ROLE_VARIABLE, "rollout-worker")
+    worker = RolloutWorker(name, token=token, on_settings=import_from_here)
+    try:
+        with rare_collections():
+            await worker.http.serve(host, port, lambda url: announce(url=url, version=__version__))
+    finally:
+        await worker.close()

@@ -1,0 +1,1 @@
+"""Rollout workers: processes that grow the trees of a run's groups."""

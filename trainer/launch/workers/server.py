@@ -1,0 +1,129 @@
+"""The rollout worker: an HTTP server that grows trees for the run's process, in one event loop."""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import ExitStack
+from http import HTTPStatus
+from typing import Final
+
+from envgym.agents.policies.serving.weights_state import WeightsState
+from envgym.agents.rollout.pool import AbortHandle
+from envgym.core.version import __version__
+from envgym.errors import EnvgymError, RunError
+from envgym.runtime.http.server import HttpLimits, HttpReply, HttpRequest, HttpServer, detail_reply
+from envgym.runtime.processes.restarts import failure_counts
+from envgym.runtime.processes.supervision import HEALTH
+from envgym.trainer.launch.workers.parts import WorkerParts, build_parts
+from envgym.trainer.launch.workers.wire import (
+    ABORT,
+    CHANGE,
+    SETUP,
+    TREES,
+    GrownTree,
+    Json,
+    WorkerSetup,
+    grown_tree_to_json,
+    tree_task_from_json,
+)
+from envgym.trainer.settings import train_settings
+
+_LIMITS: Final = HttpLimits(connections=8192, body_bytes=256 << 20)
+BuildParts = Callable[[WorkerSetup, ExitStack], WorkerParts]
+
+
+class RolloutWorker:
+    """Answers the routes; `http` is the server to start and close."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        token: str | None,
+        build: BuildParts | None = None,
+        on_settings: Callable[[Json], None] = lambda data: None,
+    ) -> None:
+        """Prepare to serve.
+
+        Args:
+            name: of the worker.
+            token: that requests must carry; None: no request needs one.
+            build: builds the parts; None: those of a run.
+            on_settings: called with the run's settings before they are used.
+        """
+        self._name, self._on_settings = name, on_settings
+        self._build = build or self._build_parts
+        self._parts: WorkerParts | None = None
+        self._resources = ExitStack()
+        self._aborts: dict[str, AbortHandle] = {}
+        """By the id of the tree that is growing."""
+        self._failures = failure_counts()
+        """Those that were reported."""
+        self._routes: Mapping[str, Callable[[Json], Awaitable[Json]]] = {
+            SETUP: self._set_up,
+            TREES: self._grow,
+            ABORT: self._abort,
+            CHANGE: self._change,
+        }
+        self.http = HttpServer(self._handle, token=token, limits=_LIMITS, cancels_abandoned=True)
+
+    async def close(self) -> None:
+        """Stop serving, and close the parts."""
+        await self.http.close()
+        await asyncio.to_thread(self._resources.close)
+
+    async def _handle(self, request: HttpRequest) -> HttpReply:
+        if request.method == "GET" and request.path == HEALTH:
+            return HttpReply(HTTPStatus.OK, b"", "text/plain")
+        answer = self._routes.get(request.path)
+        if request.method != "POST" or answer is None:
+            got = f"{request.method} {request.path}"
+            return detail_reply(HTTPStatus.NOT_FOUND, f"path must be one of the routes, got {got}.")
+        try:
+            return HttpReply.of_json(await answer(json.loads(request.body)))
+        except EnvgymError as error:
+            return detail_reply(HTTPStatus.UNPROCESSABLE_ENTITY, str(error))
+
+    async def _set_up(self, body: Json) -> Json:
+        version, do = body.get("version"), "install the same version on every machine"
+        must = f"be {version}, as in the run's process"
+        RunError.unless(version == __version__, "envgym", must, __version__, where=self._name, do=do)
+        setup = WorkerSetup.from_json(body)
+        self._on_settings(setup.settings)
+        self._parts = None
+        await asyncio.to_thread(self._resources.close)  # of a setup whose answer was lost
+        self._parts = await asyncio.to_thread(self._build, setup, self._resources)
+        return {}
+
+    def _build_parts(self, setup: WorkerSetup, resources: ExitStack) -> WorkerParts:
+        return build_parts(setup, resources, worker=self._name)
+
+    @property
+    def _ready_parts(self) -> WorkerParts:
+        if self._parts is None:
+            raise RunError.of("rollout worker", "be set up", "nothing", where=self._name, do="send /setup first")
+        return self._parts
+
+    async def _grow(self, body: Json) -> Json:
+        parts, task, abort = self._ready_parts, tree_task_from_json(body), AbortHandle()
+        self._aborts[task.order.tree_id] = abort
+        try:
+            tree, sampled = await parts.grow(task, abort)
+        finally:
+            del self._aborts[task.order.tree_id]
+        counts = failure_counts()
+        failures, self._failures = counts - self._failures, counts
+        return grown_tree_to_json(GrownTree(tree, tuple(sampled), parts.take_reused(), failures))
+
+    async def _abort(self, body: Json) -> Json:
+        abort = self._aborts.get(body["tree"])
+        if abort is not None:
+            abort.abort(body["reason"])
+        return {"is_growing": abort is not None}
+
+    async def _change(self, body: Json) -> Json:
+        parts, settings = self._ready_parts, body.get("settings")
+        if settings is not None:
+            parts.add_plan(body["plan"], train_settings(settings))
+        parts.follow(WeightsState(*body["weights"]))
+        return {}
