@@ -12,7 +12,7 @@ import tempfile
 import time
 from pathlib import Path
 
-import psutil
+import psutil  # type: ignore[import-untyped]  # its stubs are a package of their own
 
 from envgym.agents.loop.agent import AgentSettings, make_agent
 from envgym.agents.models.tiny import tiny_tokenizer

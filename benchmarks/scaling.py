@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import numpy as np
-import psutil
+import psutil  # type: ignore[import-untyped]  # its stubs are a package of their own
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 

@@ -26,7 +26,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-import psutil
+import psutil  # type: ignore[import-untyped]  # its stubs are a package of their own
 from scipy.stats import linregress  # type: ignore[import-untyped]  # as above
 
 from envgym.errors import RunError

@@ -94,8 +94,13 @@ class _NoTransport:
     def __init__(self, name: str) -> None:
         self.name = name
 
-    def publish(self, named_tensors: "Iterable[tuple[str, Tensor]]", version: int) -> WeightUpdate:
+    def publish(
+        self, named_tensors: "Iterable[tuple[str, Tensor]]", version: int, *, base: WeightUpdate | None = None
+    ) -> WeightUpdate:
         raise PolicyFailure("the run's process updates the policy servers")
+
+    def publish_base(self, named_tensors: "Iterable[tuple[str, Tensor]]", version: int) -> WeightUpdate:
+        return self.publish(named_tensors, version)
 
     def finish(self, taking: Collection[int] = ()) -> None:
         return
