@@ -14,7 +14,7 @@ from envgym.agents.models.weights import AdaptedWeights, merged_weights
 from envgym.agents.policies.weights.transport import FileTransport, WeightUpdate
 from envgym.agents.protocols import Generation
 from envgym.core.segments import Segment
-from envgym.errors import PolicyFailure, RunError
+from envgym.errors import InvalidInput, PolicyFailure, RunError
 from envgym.trainer.train import train
 from tests.agents.policies.serving.running import Served, serving
 from tests.support.tiny_runs import TINY, step_metrics, tiny_settings
@@ -22,8 +22,8 @@ from tests.support.tiny_runs import TINY, step_metrics, tiny_settings
 pytestmark = pytest.mark.slow
 
 
-def tiny_model() -> Any:  # PreTrainedModel
-    return load("tiny", dtype="float32", device="cpu", tiny=TinySettings(**TINY)).model
+def tiny_model(dtype: str = "float32") -> Any:  # PreTrainedModel
+    return load("tiny", dtype=dtype, device="cpu", tiny=TinySettings(**TINY)).model
 
 
 def run(
@@ -48,6 +48,23 @@ def test_a_run_from_two_servers_learns_from_its_own_weights(tmp_path: Path) -> N
         assert {one._policy.version, other._policy.version} == {2}
     assert [step["staleness/max"] for step in steps] == [0.0, 0.0]
     assert all(step["canary/gap"] < 1e-4 < step["canary/moved"] for step in steps)
+
+
+@pytest.mark.parametrize("transport", ["files", "gloo", "ipc"])
+def test_a_mixed_run_samples_from_a_server_in_bfloat16(transport: str, tmp_path: Path) -> None:
+    with serving(tiny_model("bfloat16")) as server:
+        steps = run(tmp_path, server, transport=transport, model={"precision": "mixed"})
+        assert server._policy.version == 2
+    assert all(0 < step["canary/gap"] < 0.05 for step in steps)
+    assert all(step["canary/moved"] > 1e-3 for step in steps)
+
+
+def test_a_server_of_another_number_type_is_refused(tmp_path: Path) -> None:
+    with (
+        serving(tiny_model()) as server,
+        pytest.raises(InvalidInput, match=r"dtype of the server must be bfloat16, got float32 .*--dtype bfloat16"),
+    ):
+        run(tmp_path, server, model={"precision": "mixed"})
 
 
 def test_a_run_has_the_same_numbers_however_weights_get_to_its_server(tmp_path: Path) -> None:

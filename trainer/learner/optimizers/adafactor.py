@@ -42,8 +42,8 @@ class Adafactor(Settings):
         """Return the bytes of row and column means, or of a vector's second moment, and of left-out bits."""
         parameters = trainable(model)
         states = [_new_state(parameter.to("meta")) for parameter in parameters]
-        kept = [value for state in states for name, value in state.items() if name != "step"]
-        return bytes_here(kept) + left_out_bytes(parameters)
+        tensors = [value for state in states for name, value in state.items() if name != "step"]
+        return bytes_here(tensors) + left_out_bytes(parameters)
 
 
 class ExactAdafactor(ExactOptimizer):
