@@ -173,12 +173,17 @@ def micro_batch_memory(forward: ForwardPass) -> MicroBatchMemory:
     if recomputes:
         whole = _kept_bytes(forward, batch, recomputes=False)
     of_layer = whole / config.num_hidden_layers
-    logits = _LOGIT_BUFFERS * default_chunk_size(weight_VD.device) * len(weight_VD) * 4
     return MicroBatchMemory(
         per_token=saved_bytes / batch.num_tokens,
         per_token_in_layer=(recomputes + _IN_LAYER) * of_layer / batch.num_tokens,
-        head=logits + (weight_VD.numel() * 4 if weight_VD.requires_grad else 0),
+        head=head_memory(weight_VD.device, *weight_VD.shape, is_trained=weight_VD.requires_grad),
     )
+
+
+def head_memory(device: torch.device, num_tokens: int, width: int, *, is_trained: bool) -> int:
+    """Return the bytes that the head of a vocabulary of `num_tokens` holds: logits, and its gradient if it trains."""
+    logits = _LOGIT_BUFFERS * default_chunk_size(device) * num_tokens * 4
+    return logits + (num_tokens * width * 4 if is_trained else 0)
 
 
 def _kept_bytes(forward: ForwardPass, batch: MicroBatch, *, recomputes: bool = True) -> int:
