@@ -169,13 +169,26 @@ def micro_batch_memory(forward: ForwardPass) -> MicroBatchMemory:
     saved_bytes, casts = _kept_bytes(forward, batch)
     whole, _ = _kept_bytes(forward, batch, recomputes=False) if recomputes else (saved_bytes, casts)
     of_layer = whole / config.num_hidden_layers
-    logits = _LOGIT_BUFFERS * default_chunk_size(weight_VD.device) * len(weight_VD) * 4
     return MicroBatchMemory(
         per_token=saved_bytes / batch.num_tokens,
         per_token_in_layer=(recomputes + _IN_LAYER) * of_layer / batch.num_tokens,
-        head=logits + weight_VD.numel() * (4 * weight_VD.requires_grad + 2 * (forward.autocast is not None)),
+        head=head_memory(
+            weight_VD.device,
+            *weight_VD.shape,
+            is_trained=weight_VD.requires_grad,
+            is_cast=forward.autocast is not None,
+        ),
         casts=casts,
     )
+
+
+def head_memory(device: torch.device, num_tokens: int, width: int, *, is_trained: bool, is_cast: bool) -> int:
+    """Return the bytes that the head of a vocabulary of `num_tokens` holds.
+
+    These are logits, its gradient if it trains, and its cast to 16 bits.
+    """
+    logits = _LOGIT_BUFFERS * default_chunk_size(device) * num_tokens * 4
+    return logits + num_tokens * width * (4 * is_trained + 2 * is_cast)
 
 
 def _kept_bytes(forward: ForwardPass, batch: MicroBatch, *, recomputes: bool = True) -> tuple[int, int]:

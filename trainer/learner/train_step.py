@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import torch
 from jaxtyping import Float
@@ -224,6 +225,17 @@ def needs_old_logprobs_pass(optim: OptimSettings, objective: Objective) -> bool:
     if objective.is_bypass:
         return objective.is_coupled or (objective.reads_unsampled and not is_single)
     return objective.is_coupled or not (is_single and objective.correction.is_identity)
+
+
+FORWARD_SHARE: Final = 1 / 3
+"""Of the time of forward and backward together: a backward pass costs twice its forward pass."""
+
+
+def learning_passes(optim: OptimSettings, objective: Objective) -> float:
+    """Return the passes of a train step over its rows, forward and backward; one without gradient is a share of it."""
+    has_old = needs_old_logprobs_pass(optim, objective)
+    references = bool(objective.settings.kl_coef) * (1 if has_old else optim.epochs)
+    return optim.epochs + (has_old + references) * FORWARD_SHARE
 
 
 def minibatches(rows: Sequence[TrainRow], parts: int, *, whole_groups: bool = False) -> list[Sequence[int]]:

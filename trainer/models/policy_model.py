@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from envgym.agents.models.loading import load, load_adapter, load_tokenizer, resolve_model
-from envgym.agents.settings import ModelSettings
+from envgym.agents.settings import LoraSettings, ModelSettings
 from envgym.trainer.learner.causal_lm import without_dropout
 
 
@@ -36,16 +36,21 @@ def load_model(settings: ModelSettings, device: torch.device, checkpoint: Path |
 
 
 def _with_adapters(model: nn.Module, settings: ModelSettings, checkpoint: Path | None) -> Any:  # PeftModel
-    from peft import LoraConfig, get_peft_model  # optional, and heavy
-
     assert settings.lora is not None, "the caller checked"
     adapter = settings.adapter if checkpoint is None else str(checkpoint / "model")
     if adapter is not None:
         return load_adapter(model, adapter, trainable=True)
-    targets = settings.lora.target_modules
+    return add_adapters(model, settings.lora)
+
+
+def add_adapters(model: nn.Module, lora: LoraSettings) -> Any:  # PeftModel
+    """Return the model with new low-rank adapters; only they are trained."""
+    from peft import LoraConfig, get_peft_model  # optional, and heavy
+
+    targets = lora.target_modules
     config = LoraConfig(
-        r=settings.lora.rank,
-        lora_alpha=settings.lora.alpha,
+        r=lora.rank,
+        lora_alpha=lora.alpha,
         target_modules=targets if isinstance(targets, str) else list(targets),
         lora_dropout=0.0,
         task_type="CAUSAL_LM",

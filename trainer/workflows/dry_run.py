@@ -20,7 +20,7 @@ from envgym.trainer.learner.learner import Learner
 from envgym.trainer.learner.memory import StateMemory, measure_memory, state_memory
 from envgym.trainer.learner.objective import Objective
 from envgym.trainer.learner.optimizers.base import bytes_here
-from envgym.trainer.learner.train_step import StepInputs, needs_old_logprobs_pass
+from envgym.trainer.learner.train_step import FORWARD_SHARE, StepInputs, learning_passes
 from envgym.trainer.methods.credit.outcome import episode_rewards
 from envgym.trainer.methods.protocols import CriticCredit, FilterResult
 from envgym.trainer.rollout.collector import Collector
@@ -33,8 +33,6 @@ from envgym.trainer.workflows.sft import likelihood_rows, play_demonstrations
 
 _NUM_DEMONSTRATIONS = 16
 """Of each phase of a warm start, so many are played: as many as tell whether the agent's limits hold them."""
-_FORWARD_SHARE = 1 / 3
-"""Of the time of forward and backward together: a backward pass costs twice its forward pass."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -259,9 +257,7 @@ def _measure(context: RunContext, rows: list[TrainRow], *, collect_s: float) -> 
     learner.zero_grad()
     batches = learner.micro_batches(rows, range(len(rows)))
     computed = sum(batch.num_tokens for batch in batches)
-    has_old = needs_old_logprobs_pass(optim, objective)
-    references = has_reference * (1 if has_old else optim.epochs)
-    passes = optim.epochs + (has_old + references) * _FORWARD_SHARE + _critic_passes(context)
+    passes = learning_passes(optim, context.method.objective) + _critic_passes(context)
     memory = state
     if context.critic is not None:
         learner = context.critic.learner
@@ -282,6 +278,6 @@ def _critic_passes(context: RunContext) -> float:
     if not isinstance(context.method.credit, CriticCredit):
         return 0.0
     if context.critic is None:
-        return _FORWARD_SHARE
+        return FORWARD_SHARE
     size, of_policy = (bytes_here(model.parameters()) for model in (context.critic.learner.model, context.model))
-    return size / of_policy * (context.critic.epochs(context.learner.optim) + _FORWARD_SHARE)
+    return size / of_policy * (context.critic.epochs(context.learner.optim) + FORWARD_SHARE)

@@ -1,0 +1,1 @@
+"""What a run will take on given devices, predicted from its settings before anything is loaded."""

@@ -1,0 +1,299 @@
+"""The time of a train step, the memory of each device, and the bottleneck, predicted from settings and constants.
+
+One step samples turns, learns from their tokens, and sends new weights to the policy servers. `docs/scaling.md`
+states the formulas and where each constant was measured.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Final
+
+from envgym.errors import SettingsError
+from envgym.trainer.learner.objective import Objective
+from envgym.trainer.learner.train_step import FORWARD_SHARE, learning_passes
+from envgym.trainer.planning.constants import Control, Device
+from envgym.trainer.planning.shapes import ModelShape
+from envgym.trainer.settings import TrainSettings
+
+USABLE: Final = 0.9
+"""Share of a device's memory that a plan may use: the allocator cannot use all."""
+_GIB: Final = 2**30
+_GATHERED: Final = 2
+"""Layers of a sharded model that are whole at the same time: the one that is computed and the next one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """What settings do not state: how long episodes are."""
+
+    turns: int = 4
+    """Turns of an episode."""
+    prompt_tokens: int = 512
+    """Tokens of the first context, which the episodes of a group share."""
+    turn_tokens: int = 128
+    """Tokens that the policy samples in a turn."""
+    reply_tokens: int = 128
+    """Tokens of an environment's reply; the last turn has none."""
+    env_s: float = 0.0
+    """Seconds that the environment takes for a turn."""
+
+    @property
+    def context(self) -> int:
+        """Tokens of an episode at its end."""
+        return self.prompt_tokens + self.turns * self.turn_tokens + (self.turns - 1) * self.reply_tokens
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What a run takes on its devices. Times are seconds of a train step, sizes are bytes."""
+
+    learners: int
+    servers: int
+    sampling_s: float
+    """The engines, and the environments that they wait for."""
+    control_s: float
+    """The run's own process, for the turns."""
+    learn_s: float
+    update_s: float
+    """New weights to the policy servers."""
+    overlaps: bool
+    """Whether sampling and learning are at the same time."""
+    learner_memory: Mapping[str, int]
+    """Part -> bytes, of learner rank 0, which holds the most."""
+    sampler_memory: Mapping[str, int]
+    """Part -> bytes, of a policy server on each of its devices, or of an engine that takes turns with the learner; empty
+    without both."""
+    tokens: int
+    """Tokens that are computed in a pass of learning."""
+
+    @property
+    def collect_s(self) -> float:
+        """The slower of engines and controller."""
+        return max(self.sampling_s, self.control_s)
+
+    @property
+    def step_s(self) -> float:
+        """Wall time of a train step."""
+        after = self.learn_s + self.update_s
+        return max(self.collect_s, after) if self.overlaps else self.collect_s + after
+
+    @property
+    def bottleneck(self) -> str:
+        """The part that takes most of the time: `sampling`, `control`, `learning` or `update`."""
+        seconds = {
+            "sampling": self.sampling_s,
+            "control": self.control_s,
+            "learning": self.learn_s,
+            "update": self.update_s,
+        }
+        return max(seconds, key=seconds.__getitem__)
+
+    def to_json(self) -> dict[str, object]:
+        """Return the plan as plain JSON types."""
+        memory = {"learner": {**self.learner_memory, "total": sum(self.learner_memory.values())}}
+        if self.sampler_memory:
+            memory["sampler"] = {**self.sampler_memory, "total": sum(self.sampler_memory.values())}
+        names = ("sampling_s", "control_s", "learn_s", "update_s")
+        return {
+            "learners": self.learners,
+            "servers": self.servers,
+            "seconds": {name.removesuffix("_s"): getattr(self, name) for name in names} | {"step": self.step_s},
+            "overlaps": self.overlaps,
+            "bottleneck": self.bottleneck,
+            "memory_bytes": memory,
+            "computed_tokens": self.tokens,
+        }
+
+
+def predict(
+    settings: TrainSettings,
+    workload: Workload,
+    shape: ModelShape,
+    device: Device,
+    control: Control,
+    objective: Objective,
+) -> Plan:
+    """Predict a train step; `objective` decides how many passes over the rows there are."""
+    launch = settings.launch
+    num_episodes = math.ceil(settings.rollout.groups * settings.rollout.group_size * settings.rollout.oversampling)
+    tokens = _computed_tokens(settings, workload)
+    return Plan(
+        learners=launch.learners,
+        servers=launch.servers,
+        sampling_s=_sampling_s(settings, workload, shape, device, num_episodes),
+        control_s=_control_s(workload, control, num_episodes, has_servers=launch.servers > 0),
+        learn_s=_learn_s(settings, workload, shape, device, objective, tokens),
+        update_s=_update_s(settings, shape, control),
+        overlaps=settings.rollout.overlaps and launch.servers > 0,
+        learner_memory=_learner_memory(settings, workload, shape, num_episodes),
+        sampler_memory=_sampler_memory(settings, workload, shape, num_episodes),
+        tokens=tokens,
+    )
+
+
+# ---- time ------------------------------------------------------------------------------------------------------------
+
+
+def _uses_vllm(settings: TrainSettings) -> bool:
+    return (settings.launch.servers > 0 and settings.launch.server_engine == "vllm") or (
+        settings.engine.backend.name == "vllm"
+    )
+
+
+def _batch(settings: TrainSettings, workload: Workload, shape: ModelShape, num_episodes: int) -> int:
+    """Return how many sequences each engine samples at the same time."""
+    share = math.ceil(num_episodes / max(1, settings.launch.servers))
+    limit = settings.engine.concurrency if settings.launch.servers == 0 else settings.engine.max_batch
+    if _uses_vllm(settings):
+        size = settings.engine.cache_gib * _GIB / (_cache_itemsize(settings) * shape.cached * workload.context)
+        return max(1, min(share, int(size)))
+    return min(share, limit, settings.engine.max_batch)
+
+
+def _cache_itemsize(settings: TrainSettings) -> int:
+    return 2 if settings.model.sampler_dtype == "bfloat16" else 4
+
+
+def _sampling_s(
+    settings: TrainSettings, workload: Workload, shape: ModelShape, device: Device, num_episodes: int
+) -> float:
+    """Return the time of the engines: decoding steps, each with its prefill, in waves of as many as they hold."""
+    batch = _batch(settings, workload, shape, num_episodes)
+    share = math.ceil(num_episodes / max(1, settings.launch.servers))
+    waves = share / batch
+    devices = settings.engine.tensor_parallel
+    flops = devices * (device.decode_flops or device.train_flops)
+    read = shape.weights + batch * workload.context / 2 * shape.cached * _cache_itemsize(settings)
+    layer_s = device.recorded_layer_s if _uses_vllm(settings) else device.decode_layer_s
+    step_s = shape.layers * layer_s + batch * (device.sequence_s + 2 * shape.parameters / flops)
+    step_s += read / (devices * device.bandwidth)
+    prefilled = workload.prompt_tokens + (workload.turns - 1) * workload.reply_tokens
+    prefill_s = share * prefilled * 2 * shape.body / (devices * device.train_flops)
+    return waves * workload.turns * (workload.turn_tokens * step_s + workload.env_s) + prefill_s
+
+
+def _control_s(workload: Workload, control: Control, num_episodes: int, *, has_servers: bool) -> float:
+    turns = num_episodes * workload.turns
+    if not has_servers:
+        return turns * control.local_turn_s
+    return turns * (control.turn_s + control.context_s * workload.context / 2)
+
+
+def _computed_tokens(settings: TrainSettings, workload: Workload) -> int:
+    """Return the tokens of a pass over a step's rows; a packed group has its prompt once."""
+    groups, size = settings.rollout.groups, settings.rollout.group_size
+    prompts = groups if settings.optim.packing else groups * size
+    return prompts * workload.prompt_tokens + groups * size * (workload.context - workload.prompt_tokens)
+
+
+def _learn_s(
+    settings: TrainSettings,
+    workload: Workload,
+    shape: ModelShape,
+    device: Device,
+    objective: Objective,
+    tokens: int,
+) -> float:
+    optim, ranks = settings.optim, settings.launch.learners
+    sampled = settings.rollout.groups * settings.rollout.group_size * workload.turns * workload.turn_tokens
+    flops = 6 * (shape.body * tokens + shape.head * sampled) + 12 * shape.layers * shape.width * tokens * (
+        workload.context / 2
+    )
+    if settings.model.lora is not None:
+        flops *= 1 - FORWARD_SHARE  # no gradient of the frozen weights
+    if settings.model.gradient_checkpointing:
+        flops *= 1 + FORWARD_SHARE
+    num_batches = max(1, math.ceil(tokens / ranks / optim.micro_batch_tokens))
+    compute_s = flops / (ranks * device.train_flops) + num_batches * shape.layers * device.pass_layer_s
+    if ranks > 1:  # weights are gathered for the forward and the backward pass, and gradients are scattered
+        compute_s = max(compute_s, num_batches * 3 * shape.weights / device.link)
+    updates = optim.epochs * optim.minibatches
+    return learning_passes(optim, objective) * compute_s + updates * 2 * shape.state.total / ranks / device.bandwidth
+
+
+def _update_s(settings: TrainSettings, shape: ModelShape, control: Control) -> float:
+    servers = settings.launch.servers
+    if not servers:
+        return 0.0
+    if settings.launch.transport == "files":
+        return shape.weights * (control.file_s + control.file_server_s * servers)
+    return shape.weights * servers / control.transport
+
+
+# ---- memory ----------------------------------------------------------------------------------------------------------
+
+
+def _cache(settings: TrainSettings, workload: Workload, shape: ModelShape, num_episodes: int) -> int:
+    if _uses_vllm(settings):
+        return round(settings.engine.cache_gib * _GIB)
+    batch = _batch(settings, workload, shape, num_episodes)
+    return batch * workload.context * shape.cached * _cache_itemsize(settings)
+
+
+def _learner_memory(
+    settings: TrainSettings, workload: Workload, shape: ModelShape, num_episodes: int
+) -> dict[str, int]:
+    """Return the parts of rank 0, which also holds the whole weights where it samples from them."""
+    ranks, tokens = settings.launch.learners, _computed_tokens(settings, workload)
+    largest = max(workload.context, min(settings.optim.micro_batch_tokens, math.ceil(tokens / ranks)))
+    parts = {name: round(size / ranks) for name, size in asdict(shape.state).items()}
+    if ranks > 1:
+        parts["gathered layers"] = round(_GATHERED * shape.state.weights / shape.layers)
+    parts["activations"] = shape.micro_batch.of(largest)
+    if not settings.launch.servers and not settings.engine.colocate:  # else the engine sleeps meanwhile
+        parts["cache"] = _cache(settings, workload, shape, num_episodes)
+        if _uses_vllm(settings) or ranks > 1:
+            parts["sampler weights"] = shape.weights
+    return parts
+
+
+def _sampler_memory(
+    settings: TrainSettings, workload: Workload, shape: ModelShape, num_episodes: int
+) -> dict[str, int]:
+    if not settings.launch.servers and not settings.engine.colocate:
+        return {}
+    weights = math.ceil(shape.weights / settings.engine.tensor_parallel)
+    return {"weights": weights, "cache": _cache(settings, workload, shape, num_episodes)}
+
+
+# ---- what cannot fit -------------------------------------------------------------------------------------------------
+
+
+def check_fits(plan: Plan, settings: TrainSettings, shape: ModelShape, device: Device, *, num_devices: int) -> None:
+    """Refuse a plan that its devices cannot hold. Raises: SettingsError: it names the setting to change."""
+    used = plan.learners + plan.servers * settings.engine.tensor_parallel
+    where = f"{num_devices} x {device.name}"
+    must, do = f"be at most {num_devices}", "lower launch.learners or launch.servers, or raise --gpus"
+    SettingsError.unless(used <= num_devices, "devices of learners and servers", must, used, where=where, do=do)
+    usable = round(USABLE * device.memory)
+    for name, parts in (("learner rank", plan.learner_memory), ("policy server", plan.sampler_memory)):
+        needed = sum(parts.values())
+        if needed > usable:
+            largest = max(parts, key=parts.__getitem__)
+            got = f"{needed / _GIB:.1f} GiB, of which {largest} {parts[largest] / _GIB:.1f} GiB"
+            must = f"fit {usable / _GIB:.1f} GiB ({USABLE:.0%} of the device)"
+            do = _remedy(name, parts, largest, settings, shape, usable)
+            raise SettingsError.of(f"memory of a {name}", must, got, where=where, do=do)
+
+
+def _remedy(
+    name: str, parts: Mapping[str, int], largest: str, settings: TrainSettings, shape: ModelShape, usable: int
+) -> str:
+    """Return what to change about the largest part."""
+    if largest == "cache":
+        key = "engine.cache_gib" if _uses_vllm(settings) else "engine.max_batch"
+        return f"lower {key}"
+    if name == "policy server" or largest == "sampler weights":
+        return "choose a smaller model, or set model.precision=bfloat16 if it is another"
+    if largest == "activations":
+        fitting = shape.micro_batch.fitting(max(0, usable - sum(parts.values()) + parts[largest]))
+        if fitting:
+            return f"lower optim.micro_batch_tokens to {fitting}"
+        if not settings.model.gradient_checkpointing:
+            return "set model.gradient_checkpointing=true"
+    fixed = sum(size for part, size in parts.items() if part not in ("weights", "gradients", "optimizer"))
+    left = usable - fixed - (0 if settings.launch.learners > 1 else shape.weights)
+    if left > 0:
+        return f"raise launch.learners to {math.ceil(shape.state.total / left)}, or set model.lora"
+    return "set model.lora, lower optim.micro_batch_tokens, or choose a smaller model"
