@@ -62,7 +62,7 @@ class Plan:
     learner_memory: Mapping[str, int]
     """Part -> bytes, of learner rank 0, which holds the most."""
     sampler_memory: Mapping[str, int]
-    """Part -> bytes, on each device of a policy server, or of an engine that takes turns with the learner; else empty."""
+    """Part -> bytes, on a device of a policy server, or of an engine that takes turns with the learner; else empty."""
     tokens: int
     """Tokens that are computed in a pass of learning."""
 
