@@ -7,8 +7,9 @@ at a time, and each waits for a turn before it asks for the next, whose context 
 process and through a server in another one on loopback, in alternation, and the medians are compared.
 
 Updates: the weights of a llama of random numbers go to the transformers server by each way of transport that the device
-has. `write` is the learner's part before the update (digests; files, or a copy), `still` the time from the request to
-pause until sampling goes on, with its phases.
+has; then adapters of rank 16 on all of its linear layers go by files to a server that has the base. `write` is the
+learner's part before the update (digests; files, or a copy), `still` the time from the request to pause until sampling
+goes on, with its phases.
 """
 
 import argparse
@@ -25,6 +26,8 @@ from pathlib import Path
 from typing import Any, Final
 
 import torch
+from peft import LoraConfig, get_peft_model
+from torch import nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from benchmarks._options import print_result, read_options
@@ -46,6 +49,8 @@ TOKENS: Final = 64
 """Of a turn."""
 PROMPT: Final = 256
 OBSERVATION: Final = 32
+RANK: Final = 16
+"""Of the adapters in the updates of a model with LoRA."""
 
 
 class InstantPolicy(TransformersPolicy):
@@ -158,26 +163,34 @@ def measure_updates(options: argparse.Namespace) -> dict[str, object]:
         ways: dict[str, WeightTransport] = {"files": FileTransport(Path(folder))}
         ways["ipc"] = SharedTransport(device)
         ways |= {name: GroupTransport(name, device=device) for name in transports_of(device) if name not in ways}
-        return {name: measure_update(transport, options) for name, transport in ways.items()}
+        found = {name: measure_update(transport, options) for name, transport in ways.items()}
+        adapters = FileTransport(Path(folder) / "adapters")
+        return {**found, "files, adapters": measure_update(adapters, options, rank=RANK)}
 
 
-def update_seconds(served: ServedPolicy, model: LlamaForCausalLM, repeats: int) -> list[float]:
+def update_seconds(served: ServedPolicy, model: nn.Module, repeats: int) -> list[float]:
     """Return the seconds of updates with other weights each: one that warms up, and as many as are counted."""
     totals: list[float] = []
     for version in range(1, repeats + 2):
         with torch.no_grad():
             for weight in model.parameters():
-                weight.mul_(1.01)
+                if weight.requires_grad:
+                    weight.mul_(1.01)
         began = time.perf_counter()
         served.update_weights(merged_weights(model), version)
         totals.append(time.perf_counter() - began)
     return totals
 
 
-def measure_update(transport: WeightTransport, options: argparse.Namespace) -> dict[str, object]:
-    """Return the seconds of an update per GB by one way, by phase."""
+def measure_update(
+    transport: WeightTransport, options: argparse.Namespace, *, rank: int | None = None
+) -> dict[str, object]:
+    """Return the seconds of an update per GB of the model by one way, by phase; with a rank, of LoRA adapters."""
     other, model = OtherProcess(options.gb), of_size(options.gb)
     size = sum(weight.numel() * weight.element_size() for weight in model.parameters()) / 1e9
+    learner: nn.Module = (
+        model if rank is None else get_peft_model(model, LoraConfig(r=rank, target_modules="all-linear"))
+    )
     phases: dict[str, list[float]] = defaultdict(list)
     ask = ServerLink.ask
 
@@ -190,7 +203,7 @@ def measure_update(transport: WeightTransport, options: argparse.Namespace) -> d
     served = ServedPolicy([other.url], transport=transport)
     ServerLink.ask = timed  # type: ignore[method-assign, assignment]  # for as long as this measures
     try:
-        totals = update_seconds(served, model, options.repeats)
+        totals = update_seconds(served, learner, options.repeats)
     finally:
         ServerLink.ask = ask  # type: ignore[method-assign]
         served.close()

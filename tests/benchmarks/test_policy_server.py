@@ -15,6 +15,7 @@ def test_turns_and_updates_are_measured() -> None:
     assert turns["above_ms"] == pytest.approx(turns["served_ms"] - turns["inside_ms"], abs=1e-3)
     updates: dict[str, Any] = policy_server.measure_updates(options)
     assert list(updates)[:3] == ["files", "ipc", "gloo"]
+    assert "files, adapters" in updates
     for update in updates.values():
         seconds = update["seconds_per_gb"]
         assert seconds["total"] == pytest.approx(seconds["write"] + seconds["still"], abs=2e-3)
