@@ -61,7 +61,8 @@ class FramedRequest(NamedTuple):
     """First tokens of that context and answer."""
     new_tokens: bytes
     """int32, after them."""
-    model: object
+    model: str | None
+    salt: str
     sampling: Sampling
     seed: int
 
@@ -173,7 +174,9 @@ def read_request(body: bytes) -> FramedRequest:
     do = "install the same version of envgym on both sides"
     if len(body) < _REQUEST.size or not body.startswith(_REQUEST_MARK):
         got = repr(body[:4]) if len(body) >= _REQUEST.size else f"{len(body)} bytes"
-        raise InvalidInput.of("body", f"begin with a head of {_REQUEST.size} bytes", got, where=FRAMES, do=do)
+        raise InvalidInput.of(
+            "body", f"begin with {_REQUEST_MARK!r} and a head of {_REQUEST.size} bytes", got, where=FRAMES, do=do
+        )
     _, size, num_kept, num_new, continues, number, client, seed = _REQUEST.unpack_from(body)
     tokens_at = _REQUEST.size + size
     length = tokens_at + 4 * num_new
@@ -182,22 +185,22 @@ def read_request(body: bytes) -> FramedRequest:
     InvalidInput.unless(got <= MAX_CONTEXT, "context", must, got, where=FRAMES, do="send a shorter one")
     must = f"have at most {_MAX_SETTINGS_BYTES} bytes"
     InvalidInput.unless(size <= _MAX_SETTINGS_BYTES, "settings", must, size, where=FRAMES, do="name fewer stop tokens")
-    model, sampling = _read_settings(body[_REQUEST.size : tokens_at])
+    settings = _read_settings(body[_REQUEST.size : tokens_at])
     key, new_tokens = RequestKey(client, number), body[tokens_at:]
-    return FramedRequest(key, continues, num_kept, new_tokens, model, sampling, int.from_bytes(seed, "little"))
+    return FramedRequest(key, continues, num_kept, new_tokens, *settings, int.from_bytes(seed, "little"))
 
 
 @lru_cache(maxsize=64)
-def _read_settings(text: bytes) -> tuple[object, Sampling]:
+def _read_settings(text: bytes) -> tuple[str | None, str, Sampling]:
     try:
         settings = json.loads(text)
-        params, model = settings["sampling_params"], settings.get("model")
-        if not isinstance(params, dict) or not isinstance(model, str | None):
-            raise TypeError(f"model {model!r}, sampling_params {type(params).__name__}")
+        params, model, salt = settings["sampling_params"], settings.get("model"), settings.get("cache_salt", "")
+        if not isinstance(params, dict) or not isinstance(model, str | None) or not isinstance(salt, str):
+            raise TypeError(f"model {model!r}, cache_salt {salt!r}, sampling_params {type(params).__name__}")
     except (ValueError, RecursionError, LookupError, TypeError, AttributeError) as error:
-        must, do = "be JSON with a model and sampling_params", "correct it"
+        must, do = "be JSON with model, cache_salt and sampling_params", "correct it"
         raise InvalidInput.of("settings", must, str(error)[:200], where=FRAMES, do=do) from error
-    return model, read_sampling(params, where=FRAMES)
+    return model, salt, read_sampling(params, where=FRAMES)
 
 
 def read_tokens(data: bytes) -> tuple[int, ...]:

@@ -116,6 +116,8 @@ class HeldContexts:
         """Hold a context with the tokens sampled after it, unless it is larger than all that may be held."""
         self._forget(key)
         whole = context + write_tokens(sampled)
+        if len(whole) + _ENTRY_BYTES > self._max_bytes:
+            return
         self._contexts[key] = whole
         self._num_bytes += len(whole) + _ENTRY_BYTES
         while self._num_bytes > self._max_bytes:

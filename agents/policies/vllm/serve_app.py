@@ -2,8 +2,8 @@
 
 vLLM imports `Frontend` by the name that `--middleware` gives. Its own key protects some routes only, and not those that
 change weights; this asks for the token on all of them. It answers `/envgym/info`, and `/weight_checker` with digests by
-the names of a checkpoint, as vLLM's own are of what kernels keep. Where a weight update fails, the requests under way
-end, and no other is answered.
+the names of a checkpoint, as vLLM's own are of what kernels keep. `/envgym/generate` asks vLLM's own route, and puts
+request and answer into arrays. Where a weight update fails, the requests under way end, and no other is answered.
 """
 
 import asyncio
@@ -17,10 +17,16 @@ from typing import Any, Final
 
 import torch
 
+from envgym.agents.policies.serving import frames
 from envgym.agents.policies.serving.backend import TOKEN_VARIABLE
-from envgym.agents.policies.serving.wire import GENERATE, INFO, PROTOCOL, error_reply
+from envgym.agents.policies.serving.frames import FRAMES
+from envgym.agents.policies.serving.held import HeldContexts, UnknownContext
+from envgym.agents.policies.serving.wire import GENERATE, INFO, PROTOCOL, error_reply, generate_body, read_generation
 from envgym.agents.policies.weights.collective import transports_of
+from envgym.agents.protocols import GenerateRequest
+from envgym.chats.replies import BadResponse
 from envgym.core.json_types import JsonObject
+from envgym.errors import InvalidInput, PolicyFailure
 from envgym.runtime.http.access import is_loopback, refusal
 from envgym.runtime.http.server import HttpReply
 from envgym.runtime.processes.log import HEADER, Ids, about, log_event
@@ -34,6 +40,8 @@ URL_VARIABLE: Final = "ENVGYM_POLICY_URL"
 """Environment variable with the address at which this process serves."""
 DESCRIPTION_VARIABLE: Final = "ENVGYM_POLICY_MODEL"
 """Environment variable with what `/envgym/info` says of the model, in JSON."""
+_MAX_BODY_BYTES: Final = 32 << 20
+"""Of a request in arrays, as of the twin."""
 _UPDATES: Final = frozenset({"/start_weight_update", "/update_weights", "/finish_weight_update"})
 """Routes that leave the weights of unknown state where they fail; nobody in a group leaves them as they were."""
 
@@ -50,6 +58,7 @@ class Frontend:
         self._broken: str | None = None
         self._sampling: set[asyncio.Task[Any]] = set()
         """Requests that sample."""
+        self._contexts = HeldContexts()
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -73,6 +82,8 @@ class Frontend:
                 reply: HttpReply | None = error_reply(*refused)
             else:
                 reply = await self._answer(method, path, scope["app"])
+            if reply is None and (method, path) == ("POST", FRAMES):
+                reply = await self._generate_frame(scope, receive)
             if reply is None:
                 reply = await self._forward(scope, receive, send_noting)
             if reply is not None:
@@ -89,6 +100,51 @@ class Frontend:
         if (method, path) == ("POST", "/weight_checker"):
             return await self._check_weights(app.state.engine_client)
         return None
+
+    async def _generate_frame(self, scope: Message, receive: Receive) -> HttpReply:
+        """Let vLLM answer a request in arrays, in its own form."""
+        try:
+            framed = frames.read_request(await _read_body(receive))
+            context = self._contexts.context(framed)
+        except UnknownContext as error:
+            return error_reply(HTTPStatus.GONE, str(error))
+        except InvalidInput as error:
+            return error_reply(HTTPStatus.BAD_REQUEST, str(error))
+        request = GenerateRequest(token_ids=frames.read_tokens(context), sampling=framed.sampling, seed=framed.seed)
+        limit, model = framed.sampling.max_new_tokens, framed.model or str(self._description.get("model"))
+        message = generate_body(request, limit=limit, model=model, salt=framed.salt)
+        reply = await self._forward_json(scope, receive, GENERATE, message)
+        if reply.status != HTTPStatus.OK:
+            return reply
+        try:
+            generation = read_generation(json.loads(reply.body), request)
+        except (BadResponse, PolicyFailure, ValueError) as error:
+            return error_reply(HTTPStatus.INTERNAL_SERVER_ERROR, f"vLLM's answer cannot be used: {error}")
+        self._contexts.keep(framed.key, context, generation.token_ids)
+        return HttpReply(HTTPStatus.OK, frames.write_answer(generation), frames.FRAME_TYPE)
+
+    async def _forward_json(self, scope: Message, receive: Receive, path: str, body: JsonObject) -> HttpReply:
+        """Let vLLM answer another request in the place of one, and return its reply."""
+        content, is_read = json.dumps(body, separators=(",", ":")).encode(), False
+        kept = [pair for pair in scope["headers"] if pair[0] not in (b"content-type", b"content-length")]
+        head = [(b"content-type", b"application/json"), (b"content-length", str(len(content)).encode())]
+        status, parts = HTTPStatus.INTERNAL_SERVER_ERROR, list[bytes]()
+
+        async def receive_json() -> Message:
+            nonlocal is_read
+            if is_read:
+                return await receive()  # that the client has left
+            is_read = True
+            return {"type": "http.request", "body": content, "more_body": False}
+
+        async def take(message: Message) -> None:
+            nonlocal status
+            status = HTTPStatus(message.get("status", status))
+            parts.append(message.get("body", b""))
+
+        inner = {**scope, "path": path, "raw_path": path.encode(), "headers": [*kept, *head]}
+        refused = await self._forward(inner, receive_json, take)
+        return refused or HttpReply(status, b"".join(parts))
 
     async def _forward(self, scope: Message, receive: Receive, send: Send) -> HttpReply | None:
         """Let vLLM answer; return what is answered where it did not, as an update failed meanwhile."""
@@ -144,6 +200,7 @@ class Frontend:
                 "dtype": str(config.dtype).removeprefix("torch."),
                 "instance": self._instance,
                 "transports": list(transports),
+                "has_frames": True,
                 **self._description,
             }
         )
@@ -151,6 +208,19 @@ class Frontend:
     async def _check_weights(self, engine: Any) -> HttpReply:  # as above
         of_workers = await engine.collective_rpc("compute_live_digests")
         return HttpReply.of_json({"checksums": of_workers[0]})
+
+
+async def _read_body(receive: Receive) -> bytes:
+    """Read the body of a request. Raises: InvalidInput: it is too long, or its client has left."""
+    body, is_whole = bytearray(), False
+    while not is_whole:
+        message = await receive()
+        must, do = f"have at most {_MAX_BODY_BYTES} bytes and be whole", "send less at once"
+        body += message.get("body", b"")
+        holds = message["type"] == "http.request" and len(body) <= _MAX_BODY_BYTES
+        InvalidInput.unless(holds, "body", must, len(body), where=frames.FRAMES, do=do)
+        is_whole = not message.get("more_body", False)
+    return bytes(body)
 
 
 async def _send(reply: HttpReply, send: Send) -> None:

@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from contextlib import closing
+from dataclasses import replace
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
@@ -19,9 +20,10 @@ import pytest
 import torch
 
 from envgym.agents.policies.engine.policy import TransformersPolicy
+from envgym.agents.policies.serving.frames import FRAMES, RequestKey, read_tokens, write_request
 from envgym.agents.policies.weights.shared_memory import SharedWeights
 from envgym.agents.policies.weights.weight_store import WeightStore
-from envgym.agents.protocols import Generation
+from envgym.agents.protocols import Generation, Sampling
 from envgym.errors import InvalidInput
 from tests.agents.policies.serving.running import Served, changed, serving
 from tests.agents.policies.small_models import llama, request
@@ -107,6 +109,41 @@ def test_a_bad_request_is_refused_and_leaves_its_neighbours_alone(caplog: pytest
         assert {status for status, _ in neighbours} == {HTTPStatus.OK}
         assert sampled(served) == good
     assert "Traceback" not in caplog.text
+
+
+def frame(token_ids: tuple[int, ...] = (1, 2, 3), *, model: str = "small", number: int = 1, **options: int) -> bytes:
+    named = {"limit": 4, "continues": 0, "num_kept": 0, **options}
+    item = replace(request(token_ids), sampling=Sampling(temperature=0))
+    return write_request(item, RequestKey(bytes(16), number), model=model, salt="", **named)
+
+
+def post_frame(served: Served, body: bytes) -> tuple[int, bytes]:
+    address = ("127.0.0.1", int(served.http.url.rpartition(":")[2]))
+    with closing(http.client.HTTPConnection(*address, timeout=60)) as connection:
+        connection.request("POST", FRAMES, body=body)
+        response = connection.getresponse()
+        return response.status, response.read()
+
+
+def test_a_bad_request_in_arrays_is_refused_in_one_sentence() -> None:
+    bad = [b"", b"x" * 100, frame()[:-1], frame() + b"x", frame(()), frame((1, VOCABULARY)), frame((-1,))]
+    bad += [frame(model="other"), frame(limit=0), frame(limit=-1)]
+    with serving(llama(vocab_size=VOCABULARY)) as served:
+        good = post_frame(served, frame())
+        assert good[0] == HTTPStatus.OK
+        for body in bad:
+            status, reply = post_frame(served, body)
+            assert status == HTTPStatus.BAD_REQUEST, reply
+            message = json.loads(reply)["error"]["message"]
+            assert " must " in message
+            assert "\n" not in message
+        status, reply = post_frame(served, frame((4,), number=2, continues=1, num_kept=8))
+        assert (status, b"kept tokens must be at most the 7 tokens" in reply) == (HTTPStatus.BAD_REQUEST, True)
+        assert post_frame(served, frame((4,), number=2, continues=9, num_kept=3))[0] == HTTPStatus.GONE
+        assert post_frame(served, frame((4,), number=2, continues=1, num_kept=7))[0] == HTTPStatus.OK
+        assert read_tokens(served._contexts._contexts[RequestKey(bytes(16), 2)])[:3] == (1, 2, 3)
+        assert len(served._contexts._contexts) == 2, "nothing is held of what was refused"
+        assert post_frame(served, frame())[1][20:36] == good[1][20:36], "the same four tokens"
 
 
 @pytest.mark.parametrize("token", [-1, VOCABULARY, 2**63])

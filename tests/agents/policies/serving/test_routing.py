@@ -41,6 +41,14 @@ def test_a_server_far_busier_than_the_others_gets_no_more_for_its_prefix() -> No
     assert router.choose(codes, loads(4, 0)) == 1
 
 
+def test_the_server_that_holds_a_context_is_chosen_whatever_its_blocks_tell_unless_it_is_far_busier() -> None:
+    router, codes = PrefixRouter(), block_hashes(CONTEXT, "")
+    router.note(codes, 0)
+    assert router.choose(codes, loads(1, 2), holder=1) == 1
+    assert router.choose((), loads(0, 4), holder=1) == 0
+    assert router.choose((), loads(1, 0), holder=7) == 1, "one that is used no more"
+
+
 def test_without_room_nobody_is_chosen() -> None:
     assert PrefixRouter().choose([], loads(2, 2, room=2)) is None
     assert PrefixRouter().choose([], loads(2, 1, room=2)) == 1

@@ -4,6 +4,7 @@ import asyncio
 import copy
 import threading
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from envgym.agents.policies.weights.transport import (
     WeightUpdate,
 )
 from envgym.agents.policies.weights.weight_store import compute_digests
-from envgym.agents.protocols import GenerateRequest, Generation
+from envgym.agents.protocols import EarlierTurn, GenerateRequest, Generation
 from envgym.errors import InvalidInput, PolicyFailure
 from tests.agents.policies.small_models import adapted, raw_logprobs, request, train_adapters
 from tests.support.retrievers import serve, served_url
@@ -105,6 +106,8 @@ def test_vllm_samples_from_the_weights_that_it_is_sent_and_proves_it(
         assert largest_gap(policy, model) < 1e-4
         assert generate(policy, request(CONTEXT, max_new_tokens=2)).num_prefilled == 100 - 3 * 32
 
+        check_frames(policy)
+
         change(model, 1)
         assert largest_gap(policy, model) > 0.01
         spans = _update_while_sampling(policy, model, version=3)
@@ -122,6 +125,32 @@ def test_vllm_samples_from_the_weights_that_it_is_sent_and_proves_it(
             generate(policy, request(CONTEXT))
     finally:
         policy.close()
+
+
+def check_frames(policy: ServedPolicy) -> None:
+    """Compare answers in arrays, to whole and to continued contexts, with those of vLLM's own route."""
+    link = policy._fleet.links[0]
+    framed_info, plain_info = link.info, link.info._replace(has_frames=False)
+    assert framed_info.has_frames
+    sent: list[bytes] = []
+    send = link.send
+
+    async def noting(path: str, body: bytes, **options: Any) -> bytes:
+        sent.append(body)
+        return await send(path, body, **options)
+
+    link.send = noting  # type: ignore[method-assign]  # of this instance
+    first = request(CONTEXT, max_new_tokens=8, top_logprobs=2, seed=5)
+    turn = generate(policy, first)
+    context = first.token_ids + turn.token_ids + (7, 8, 9)
+    second = replace(first, token_ids=context, seed=6, continues=EarlierTurn(first.token_ids, turn))
+    framed = [turn, generate(policy, second)]
+    assert len(sent[0]) - len(sent[1]) == 4 * (len(first.token_ids) - 3), "of the second context, 3 tokens were sent"
+    link.info = plain_info
+    plain = [generate(policy, item) for item in (first, second)]
+    link.info = framed_info
+    assert [replace(item, num_prefilled=0) for item in framed] == [replace(item, num_prefilled=0) for item in plain]
+    assert len(sent) == 2
 
 
 def _update_while_sampling(policy: ServedPolicy, model: LlamaForCausalLM, *, version: int) -> list[tuple[int, int]]:
