@@ -173,3 +173,61 @@ def test_a_disk_that_is_full_is_told_once_and_ends_nothing(tmp_path: Path) -> No
     with pytest.warns(UserWarning, match=r"journal must be writable, got .*; make room"):
         assert ask(policy) == FOUND
     assert ask(policy) == FOUND
+
+
+def worker_journal(folder: Path, worker: str) -> TurnJournal:
+    return TurnJournal(folder, run="this", version=4, staleness=1, worker=worker)
+
+
+def test_workers_read_what_each_of_them_wrote_and_drop_nothing(tmp_path: Path) -> None:
+    journal(tmp_path).close()
+    (tmp_path / "turns-00000009.jsonl").touch()
+    one = worker_journal(tmp_path, "rollout-worker-0")
+    ask(one.around(answering(FOUND)))
+    (file,) = tmp_path.glob("turns-*.rollout-worker-0.jsonl")
+    whole = file.read_bytes()
+    file.write_bytes(whole + b"[cut")
+    other = worker_journal(tmp_path, "rollout-worker-1")
+    assert ask(other.around(answering(replace(FOUND, token_ids=(8, 8))))) == FOUND
+    assert other.take_reused() == (1, 2)
+    assert file.read_bytes() == whole + b"[cut"  # only its own worker may mend it
+    worker_journal(tmp_path, "rollout-worker-0").close()
+    assert file.read_bytes() == whole
+    assert (tmp_path / "turns-00000009.jsonl").exists()
+    one.close()
+
+
+def test_a_worker_reads_the_turns_of_one_that_is_lost(tmp_path: Path) -> None:
+    journal(tmp_path).close()
+    one, other = (worker_journal(tmp_path, f"rollout-worker-{number}") for number in range(2))
+    ask(one.around(answering(FOUND)))
+    fresh = replace(FOUND, token_ids=(8, 8))
+    assert other.find(ASKED) is None
+    other.read_turns_of("rollout-worker-2")
+    assert other.find(ASKED) is None
+    other.read_turns_of("rollout-worker-0")
+    assert ask(other.around(answering(fresh))) == FOUND
+    assert ask(other.around(answering(fresh))) == fresh
+    one.close()
+    other.close()
+
+
+def test_the_run_drops_the_files_of_its_workers_with_its_own(tmp_path: Path) -> None:
+    run = journal(tmp_path)
+    worker = worker_journal(tmp_path, "rollout-worker-0")
+    for version in (3, 4, 6):
+        of_version = replace(FOUND, policy_version=version, version_spans=())
+        ask(worker.around(answering(of_version)), replace(ASKED, seed=version))
+    worker.close()
+
+    def versions() -> list[int]:
+        return sorted(int(path.name[6:14]) for path in tmp_path.glob("turns-*"))
+
+    run.forget(5)
+    assert versions() == [4, 6]
+    run.drop(6)
+    assert versions() == [4]
+    again = journal(tmp_path)
+    assert again.find(replace(ASKED, seed=4)) is not None
+    for item in (run, again):
+        item.close()

@@ -169,6 +169,11 @@ def play(tmp_path: Path, work: Callable[[Fleet], Awaitable[None]], **options: An
     asyncio.run(whole())
 
 
+async def until(holds: Callable[[], object]) -> None:
+    while not holds():  # noqa: ASYNC110  # nothing tells of it
+        await asyncio.sleep(0.01)
+
+
 def untimed(tree: Tree) -> Tree:
     """Return a tree without what a clock has measured."""
     nodes = [replace(node, edge=replace(node.edge, cost=replace(node.edge.cost, seconds=0.0))) for node in tree.nodes]
@@ -217,8 +222,7 @@ def test_a_group_stays_with_its_worker_and_another_goes_to_the_least_busy_one(tm
         grow = item.run.grower()
         orders = [order(0, 0), order(0, 1), order(1, 0), order(2, 0), order(0, 2)]
         growing = [asyncio.ensure_future(grow(ordered, AbortHandle())) for ordered in orders]
-        while sum(worker.num_sampled for worker in item.workers) < len(orders):
-            await asyncio.sleep(0.01)
+        await until(lambda: sum(worker.num_sampled for worker in item.workers) == len(orders))
         # group 0: the first worker; 1: the second, which has none; 2: the second, which has 1 of 3
         assert [worker.num_sampled for worker in item.workers] == [3, 2]
         for worker in item.workers:
@@ -238,8 +242,7 @@ def test_a_tree_of_a_lost_worker_goes_on_elsewhere_without_a_turn_being_sampled_
             item.addresses.note(ROLES[1], None)
         one.hold.clear()
         growing = asyncio.ensure_future(item.run.grower()(order(), AbortHandle()))
-        while not list(tmp_path.glob("turns-*")):
-            await asyncio.sleep(0.01)
+        await until(lambda: list(tmp_path.glob("turns-*")))
         one.die()
         if is_restarted:
             item.addresses.note(ROLES[0], None)
@@ -262,8 +265,7 @@ def test_an_abort_ends_the_branches_under_way_and_keeps_what_was_played(tmp_path
             worker.hold.clear()
         abort, early = AbortHandle(), AbortHandle()
         growing = asyncio.ensure_future(item.run.grower()(order(), abort))
-        while not item.workers[0].num_sampled:
-            await asyncio.sleep(0.01)
+        await until(lambda: item.workers[0].num_sampled)
         abort.abort("a straggler")
         early.abort("not begun")
         for tree, reason in ((await growing, "a straggler"), (await item.run.grower()(order(1), early), "not begun")):
@@ -278,13 +280,11 @@ def test_a_tree_that_is_cancelled_ends_in_its_worker(tmp_path: Path) -> None:
     async def work(item: Fleet) -> None:
         item.workers[0].hold.clear()
         growing = asyncio.ensure_future(item.run.grower()(order(), AbortHandle()))
-        while not item.workers[0].num_sampled:
-            await asyncio.sleep(0.01)
+        await until(lambda: item.workers[0].num_sampled)
         growing.cancel()
         with pytest.raises(asyncio.CancelledError):
             await growing
-        while item.workers[0].server._aborts:
-            await asyncio.sleep(0.01)
+        await until(lambda: not item.workers[0].server._aborts)
 
     play(tmp_path, work)
 
@@ -294,8 +294,7 @@ def test_workers_are_told_of_other_weights_and_of_no_older_ones(tmp_path: Path) 
         await item.run.set_up()
         item.weights.append(WeightsState(1, "digest"))
         await item.run.grower()(order(), AbortHandle())
-        while not all(worker.followed for worker in item.workers):
-            await asyncio.sleep(0.01)
+        await until(lambda: all(worker.followed for worker in item.workers))
         newest = WeightsState(1, "digest", revision=1)
         assert [worker.followed for worker in item.workers] == [[newest], [newest]]
         parts = item.workers[0].server._parts

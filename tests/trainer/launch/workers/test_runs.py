@@ -14,7 +14,7 @@ from envgym.trainer.train import train
 from tests.support.env_server import wait_until
 from tests.support.tiny_runs import step_metrics, tiny_settings
 from tests.trainer.learner.ranks.test_runs import pids_of, started
-from tests.trainer.test_recovery import check_counts, check_nothing_left, events, settings_file, temporary, total
+from tests.trainer.test_recovery import NUM, check_counts, check_nothing_left, events, settings_file, temporary, total
 
 __all__ = ["temporary"]
 pytestmark = pytest.mark.processes
@@ -51,6 +51,9 @@ def test_a_worker_that_is_killed_is_started_again_and_no_turn_is_sampled_twice(t
         assert any(line.startswith("step    1/") for line in lines)
         wait_until(lambda: turns.exists() and b"\n" in turns.read_bytes())
         os.kill(pids_of(tmp_path)["rollout-worker-0"], signal.SIGKILL)
+        assert any(line.startswith("step    2/") for line in lines)
+        files = turns.parent.glob("turns-00000001*.jsonl")  # which are there until the next checkpoint
+        keys = Counter(json.loads(line)[0] for file in files for line in file.read_bytes().splitlines())
         sentences = [line for line in lines if line.startswith("envgym: ")]
         assert program.wait(300) == 0
     assert not sentences
@@ -60,10 +63,8 @@ def test_a_worker_that_is_killed_is_started_again_and_no_turn_is_sampled_twice(t
     assert total(rows, "rollout/invalid") == 0
     assert rows[1]["rollout/reissued"] == total(rows, "rollout/reissued") >= 1
     assert rows[1]["journal/turns"] == total(rows, "journal/turns") >= 1
-    files = (tmp_path / "ranks" / "journal").glob("turns-*.jsonl")
-    keys = Counter(json.loads(line)[0] for file in files for line in file.read_bytes().splitlines())
     assert set(keys.values()) == {1}
-    assert len(keys) == total(rows, "rollout/episodes") * 2  # two turns each
+    assert len(keys) == NUM * 2  # two turns each
     check_nothing_left(tmp_path, temporary)
 
 

@@ -1,0 +1,90 @@
+"""A policy that follows: it uses a server only while that has the weights which another process names."""
+
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from envgym.agents.policies.serving.following import FollowingPolicy
+from envgym.agents.policies.serving.link import ExpectedModel, ServerState
+from envgym.agents.policies.serving.weights_state import WeightsState
+from envgym.errors import InvalidInput, PolicyFailure
+from tests.agents.policies.serving.running import Served, changed, serving
+from tests.agents.policies.serving.test_client import QUICK, ask, client
+from tests.agents.policies.small_models import llama, request
+
+FIRST = WeightsState(0)
+FAST = replace(QUICK, watch_s=0.02, wait_s=5.0)
+
+
+def following(*urls: str, state: WeightsState = FIRST, **limits: Any) -> Any:  # closing of a policy
+    policy = FollowingPolicy(
+        urls,
+        transport="files",
+        state=state,
+        expected=ExpectedModel(),
+        token=None,
+        limits=replace(FAST, **limits),
+        servers=None,
+    )
+    return closing(policy)
+
+
+@pytest.fixture
+def served() -> Iterator[Served]:
+    with serving(llama()) as server:
+        yield server
+
+
+def test_a_policy_that_follows_samples_what_the_one_that_updates_samples(served: Served, tmp_path: Path) -> None:
+    asked = [request((1, 2, 3), seed=5)]
+    with client(tmp_path, served.http.url) as leader, following(served.http.url) as policy:
+        assert ask(policy, asked)[0].token_ids == ask(leader, asked)[0].token_ids
+        leader.update_weights(changed(llama(), 3.0), 1)
+        assert leader.weights_state.version == 1
+        policy.follow(leader.weights_state)
+        (generation,) = ask(policy, asked)
+        assert generation == ask(leader, asked)[0]
+        assert (generation.policy_version, policy.version) == (1, 1)
+        assert served._policy.version == 1  # nobody has named it otherwise
+
+
+def test_a_server_with_other_weights_is_not_used(served: Served, tmp_path: Path) -> None:
+    with client(tmp_path, served.http.url) as leader:
+        leader.update_weights(changed(llama(), 3.0), 1)
+        state = leader.weights_state
+    with following(served.http.url, state=state) as policy:
+        assert ask(policy, [request((1, 2))])[0].policy_version == 1
+    for other in (WeightsState(2), state._replace(digest="other"), WeightsState(1, "other")):
+        with pytest.raises(InvalidInput, match="a policy server must be up within"):
+            following(served.http.url, state=other, wait_s=0.1)
+    assert served.weights.hold is None  # it was left as it was
+
+
+def test_a_server_of_older_weights_is_broken_for_the_policy(served: Served) -> None:
+    with following(served.http.url, retries=0) as policy:
+        policy.follow(WeightsState(1, "new"))
+        with pytest.raises(PolicyFailure, match="it sampled from version 0, but has version 1"):
+            ask(policy, [request((1, 2))])
+        assert policy._fleet.links[0].state is ServerState.BROKEN
+
+
+def test_weights_of_the_same_version_are_compared_again(served: Served, tmp_path: Path) -> None:
+    with client(tmp_path, served.http.url) as leader, following(served.http.url, wait_s=0.2, retries=0) as policy:
+        policy.follow(WeightsState(0, "other"))  # which the server was never brought
+        with pytest.raises(PolicyFailure, match=r"no policy server is up: .* must have the weights of version 0"):
+            ask(policy, [request((1, 2))])
+        leader.update_weights(changed(llama(), 3.0), 0)
+        policy.follow(leader.weights_state)
+        policy._loop.run(policy._fleet.look_at(policy._fleet.links[0]))
+        assert ask(policy, [request((1, 2))])[0].policy_version == 0
+
+
+def test_a_policy_that_follows_updates_nothing(served: Served) -> None:
+    with following(served.http.url) as policy:
+        assert not policy.accepts_weights
+        with pytest.raises(PolicyFailure, match="the run's process updates the policy servers"):
+            policy.update_weights(changed(llama(), 3.0), 1)
