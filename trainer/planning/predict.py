@@ -238,13 +238,18 @@ def _learner_memory(
     largest = max(workload.context, min(settings.optim.micro_batch_tokens, math.ceil(tokens / ranks)))
     parts = {name: round(size / ranks) for name, size in asdict(shape.state).items()}
     if ranks > 1:
-        parts["gathered layers"] = round(_GATHERED * shape.state.weights / shape.layers)
+        parts |= _beside_shard(shape)
     parts["activations"] = shape.micro_batch.of(largest)
     if not settings.launch.servers and not settings.engine.colocate:  # else the engine sleeps meanwhile
         parts["cache"] = _cache(settings, workload, shape, num_episodes)
         if _uses_vllm(settings) or ranks > 1:
             parts["sampler weights"] = shape.weights
     return parts
+
+
+def _beside_shard(shape: ModelShape) -> dict[str, int]:
+    """Return what a rank of several holds in addition to its shard."""
+    return {"gathered layers": round(_GATHERED * shape.state.weights / shape.layers)}
 
 
 def _sampler_memory(
@@ -292,7 +297,7 @@ def _remedy(
         if not settings.model.gradient_checkpointing:
             return "set model.gradient_checkpointing=true"
     fixed = sum(size for part, size in parts.items() if part not in ("weights", "gradients", "optimizer"))
-    left = usable - fixed - (0 if settings.launch.learners > 1 else shape.weights)
+    left = usable - fixed - (0 if settings.launch.learners > 1 else sum(_beside_shard(shape).values()))
     if left > 0:
         return f"raise launch.learners to {math.ceil(shape.state.total / left)}, or set model.lora"
     return "set model.lora, lower optim.micro_batch_tokens, or choose a smaller model"

@@ -1,0 +1,216 @@
+"""What a run takes: worked examples, laws of the parts, and what cannot fit."""
+
+import re
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from envgym.errors import SettingsError, UnknownName
+from envgym.trainer.learner.memory import MicroBatchMemory, StateMemory
+from envgym.trainer.method import build_method
+from envgym.trainer.planning.constants import Control, Device, control, device_named, device_names, shapes
+from envgym.trainer.planning.predict import Plan, Workload, check_fits, predict
+from envgym.trainer.planning.shapes import ModelShape
+from envgym.trainer.settings import train_settings
+
+GIB = 2**30
+DEVICE = Device(
+    name="toy",
+    memory=100 * GIB,
+    train_flops=1e12,
+    pass_layer_s=0.01,
+    bandwidth=1e9,
+    link=1e9,
+    decode_layer_s=0.001,
+    recorded_layer_s=0.0001,
+)
+CONTROL = Control(turn_s=0.002, context_s=1e-6, local_turn_s=1e-4, file_s=2e-9, file_server_s=1e-9, transport=5e9)
+SHAPE = ModelShape(
+    config=None,
+    layers=10,
+    body=90_000_000,
+    head=10_000_000,
+    width=100,
+    cached=1000,
+    state=StateMemory(weights=4 * GIB, gradients=4 * GIB, optimizer=8 * GIB),
+    weights=4 * GIB,
+    micro_batch=MicroBatchMemory(per_token=GIB / 100, per_token_in_layer=GIB / 1000, head=GIB),
+)
+WORK = Workload(turns=2, prompt_tokens=100, turn_tokens=50, reply_tokens=20)
+"""An episode has 100 + 2 * 50 + 20 = 220 tokens."""
+
+
+def planned(shape: ModelShape = SHAPE, work: Workload = WORK, device: Device = DEVICE, **sections: Any) -> Plan:
+    return predict(settings_of(**sections), work, shape, device, CONTROL, build_method(settings_of()).objective)
+
+
+def settings_of(**sections: Any) -> Any:  # TrainSettings
+    base: dict[str, Any] = {
+        "envs": [{"id": "math/arithmetic-v0"}],
+        "rollout": {"groups": 2, "group_size": 4},
+        "optim": {"micro_batch_tokens": 256},
+    }
+    settings = train_settings({**base, **sections})
+    return settings.model_copy(update={"model": settings.model.on("cpu")})
+
+
+def test_sampling_is_decoding_steps_and_prefills() -> None:
+    """8 episodes at once: 2 * 50 steps of 10 layers, 8 sequences of 2 * 1e8 operations, and the bytes that are read.
+
+    A step reads 4 GiB of weights and 8 * 110 tokens of 4,000 bytes. Each episode prefills 100 + 20 tokens.
+    """
+    step_s = 10 * 0.001 + 8 * 2e8 / 1e12 + (4 * GIB + 8 * 110 * 4000) / 1e9
+    assert planned().sampling_s == pytest.approx(100 * step_s + 8 * 120 * 2 * 9e7 / 1e12)
+
+
+def test_sequences_beyond_the_batch_wait_for_another_wave() -> None:
+    whole = planned(engine={"max_batch": 8}).sampling_s
+    halved = planned(engine={"max_batch": 4}).sampling_s
+    prefill_s = 8 * 120 * 2 * 9e7 / 1e12
+    step_s = 10 * 0.001 + 4 * 2e8 / 1e12 + (4 * GIB + 4 * 110 * 4000) / 1e9
+    assert halved == pytest.approx(2 * 100 * step_s + prefill_s)
+    assert halved > whole
+
+
+def test_learning_computes_each_prompt_of_a_group_once() -> None:
+    """2 prompts of 100 and 8 ends of 120 tokens; the head reads 8 * 2 * 50 tokens; 1,160 tokens are 5 micro-batches."""
+    tokens = 2 * 100 + 8 * 120
+    flops = 6 * (9e7 * tokens + 1e7 * 800) + 12 * 10 * 100 * tokens * 110
+    expected = flops / 1e12 + 5 * 10 * 0.01 + 2 * 16 * GIB / 1e9
+    assert planned().tokens == tokens
+    assert planned().learn_s == pytest.approx(expected)
+    padded = planned(optim={"micro_batch_tokens": 256, "packing": False})
+    assert padded.tokens == 8 * 220
+
+
+def test_two_ranks_halve_the_state_and_the_operations() -> None:
+    one, two = planned(), planned(launch={"learners": 2}, engine={"device": "cpu"}, device=replace(DEVICE, link=1e18))
+    for part in ("weights", "gradients", "optimizer"):
+        assert two.learner_memory[part] == one.learner_memory[part] / 2
+    assert two.learner_memory["gathered layers"] == round(2 * 4 * GIB / 10)
+    assert two.learner_memory["sampler weights"] == 4 * GIB, "rank 0 samples from the whole model"
+    served = planned(launch={"learners": 2, "servers": 1, "transport": "nccl"})
+    assert "sampler weights" not in served.learner_memory
+    assert two.learn_s < one.learn_s
+
+
+def test_learners_that_wait_for_their_link_are_not_faster() -> None:
+    plan = planned(launch={"learners": 2}, engine={"device": "cpu"})
+    gathered_s = 3 * 3 * 4 * GIB / 1e9  # 3 micro-batches of a rank
+    assert plan.learn_s == pytest.approx(gathered_s + 2 * 16 * GIB / 2 / 1e9)
+
+
+def test_a_controller_is_the_bottleneck_of_many_servers() -> None:
+    launch = {"servers": 8, "transport": "nccl"}
+    quick = replace(DEVICE, bandwidth=1e18, train_flops=1e18, decode_layer_s=0.0, pass_layer_s=0.0)
+    plan = planned(launch=launch, device=quick, shape=replace(SHAPE, weights=0))
+    assert plan.control_s == pytest.approx(8 * 2 * (0.002 + 110e-6))
+    assert plan.bottleneck == "control"
+    assert plan.step_s == pytest.approx(plan.control_s + plan.learn_s)
+
+
+@pytest.mark.parametrize("transport, per_byte", [("files", 2e-9 + 3e-9), ("nccl", 3 / 5e9)])
+def test_updates_grow_with_the_servers(transport: str, per_byte: float) -> None:
+    plan = planned(launch={"servers": 3, "transport": transport})
+    assert plan.update_s == pytest.approx(4 * GIB * per_byte)
+    assert planned().update_s == 0.0
+
+
+def test_sampling_ahead_takes_the_longer_of_two() -> None:
+    rollout = {"groups": 2, "group_size": 4, "staleness": 1, "deterministic": False}
+    plan = planned(rollout=rollout, launch={"servers": 1, "transport": "nccl"}, correction={"name": "tis"})
+    assert plan.overlaps
+    assert plan.step_s == max(plan.collect_s, plan.learn_s + plan.update_s)
+
+
+def test_memory_of_a_rank_is_state_activations_and_cache() -> None:
+    """The largest micro-batch has 256 tokens: 2.56 GiB, and 1 GiB of the head, which is more than a layer's 0.256."""
+    parts = planned().learner_memory
+    assert parts["activations"] == pytest.approx(3.56 * GIB)
+    assert parts["cache"] == 8 * 220 * 1000 * 4
+    assert sum(parts.values()) == pytest.approx(16 * GIB + 3.56 * GIB + 7_040_000)
+
+
+# ---- what cannot fit -------------------------------------------------------------------------------------------------
+
+
+def refusal(num_devices: int = 1, memory: float = DEVICE.memory, **sections: Any) -> str:
+    settings, device = settings_of(**sections), replace(DEVICE, memory=memory)
+    plan = planned(device=device, **sections)
+    with pytest.raises(SettingsError) as refused:
+        check_fits(plan, settings, SHAPE, device, num_devices=num_devices)
+    return str(refused.value)
+
+
+def test_more_processes_than_devices_are_refused() -> None:
+    assert refusal(2, launch={"servers": 2, "transport": "nccl"}) == (
+        "devices of learners and servers must be at most 2, got 3 (2 x toy); "
+        "lower launch.learners or launch.servers, or raise --gpus."
+    )
+    split = {"launch": {"servers": 1, "transport": "nccl", "server_engine": "vllm"}, "engine": {"tensor_parallel": 2}}
+    assert refusal(2, **split).startswith("devices of learners and servers must be at most 2, got 3 (2 x toy)")
+
+
+def test_a_split_server_reads_and_holds_a_share_of_the_weights_on_each_device() -> None:
+    launch = {"servers": 1, "transport": "nccl", "server_engine": "vllm"}
+    one, two = (planned(launch=launch, engine={"tensor_parallel": size}) for size in (1, 2))
+    assert two.sampler_memory["weights"] == one.sampler_memory["weights"] / 2 == 2 * GIB
+    layers_s = 100 * 10 * 0.0001  # 2 * 50 recorded steps of 10 layers
+    assert two.sampling_s - layers_s == pytest.approx((one.sampling_s - layers_s) / 2)
+
+
+def test_an_engine_that_takes_turns_is_no_memory_of_the_learner() -> None:
+    settings = {"engine": {"backend": "vllm", "device": "cuda", "cache_gib": 3}}
+    beside = planned(**settings)
+    turns = planned(engine={**settings["engine"], "colocate": True})
+    assert turns.sampler_memory == {"weights": 4 * GIB, "cache": 3 * GIB}
+    assert sum(beside.learner_memory.values()) - sum(turns.learner_memory.values()) == 7 * GIB
+
+
+def test_activations_that_do_not_fit_name_a_micro_batch_that_does() -> None:
+    sections = {"optim": {"micro_batch_tokens": 1160}, "rollout": {"groups": 4, "group_size": 4}}
+    memory = 25 * GIB
+    told = refusal(memory=memory, **sections)
+    assert "memory of a learner rank must fit 22.5 GiB (90% of the device), got 28." in told
+    tokens = int(re.findall(r"lower optim.micro_batch_tokens to (\d+)", told)[0])
+    fitting = {**sections, "optim": {"micro_batch_tokens": tokens}}
+    check_fits(planned(**fitting), settings_of(**fitting), SHAPE, replace(DEVICE, memory=memory), num_devices=1)
+
+
+def test_a_state_that_does_not_fit_names_the_ranks_that_hold_it() -> None:
+    memory = 18 * GIB
+    told = refusal(memory=memory)
+    learners = int(re.findall(r"raise launch.learners to (\d+), or set model.lora", told)[0])
+    more = {"launch": {"learners": learners}, "engine": {"device": "cpu"}}
+    check_fits(planned(**more), settings_of(**more), SHAPE, replace(DEVICE, memory=memory), num_devices=learners)
+
+
+def test_a_server_that_does_not_fit_is_refused_too() -> None:
+    shape = replace(SHAPE, weights=95 * GIB)
+    sections = {"launch": {"servers": 1, "transport": "nccl"}}
+    plan = planned(shape, **sections)
+    with pytest.raises(SettingsError, match=r"memory of a policy server must fit 90.0 GiB .*got 95.* smaller model"):
+        check_fits(plan, settings_of(**sections), shape, DEVICE, num_devices=2)
+
+
+# ---- constants -------------------------------------------------------------------------------------------------------
+
+
+def test_every_constant_has_a_source() -> None:
+    for name in device_names():
+        device = device_named(name)
+        assert {line.partition(":")[0] for line in device.sources} == {
+            "memory",
+            "train",
+            "hardware",
+            "decode",
+            "recorded",
+        }
+    assert len(control().sources) == 4
+    assert list(shapes()) == ["0.5B", "1.5B", "3B", "7B", "14B", "32B"]
+
+
+def test_an_unknown_device_lists_near_names() -> None:
+    with pytest.raises(UnknownName, match="did you mean h100"):
+        device_named("h10")

@@ -1,0 +1,45 @@
+"""The memory of a model that is not loaded is that of the model when it is."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from envgym.agents.policies.backends import autocast_dtype
+from envgym.agents.settings import ModelSettings
+from envgym.errors import UnknownName
+from envgym.trainer.learner.forward import ForwardPass
+from envgym.trainer.learner.memory import micro_batch_memory, state_memory
+from envgym.trainer.learner.settings import OptimSettings
+from envgym.trainer.models.policy_model import load_model
+from envgym.trainer.planning.shapes import model_shape
+
+FLOAT32 = ModelSettings(precision="float32")
+CASES: dict[str, dict[str, Any]] = {
+    "whole": {},
+    "mixed": {"precision": "mixed"},
+    "bfloat16": {"precision": "bfloat16"},
+    "checkpointing": {"gradient_checkpointing": True, "tiny": {"num_layers": 6}},
+    "adapters": {"lora": {"rank": 4}},
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_state_is_exact_and_activations_are_near(case: str) -> None:
+    settings = ModelSettings(**{"precision": "float32", **CASES[case]})
+    shape = model_shape(settings, OptimSettings(), size=None, has_reference=True, device_type="cpu")
+    model, _ = load_model(settings, torch.device("cpu"), None)
+    forward = ForwardPass(model, OptimSettings(), device=torch.device("cpu"), autocast=autocast_dtype(settings))
+    measured = micro_batch_memory(forward)
+    assert shape.state == state_memory(model, OptimSettings(), reference=True)
+    assert shape.micro_batch.head == measured.head
+    for tokens in (256, 8192):
+        assert shape.micro_batch.of(tokens) == pytest.approx(measured.of(tokens), rel=0.1)
+
+
+def test_a_size_of_qwen_has_the_parameters_of_its_name() -> None:
+    shape = model_shape(ModelSettings(precision="mixed"), OptimSettings(), size="0.5B", has_reference=False)
+    assert shape.weights == 2 * 494_032_768  # as its card states, embeddings once
+    assert shape.cached == 2 * 24 * 2 * 64
+    with pytest.raises(UnknownName, match="size must be a known name, got '8B'"):
+        model_shape(FLOAT32, OptimSettings(), size="8B", has_reference=False)
