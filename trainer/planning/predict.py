@@ -238,24 +238,30 @@ def _learner_memory(
     largest = max(workload.context, min(settings.optim.micro_batch_tokens, math.ceil(tokens / ranks)))
     parts = {name: round(size / ranks) for name, size in asdict(shape.state).items()}
     if ranks > 1:
-        parts |= _beside_shard(shape)
+        parts |= _beside_shard(settings, shape)
     parts["activations"] = shape.micro_batch.of(largest)
-    if not settings.launch.servers and not settings.engine.colocate:  # else the engine sleeps meanwhile
+    if _samples_beside(settings):
         parts["cache"] = _cache(settings, workload, shape, num_episodes)
-        if _uses_vllm(settings) or ranks > 1:
+        if _uses_vllm(settings):
             parts["sampler weights"] = shape.weights
     return parts
 
 
-def _beside_shard(shape: ModelShape) -> dict[str, int]:
-    """Return what a rank of several holds in addition to its shard."""
-    return {"gathered layers": round(_GATHERED * shape.state.weights / shape.layers)}
+def _samples_beside(settings: TrainSettings) -> bool:
+    """Return whether the learner's device also samples, at the same time."""
+    return not settings.launch.servers and not settings.engine.colocate
+
+
+def _beside_shard(settings: TrainSettings, shape: ModelShape) -> dict[str, int]:
+    """Return what rank 0 of several holds in addition to its shard and the cache."""
+    gathered = {"gathered layers": round(_GATHERED * shape.state.weights / shape.layers)}
+    return {**gathered, "sampler weights": shape.weights} if _samples_beside(settings) else gathered
 
 
 def _sampler_memory(
     settings: TrainSettings, workload: Workload, shape: ModelShape, num_episodes: int
 ) -> dict[str, int]:
-    if not settings.launch.servers and not settings.engine.colocate:
+    if _samples_beside(settings):
         return {}
     weights = math.ceil(shape.weights / settings.engine.tensor_parallel)
     return {"weights": weights, "cache": _cache(settings, workload, shape, num_episodes)}
@@ -297,7 +303,7 @@ def _remedy(
         if not settings.model.gradient_checkpointing:
             return "set model.gradient_checkpointing=true"
     fixed = sum(size for part, size in parts.items() if part not in ("weights", "gradients", "optimizer"))
-    left = usable - fixed - (0 if settings.launch.learners > 1 else sum(_beside_shard(shape).values()))
+    left = usable - fixed - sum(size for part, size in _beside_shard(settings, shape).items() if part not in parts)
     if left > 0:
         return f"raise launch.learners to {math.ceil(shape.state.total / left)}, or set model.lora"
     return "set model.lora, lower optim.micro_batch_tokens, or choose a smaller model"
