@@ -7,6 +7,7 @@ import json
 import math
 import shutil
 import tempfile
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
@@ -17,11 +18,33 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 import envgym
-from benchmarks._gpu_numerics import Check, Checked, check_attention, check_compiled, check_packing, check_sampling
+from benchmarks._gpu_numerics import (
+    BOUNDS,
+    Check,
+    Checked,
+    check_attention,
+    check_compiled,
+    check_packing,
+    check_sampling,
+    small_model,
+    uneven_rows,
+)
+from benchmarks.packing import as_train_rows
 from envgym.runs.directory import RunDirectory
+from envgym.trainer.learner.learner import Learner
+from envgym.trainer.learner.objective import Objective
+from envgym.trainer.learner.optimizers.exact import LEFT_OUT, joined
+from envgym.trainer.learner.settings import ObjectiveSettings, OptimSettings
+from envgym.trainer.methods.corrections import NoCorrection
+from envgym.trainer.methods.losses import PpoClip
 from envgym.trainer.train import train
 from tests.support.tiny_runs import tiny_settings
 
+PRECISIONS: Final = {  # dtype of the weights, and of the matrix products where it is another
+    "float32": (torch.float32, None),
+    "mixed": (torch.float32, torch.bfloat16),
+    "bfloat16": (torch.bfloat16, None),
+}
 _SHORT: Final = ("sft.episodes=16", "sft.next.episodes=8", "evaluation.tasks=4", "rollout.groups=2")
 
 
@@ -81,10 +104,50 @@ def _weights(checkpoint: Path) -> Tensor:
     return torch.cat([weights[name].double().flatten() for name in sorted(weights)])
 
 
+def check_precision(device: torch.device, is_dry: bool) -> Checked:
+    """Compare `mixed` and `bfloat16` with `float32`: log-probs before training, and how far updates move weights."""
+    trunk, turn = (20, 8) if is_dry else (300, 90)
+    train_rows = as_train_rows([(list(row), trunk) for row in uneven_rows(0, trunk=trunk, turn=turn)])
+    objective = Objective(loss=PpoClip(), correction=NoCorrection(), settings=ObjectiveSettings(), temperature=1.0)
+    updates = 3 if is_dry else 50
+    logprobs, moved, seconds = {}, {}, {}
+    for precision, (dtype, autocast) in PRECISIONS.items():
+        model = small_model(device, torch.bfloat16, mixed=True)  # the same numbers in every precision
+        torch.nn.Module.to(model, dtype=dtype)
+        optim = OptimSettings(lr=1e-5, micro_batch_tokens=2048)
+        learner = Learner(model, optim=optim, num_steps=updates, device=device, autocast=autocast)
+        logprobs[precision] = learner.compute_logprobs(train_rows, 1.0).double()
+        before = [parameter.detach().double() for parameter in learner.parameters]
+        started = time.perf_counter()
+        for step in range(updates):
+            learner.train_step(train_rows, objective, step=step)
+        seconds[precision] = (time.perf_counter() - started) / updates
+        exact = [_exact_weight(learner.optimizer, parameter) for parameter in learner.parameters]
+        moved[precision] = torch.stack([(a - b).norm() for a, b in zip(exact, before, strict=True)]).norm().item()
+    trained = sum(sum(row.loss_mask) for row in train_rows)
+    checks: list[Check] = []
+    for precision in ("mixed", "bfloat16"):
+        gap = (logprobs[precision] - logprobs["float32"]).abs().sum().item() / trained
+        checks += [
+            Check(f"{precision} log-probs, nats", gap, BOUNDS["bfloat16"].logprobs),
+            Check(
+                f"{precision} share of the movement that differs", abs(moved[precision] / moved["float32"] - 1), 0.05
+            ),
+        ]
+    return Checked(checks, {"seconds_per_update": seconds})
+
+
+def _exact_weight(optimizer: torch.optim.Optimizer, parameter: Tensor) -> Tensor:
+    """Return a weight in float64, with the bits that bfloat16 leaves out."""
+    left_out = optimizer.state[parameter].get(LEFT_OUT)
+    return (parameter.detach() if left_out is None else joined(parameter.detach(), left_out)).double()
+
+
 CHECKS: Final[dict[str, Callable[[torch.device, bool], Checked]]] = {
     "attention": check_attention,
     "packing": check_packing,
     "compiled": check_compiled,
+    "precision": check_precision,
     "sampling": check_sampling,
     "demo": check_demo,
     "server": check_server,

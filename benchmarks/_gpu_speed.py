@@ -135,17 +135,18 @@ class TrainStep(NamedTuple):
     mfu: float
     """Of these, the share of what the device could do in the time."""
     peak_gib: float
-    """Most memory in a step beyond weights and what AdamW keeps."""
+    """Most memory in a step beyond weights and what AdamW keeps; in mixed precision with the weights that are cast."""
     grad_norm: float
     """Of the first step."""
 
 
 def measure_training(name: str, device: torch.device, peak_flops: float, is_dry: bool) -> dict[str, object]:
-    """Compare train steps of a cell of `benchmarks/packing.py`, packed and padded."""
+    """Compare train steps of a cell of `benchmarks/packing.py`, packed and padded in bfloat16, and packed and mixed."""
     sides = {
         way: _train_steps(name, device, peak_flops, is_dry, packing=way == "packed") for way in ("packed", "padded")
     }
     packed, padded = sides["packed"], sides["padded"]
+    mixed = _train_steps(name, device, peak_flops, is_dry, packing=True, is_mixed=True)
     ratio = padded.tflops / packed.tflops
     return {
         "cell": "G2-P16" if is_dry else CELL,
@@ -153,7 +154,7 @@ def measure_training(name: str, device: torch.device, peak_flops: float, is_dry:
         "speedup": padded.seconds / packed.seconds,
         "flop_ratio": ratio,
         "achieved": padded.seconds / packed.seconds / ratio,
-        **{way: side._asdict() for way, side in sides.items()},
+        **{way: side._asdict() for way, side in {**sides, "packed, mixed": mixed}.items()},
     }
 
 
@@ -164,13 +165,23 @@ def measure_compiled(name: str, device: torch.device, peak_flops: float, is_dry:
 
 
 def _train_steps(
-    name: str, device: torch.device, peak_flops: float, is_dry: bool, *, packing: bool, compiles: bool = False
+    name: str,
+    device: torch.device,
+    peak_flops: float,
+    is_dry: bool,
+    *,
+    packing: bool,
+    compiles: bool = False,
+    is_mixed: bool = False,
 ) -> TrainStep:
     model = shaped_model(name, device, is_dry)
+    if is_mixed:
+        nn.Module.to(model, dtype=torch.float32)
     optim = OptimSettings(lr=1e-6, packing=packing, micro_batch_tokens=8192, compile_layers=compiles)
     cell, groups = ("G2-P16", 1) if is_dry else (CELL, GROUPS)
     rows = as_train_rows([row for seed in range(groups) for row in rows_of(cell, model.config.vocab_size, seed)])
-    learner = Learner(model, optim=optim, num_steps=REPEATS + 1, device=device)
+    autocast = torch.bfloat16 if is_mixed else None
+    learner = Learner(model, optim=optim, num_steps=REPEATS + 1, device=device, autocast=autocast)
     objective = Objective(loss=PpoClip(), correction=NoCorrection(), settings=ObjectiveSettings(), temperature=1.0)
     norms: list[float] = []
 

@@ -40,7 +40,8 @@ class Stage(NamedTuple):
 
 MACHINE: Final = Stage("machine", 90)
 CHECKS: Final = tuple(
-    Stage(name, 240) for name in ("attention", "packing", "compiled", "sampling", "demo", "server", "resume")
+    Stage(name, 240)
+    for name in ("attention", "packing", "compiled", "precision", "sampling", "demo", "server", "resume")
 )
 SPEED: Final = (
     *(

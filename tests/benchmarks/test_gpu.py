@@ -96,8 +96,11 @@ def test_bytes_of_a_decoding_step_are_weights_once_and_keys_and_values() -> None
 
 def test_measurements_compare_both_sides_and_every_batch() -> None:
     trained = measure_training("0.5B", CPU, 1e12, is_dry=True)
-    packed, padded = (trained[way] for way in ("packed", "padded"))
+    packed, padded, mixed = (trained[way] for way in ("packed", "padded", "packed, mixed"))
     assert isinstance(packed, dict)
+    assert isinstance(mixed, dict)
+    assert mixed["grad_norm"] == pytest.approx(packed["grad_norm"], rel=0.05)
+    assert (mixed["tokens"], mixed["tflops"]) == (packed["tokens"], packed["tflops"])
     assert isinstance(padded, dict)
     assert (packed["tokens"], padded["tokens"]) == (208, 224)
     assert packed["grad_norm"] == pytest.approx(padded["grad_norm"], rel=0.05)  # in bfloat16
