@@ -218,7 +218,8 @@ def _open(settings: EvalSettings, *, resume: bool) -> RunDirectory | None:
     run = RunDirectory.open(path)
     check_trusted(path, {})  # what is written there must stay there
     theirs = build_settings(EvalSettings, run.config, where=str(path / "config.json"))
-    engine = (f"engine.{name}" for name in ("device", "threads", "concurrency", "max_batch", "cache_gib"))
+    free = ("device", "threads", "concurrency", "max_batch", "cache_gib", "tensor_parallel")
+    engine = (f"engine.{name}" for name in free)
     raised = (f"evaluation.{name}" for name in EXTENDABLE)
     check_same(_config(theirs), _config(settings), where=path, but=("run.directory", *raised, *engine))
     for name in EXTENDABLE:

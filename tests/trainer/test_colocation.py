@@ -10,6 +10,7 @@ from torch import Tensor
 
 from envgym.agents.models.loading import load
 from envgym.agents.policies.engine.policy import TransformersPolicy
+from envgym.agents.policies.vllm.serve_start import is_usable
 from envgym.agents.protocols import GenerateRequest, Generation
 from envgym.errors import SettingsError
 from envgym.runs.directory import RunDirectory
@@ -148,3 +149,12 @@ def test_colocation_without_a_gpu_or_with_several_ranks_is_refused(tmp_path: Pat
     assert not (tmp_path / "run").exists()
     with pytest.raises(SettingsError, match=r"the run must learn in one process with engine.colocate, got several"):
         build.check_colocation(torch.device("cuda"), has_ranks=True)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not (torch.cuda.is_available() and is_usable()), reason="CUDA or a vLLM for it is not available")
+def test_vllm_on_a_gpu_takes_turns_with_the_learner(tmp_path: Path) -> None:
+    train(settings(tmp_path, engine={**ENGINE, "device": "cuda", "cache_gib": 1, "max_context": 512}))
+    steps = [row for row in RunDirectory.open(tmp_path / "run").metrics() if row["step"]]
+    assert all(step["canary/gap"] < 0.05 and step["canary/moved"] > 1e-3 for step in steps)
+    assert all(step["time/sleep_s"] > 0 and step["time/wake_s"] > 0 for step in steps)

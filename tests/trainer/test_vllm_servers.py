@@ -23,10 +23,10 @@ from tests.support.tiny_runs import StartedProcesses, step_metrics, tiny_setting
 LAUNCH = {"servers": 1, "server_engine": "vllm"}
 
 
-def run(folder: Path, callbacks: Iterable[Callback] = ()) -> None:
+def run(folder: Path, callbacks: Iterable[Callback] = (), *, workers: int = 1) -> None:
     settings: dict[str, Any] = {
         "launch": LAUNCH,
-        "engine": {"device": "cpu", "cache_gib": 0.1, "max_context": 512},
+        "engine": {"device": "cpu", "cache_gib": 0.1, "max_context": 512, "tensor_parallel": workers},
         "optim": {"lr": 0.03},
         "objective": {"entropy_coef": 0.1},  # so that every step moves the weights
     }
@@ -42,9 +42,10 @@ def members(groups: Iterable[int]) -> list[int]:
 @pytest.mark.vllm
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.timeout(600)
-def test_a_run_trains_through_a_vllm_server_that_it_starts(tmp_path: Path) -> None:
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_run_trains_through_a_vllm_server_that_it_starts(tmp_path: Path, workers: int) -> None:
     started = StartedProcesses()
-    run(tmp_path / "run", [started])
+    run(tmp_path / "run", [started], workers=workers)
     steps = step_metrics(tmp_path / "run")
     assert [step["staleness/max"] for step in steps] == [0.0, 0.0]
     assert all(step["canary/gap"] < 1e-3 < step["canary/moved"] for step in steps)

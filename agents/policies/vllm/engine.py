@@ -15,6 +15,7 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import torch
@@ -57,8 +58,17 @@ def not_imported(installed: str, error: BaseException) -> SettingsError:
     return SettingsError.of(installed, "load", one_line(error), where=_WHERE, do=do)
 
 
-def not_started(source: str, installed: str, reason: str) -> InvalidInput:
-    """Return the error for an engine that did not start, by what vLLM says."""
+def not_started(
+    source: str, installed: str, reason: str, arguments: Mapping[str, Any] = MappingProxyType({})
+) -> InvalidInput:
+    """Return the error for an engine that did not start, by what vLLM says.
+
+    Args:
+        source: the model.
+        installed: the vLLM.
+        reason: that it gave.
+        arguments: of the user.
+    """
     if "memory for kv" in reason or "Available memory on node" in reason:
         do = "lower engine.cache_gib, or free memory"
         return InvalidInput.of("cache", "fit into free memory", reason, where=_WHERE, do=do)
@@ -72,6 +82,8 @@ def not_started(source: str, installed: str, reason: str) -> InvalidInput:
         do = "set VLLM_LOGGING_LEVEL=INFO to see how far it came; it may have been killed for its memory"
         return InvalidInput.of("vLLM's process", "start", reason, where=_WHERE, do=do)
     do = "use engine.backend=transformers, or a model of an architecture that it lists"
+    if arguments:
+        do = f"correct engine.vllm ({', '.join(arguments)}), or use a model of an architecture that it lists"
     return InvalidInput.of("model", f"be one that {installed} loads", source, where=reason, do=do)
 
 
@@ -204,7 +216,7 @@ class VllmEngine:
                 self._llm = AsyncLLM.from_engine_args(_arguments(self._spec))
         except Exception as error:  # vLLM raises whatever its parts raise
             reason = self._reason() or one_line(error)
-            raise not_started(self._spec.source, self._installed, reason) from error
+            raise not_started(self._spec.source, self._installed, reason, self._spec.arguments) from error
         await self._on_start(self._llm)
 
     async def stop(self) -> None:

@@ -91,7 +91,7 @@ def serve_vllm(served: ServedModel, sock: socket.socket, on_ready: Callable[[str
                 raise
             except Exception as error:  # vLLM raises whatever its parts raise
                 reason = one_line(report.read_text(encoding="utf-8")) if report.exists() else one_line(error)
-                raise not_started(source, installed, reason) from error
+                raise not_started(source, installed, reason, served.vllm) from error
 
 
 def _check_device(device: str, installed: str) -> None:

@@ -70,6 +70,13 @@ def test_an_engine_that_does_not_start_says_which_number_to_change(reason: str, 
     assert reason.split(":")[0] in str(said)
 
 
+def test_arguments_of_the_user_are_named_where_an_engine_does_not_start() -> None:
+    error = not_started("dir", "vllm 1", "ValueError: No common block size for 16.", {"block_size": 16, "seed": 1})
+    assert str(error).endswith(
+        "correct engine.vllm (block_size, seed), or use a model of an architecture that it lists."
+    )
+
+
 def test_one_line_leaves_out_the_frame_of_a_validation_error() -> None:
     error = "1 validation error for ModelConfig\n  Value error, it is not supported\n    For more see ..."
     assert one_line(error) == "Value error, it is not supported For more see ..."

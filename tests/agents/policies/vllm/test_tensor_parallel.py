@@ -80,7 +80,7 @@ def test_server_of_two_workers_takes_weights_by_every_transport_and_proves_each(
     # Both workers have the only head of keys and values, and half of everything else.
     source, cpu = tiny(1), torch.device("cpu")
     model = loaded(source)
-    options = "--engine vllm --threads 1 --cache-gib 0.05 --max-context 300 --tensor-parallel 2 --vllm block_size=16"
+    options = "--engine vllm --threads 1 --cache-gib 0.05 --max-context 300 --tensor-parallel 2 --vllm block_size=64"
     transports: list[WeightTransport] = [
         FileTransport(tmp_path / "weights"),
         GroupTransport("gloo", device=cpu, timeout_s=60),
