@@ -67,7 +67,7 @@ def prepared(settings: TrainSettings, *, resume: bool) -> Iterator[PreparedRun]:
         longest, rollout = settings.agent.max_context_tokens, settings.rollout
         tokens_per_step = rollout.groups * rollout.group_size * longest
         check_memory(learners, settings.optim, settings.objective, tokens_per_step=tokens_per_step)
-        if not context.reads_whole_model:
+        if not context.keeps_whole_model:
             context.learner.release_whole()
         if context.device.type == "cpu":
             stack.enter_context(freed_memory_kept())
