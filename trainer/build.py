@@ -116,7 +116,10 @@ def build_run_context(
         reference_of(models, learner.forward)  # refused now if it cannot be read, not after a warm start
     check_score_models(requests, models)
     env_sources = seat_models(env_sources, models)
-    context = RunContext(
+    keeps_whole_model = ranks is None or policy.shares_weights or bool(models) or bool(method.controllers)
+    if keeps_whole_model:
+        model.to(device)
+    return RunContext(
         run=settings.run,
         model_settings=settings.model,
         env_sources=env_sources,
@@ -130,12 +133,10 @@ def build_run_context(
         learner=learner,
         device=device,
         is_colocated=engine.colocate,
+        keeps_whole_model=keeps_whole_model,
         models=models,
         probed=probe_models(method.annotators, models, [source.tasks for source in env_sources.values()]),
     )
-    if context.reads_whole_model:
-        model.to(device)
-    return context
 
 
 def check_colocation(device: torch.device, *, has_ranks: bool) -> None:

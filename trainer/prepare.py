@@ -74,7 +74,7 @@ def prepared(settings: TrainSettings, *, resume: bool) -> Iterator[PreparedRun]:
         tokens_per_step = rollout.groups * rollout.group_size * longest
         with learner_turn(context):
             check_memory(learners, settings.optim, settings.objective, tokens_per_step=tokens_per_step)
-        if not context.reads_whole_model:
+        if not context.keeps_whole_model:
             context.learner.release_whole()
         if context.device.type == "cpu":
             stack.enter_context(freed_memory_kept())

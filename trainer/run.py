@@ -42,7 +42,7 @@ class RunContext:
     """The tasks of the envs, and those that the run adds."""
     method: Method
     model: Any
-    """PreTrainedModel or PeftModel; without data where several ranks learn and nothing else reads its weights."""
+    """PreTrainedModel or PeftModel."""
     tokenizer: Any
     agent: Agent
     evaluation_search: Strategy
@@ -53,6 +53,8 @@ class RunContext:
     device: torch.device
     is_colocated: bool = False
     """Whether policy and learner use the device in turns."""
+    keeps_whole_model: bool = True
+    """Whether something reads the weights of `model`; else the learner of several ranks releases them."""
     models: Mapping[str, Model] = field(default_factory=dict)
     """The named models, and the reference of a KL term."""
     probed: Mapping[str, float] = field(default_factory=dict)
@@ -62,11 +64,6 @@ class RunContext:
     def critic(self) -> TokenCritic | None:
         """The critic with weights of its own; None: there is none, or it is a head on the policy."""
         return next((model for model in self.models.values() if isinstance(model, TokenCritic)), None)
-
-    @property
-    def reads_whole_model(self) -> bool:
-        """Whether something in this process reads the weights of `model`, of which a learner of ranks has a shard."""
-        return self.policy.shares_weights or bool(self.models) or bool(self.method.controllers)
 
     @property
     def compute_scores(self) -> ComputeScores:

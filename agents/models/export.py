@@ -121,7 +121,11 @@ def _logits(model: Any) -> "Tensor":  # PreTrainedModel or PeftModel
 
 def _copy(source: Path, folder: Path, names: Sequence[str], *, needed: Sequence[str], weights: bool = True) -> None:
     where, do = str(source), "name a checkpoint that is complete"
-    needed = [*needed, *(file.name for file in indexed_files(source) if weights)]
+    try:
+        needed = [*needed, *(file.name for file in indexed_files(source) if weights)]
+    except (ValueError, LookupError, AttributeError, TypeError) as error:
+        got = f"{type(error).__name__}: {error}"
+        raise RunError.of(_INDEX, "list the files of the weights", got, where=where, do=do) from error
     missing = [name for name in needed if not (source / name).is_file()]
     RunError.unless(not missing, "checkpoint", "hold the files of a model", f"no {missing[:1]}", where=where, do=do)
     files = [file for file in sorted(source.iterdir()) if file.name in names or (weights and _is_weights(file))]

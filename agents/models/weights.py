@@ -159,7 +159,7 @@ def _matrices(
     adapter: str,
     whole: Callable[[Tensor], Tensor],
 ) -> LowRankChange | None:
-    """Return what one adapter adds to the weight of a layer; None: this adapter does not change the layer."""
+    """Return the change of a layer's weight by one adapter; None: this adapter does not change the layer."""
     if adapter in layer.lora_A:
         lora_A, lora_B = whole(layer.lora_A[adapter].weight), whole(layer.lora_B[adapter].weight)
     elif adapter in layer.lora_embedding_A:  # a weight [vocabulary, width], to which (B A)^T is added

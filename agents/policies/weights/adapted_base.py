@@ -52,10 +52,13 @@ class AdaptedBase:
         self._digests |= compute_digests(base.items())
 
     def change(self, changes: Mapping[str, LowRankChange]) -> None:
-        """Replace the matrices; the base of every changed weight must be stored."""
+        """Replace the matrices, which are copied; the base of every changed weight must be stored."""
         assert not self.missing(changes), "the caller keeps the base first"
-        self._changes = changes
-        self._change_digests = compute_digests(flatten(changes))
+        self._changes = {
+            weight: LowRankChange(*(matrix.detach().to("cpu", copy=True) for matrix in change))
+            for weight, change in changes.items()
+        }
+        self._change_digests = compute_digests(flatten(self._changes))
 
     def merged(self, device: torch.device) -> Iterator[tuple[str, Tensor]]:
         """Yield on a device every weight whose base is stored, with what its matrices add."""

@@ -27,7 +27,7 @@ class WeightUpdate(NamedTuple):
     base: "WeightUpdate | None" = None
     """The weights that these are the adapters of, which a server must have first; None: these are all weights."""
 
-    def on(self, base: "WeightUpdate | None") -> "WeightUpdate":
+    def on_base(self, base: "WeightUpdate | None") -> "WeightUpdate":
         """Return the update as one of adapters on a base, whose digests then count too; None: return it as it is."""
         if base is None:
             return self
@@ -106,7 +106,7 @@ class FileTransport:
 def update_of(stored: StoredWeights) -> WeightUpdate:
     """Return the update that brings a stored version, with its base where it has one."""
     update = WeightUpdate(stored.version, {"directory": str(stored.directory)}, stored.digests)
-    return update.on(None if stored.base is None else update_of(StoredWeights.read(stored.base)))
+    return update.on_base(None if stored.base is None else update_of(StoredWeights.read(stored.base)))
 
 
 class SharedTransport:
@@ -126,7 +126,7 @@ class SharedTransport:
         """Copy a version. Raises: InvalidInput: there is no room, or the system has no such memory."""
         shared = SharedWeights(named_tensors, self._device)
         self._versions.append((version, shared))
-        return _shared_update(shared, version).on(base)
+        return _shared_update(shared, version).on_base(base)
 
     def publish_base(self, named_tensors: Iterable[tuple[str, Tensor]], version: int) -> WeightUpdate:
         """Copy a base in place of the one before. Raises: as `publish`."""
@@ -196,7 +196,7 @@ class GroupTransport:
         """Copy a version, tensor by tensor, so that nothing is gathered any more when it is sent."""
         copies = [(name, tensor.detach().to("cpu", copy=True).contiguous()) for name, tensor in named_tensors]
         update = WeightUpdate(version, {"from_group": True}, compute_digests(copies), GroupSender(self, copies))
-        return update.on(base)
+        return update.on_base(base)
 
     def publish_base(self, named_tensors: Iterable[tuple[str, Tensor]], version: int) -> WeightUpdate:
         return self.publish(named_tensors, version)

@@ -155,3 +155,25 @@ def test_the_base_and_its_licence_are_those_of_the_hub(tmp_path: Path) -> None:
 def test_a_base_that_is_no_name_of_the_hub_is_refused(base: str) -> None:
     with pytest.raises(InvalidInput, match=r"base model must be a name of the hub, owner/name, got"):
         base_model("tiny", base=base)
+
+
+@pytest.mark.parametrize(
+    "index, told",
+    [
+        ("{}", "model.safetensors.index.json must list the files of the weights, got KeyError"),
+        ("[", "model.safetensors.index.json must list the files of the weights, got JSONDecodeError"),
+        (
+            '{"weight_map": {"a": "model-00001-of-00002.safetensors"}}',
+            r"checkpoint must hold the files of a model, got no \['model-00001-of-00002.safetensors'\]",
+        ),
+    ],
+)
+def test_weights_that_are_not_all_there_are_told_before_any_is_copied(index: str, told: str, tmp_path: Path) -> None:
+    source, out = tmp_path / "model", tmp_path / "out"
+    source.mkdir()
+    out.mkdir()
+    (source / "config.json").write_text("{}")
+    (source / "model.safetensors.index.json").write_text(index)
+    with pytest.raises(RunError, match=told):
+        copy_model(source, out)
+    assert list(out.iterdir()) == []

@@ -75,8 +75,8 @@ def gather_layers(model: nn.Module, *, trained_only: bool = False) -> Iterator[d
     reshard(model)
     layers = [f"{name}." for name, module in model.named_modules() if module in set(_decoder_layers(model))]
     parameters = model.named_parameters()
-    chosen = [pair for pair in parameters if pair[1].requires_grad or not trained_only]
-    for _, members in groupby(chosen, lambda pair: next(filter(pair[0].startswith, layers), pair[0])):
+    gathered_parameters = [pair for pair in parameters if pair[1].requires_grad or not trained_only]
+    for _, members in groupby(gathered_parameters, lambda pair: next(filter(pair[0].startswith, layers), pair[0])):
         layer = {name: whole_tensor(parameter) for name, parameter in members}
         yield layer
         layer.clear()  # the reader's name for it would hold it while the next is gathered
