@@ -150,7 +150,25 @@ async def play(workers: RolloutWorkers, step: int, num_episodes: int) -> None:
         await pool.close()
 
 
-async def measure(count: int, options: argparse.Namespace) -> Rate:
+class Others(NamedTuple):
+    """The processes beside this one, of which a measurement uses the first."""
+
+    servers: list[str]
+    """Addresses of policy servers."""
+    workers: list[str]
+    pids: list[int]
+    """Of the workers."""
+
+
+@contextmanager
+def started_processes(count: int) -> Iterator[Others]:
+    with ExitStack() as stack:
+        servers = [stack.enter_context(closing(OtherProcess(None, Talker))) for _ in range(count)]
+        workers = [stack.enter_context(started_worker()) for _ in range(count)]
+        yield Others([item.url for item in servers], [url for url, _ in workers], [pid for _, pid in workers])
+
+
+async def measure(count: int, others: Others, options: argparse.Namespace) -> Rate:
     """Return the rates with so many workers."""
     num_sampled = 0
 
@@ -158,14 +176,12 @@ async def measure(count: int, options: argparse.Namespace) -> Rate:
         nonlocal num_sampled
         num_sampled += len(grown.sampled)
 
-    with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+    with tempfile.TemporaryDirectory() as name:
+        folder, pids = Path(name), others.pids[:count]
         TurnJournal(folder, run="benchmark", version=0, staleness=0).close()
-        servers = [stack.enter_context(closing(OtherProcess(None, Talker))) for _ in range(count)]
-        started = [stack.enter_context(started_worker()) for _ in range(count)]
         workers = RolloutWorkers(
-            WorkerAddresses({f"rollout-worker-{number}": url for number, (url, _) in enumerate(started)}),
-            make_setup(tuple(server.url for server in servers), folder, options.turns),
+            WorkerAddresses({f"rollout-worker-{number}": url for number, url in enumerate(others.workers[:count])}),
+            make_setup(tuple(others.servers[:count]), folder, options.turns),
             weights=lambda: WeightsState(0),
             on_grown=take,
             token=None,
@@ -174,7 +190,7 @@ async def measure(count: int, options: argparse.Namespace) -> Rate:
         )
         await workers.set_up()
         await play(workers, 0, 8 * GROUP_SIZE)  # connections
-        num_sampled, pids = 0, [pid for _, pid in started]
+        num_sampled = 0
         before, before_own, began = [processor_s([pid]) for pid in pids], time.process_time(), time.perf_counter()
         await play(workers, 1, options.episodes)
         seconds, own = time.perf_counter() - began, time.process_time() - before_own
@@ -195,9 +211,10 @@ def main() -> None:
     options = read_options(__doc__, workers=(1, 2, 4), episodes=512, turns=8, rounds=3)
     load = os.getloadavg()[0]
     rates: dict[int, list[Rate]] = {count: [] for count in options.workers}
-    for _ in range(options.rounds):
-        for count, found in rates.items():
-            found.append(asyncio.run(measure(count, options)))
+    with started_processes(max(options.workers)) as others:
+        for _ in range(options.rounds):
+            for count, found in rates.items():
+                found.append(asyncio.run(measure(count, others, options)))
     medians = {count: Rate(*map(statistics.median, zip(*found, strict=True))) for count, found in rates.items()}
     first = medians[options.workers[0]]
     figures = [

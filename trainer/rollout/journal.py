@@ -141,7 +141,7 @@ class TurnJournal:
         self._reused = ReusedTurns(self._reused.turns + reused.turns, self._reused.tokens + reused.tokens)
 
     def take_reused(self) -> ReusedTurns:
-        """Return what was reused since the last call."""
+        """Return the counts of what was reused since the last call."""
         reused, self._reused = self._reused, ReusedTurns()
         return reused
 

@@ -86,7 +86,7 @@ class WorkerAddresses:
 
 
 @dataclass(slots=True, eq=False)
-class _Link:
+class _WorkerLink:
     """The connections to one worker, as it was started."""
 
     role: str
@@ -136,9 +136,9 @@ class RolloutWorkers:
         self._settings: dict[int, Json] = {setup.plan: setup.settings}
         """By plan."""
         self._weights = setup.weights
-        self._links: dict[str, _Link] = {}
+        self._links: dict[str, _WorkerLink] = {}
         """By role; one that died is replaced."""
-        self._groups: dict[str, tuple[_Link, int]] = {}
+        self._groups: dict[str, tuple[_WorkerLink, int]] = {}
         """Key of a group -> its worker, and how many of its trees are growing."""
         self._tasks = set[asyncio.Task[None]]()
 
@@ -149,7 +149,7 @@ class RolloutWorkers:
         self._setup = replace(self._setup, plan=plan, settings=settings)
 
     def grower(self) -> GrowTree:
-        """Return what grows the trees of the groups that begin now."""
+        """Return the function that grows the trees of the groups that begin now."""
         return partial(self._grow, plan=self._setup.plan)
 
     async def set_up(self) -> None:
@@ -189,7 +189,7 @@ class RolloutWorkers:
             finally:
                 self._release(order.group_key, link)
 
-    async def _answer(self, link: _Link, task: TreeTask, abort: AbortHandle) -> Json:
+    async def _answer(self, link: _WorkerLink, task: TreeTask, abort: AbortHandle) -> Json:
         asking = asyncio.ensure_future(self._ask(link, TREES, tree_task_to_json(task), timeout_s=_TREE_S))
         try:
             if task.aborted is not None:
@@ -207,8 +207,8 @@ class RolloutWorkers:
             await asyncio.sleep(_PAUSE_S)
         return await asking
 
-    async def _ask(self, link: _Link, path: str, body: Json, *, timeout_s: float = _SHORT_S) -> Json:
-        """Return what a worker answers. Raises: ConnectionFailed, TimeoutError: no answer. RunError: it refuses."""
+    async def _ask(self, link: _WorkerLink, path: str, body: Json, *, timeout_s: float = _SHORT_S) -> Json:
+        """Return the answer of a worker. Raises: ConnectionFailed, TimeoutError: no answer. RunError: it refuses."""
         answer: HttpAnswer = await link.connections.ask("POST", path, body, timeout_s=timeout_s)
         content: Json = json.loads(answer.body)
         if answer.status == 200:
@@ -221,7 +221,7 @@ class RolloutWorkers:
 
     # ---- which worker --------------------------------------------------------------------------------------------
 
-    async def _acquire(self, group: str, plan: int) -> _Link:
+    async def _acquire(self, group: str, plan: int) -> _WorkerLink:
         """Return a worker for a tree that is ready for it. Raises: RunError: none is in time, or one refuses."""
         deadline = time.monotonic() + self._wait_s
         while True:
@@ -249,7 +249,7 @@ class RolloutWorkers:
             else:
                 return link
 
-    def _release(self, group: str, link: _Link) -> None:
+    def _release(self, group: str, link: _WorkerLink) -> None:
         link.num_trees -= 1
         of_group, num_trees = self._groups.get(group, (None, 0))
         if of_group is not link:
@@ -259,11 +259,11 @@ class RolloutWorkers:
         else:
             del self._groups[group]
 
-    def _lose(self, link: _Link) -> None:
+    def _lose(self, link: _WorkerLink) -> None:
         """Use a worker whose connection broke no more for a while: it has died, which is known soon, or it has not."""
         link.usable_from = time.monotonic() + _AGAIN_S
 
-    def _synchronized(self) -> list[_Link]:
+    def _synchronized(self) -> list[_WorkerLink]:
         """Return the workers that serve; what was asked of those that do not any more fails."""
         up = self._addresses.up()
         for role, link in list(self._links.items()):
@@ -272,7 +272,7 @@ class RolloutWorkers:
                 del self._links[role]
         for role, address in up.items():
             if role not in self._links:
-                self._links[role] = _Link(role, address, HttpConnections(address.url, token=self._token))
+                self._links[role] = _WorkerLink(role, address, HttpConnections(address.url, token=self._token))
         return list(self._links.values())
 
     def _begin(self) -> None:
@@ -287,7 +287,7 @@ class RolloutWorkers:
 
     # ---- what a worker knows -------------------------------------------------------------------------------------
 
-    async def _prepare(self, link: _Link, plan: int) -> None:
+    async def _prepare(self, link: _WorkerLink, plan: int) -> None:
         """Let a worker have the settings of a plan. Raises: as `_ask`."""
         if plan in link.plans:
             return
@@ -311,7 +311,7 @@ class RolloutWorkers:
                     self._start(self._tell_weights(link))
         return self._weights
 
-    async def _tell_weights(self, link: _Link) -> None:
+    async def _tell_weights(self, link: _WorkerLink) -> None:
         try:
             await self._ask(link, CHANGE, {"weights": self._weights})
         except (ConnectionFailed, TimeoutError, RunError) as error:  # the next tree tells it, too

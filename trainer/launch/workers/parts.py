@@ -108,7 +108,7 @@ class WorkerParts:
         return await grower(task.order, abort), sampled
 
     def take_reused(self) -> ReusedTurns:
-        """Return what was taken from the journal since the last call."""
+        """Return the counts of turns and tokens taken from the journal since the last call."""
         return ReusedTurns() if self._journal is None else self._journal.take_reused()
 
 
