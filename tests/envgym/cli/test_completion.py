@@ -19,7 +19,7 @@ from envgym.trainer.methods.protocols import CREDIT
 from envgym.trainer.recipes import RECIPE
 
 KEYS = [key.key for section in read_settings_file_sections() for key in section.keys]
-OPTIM = [f"{key}=" for key in KEYS if key.startswith("optim.")]
+OPTIM = [f"{key}.name=" if key == "optim.optimizer" else f"{key}=" for key in KEYS if key.startswith("optim.")]
 PUZZLES = [env_id for env_id in list_ids() if env_id.startswith("puzzles/")]
 LINES: Mapping[str, list[str]] = {
     "envgym tr": ["train", "trace"],

@@ -148,7 +148,10 @@ def test_more_processes_than_devices_are_refused() -> None:
         "devices of learners and servers must be at most 2, got 3 (2 x toy); "
         "lower launch.learners or launch.servers, or raise --gpus."
     )
-    split = {"launch": {"servers": 1, "transport": "nccl", "server_engine": "vllm"}, "engine": {"tensor_parallel": 2}}
+    split: dict[str, Any] = {
+        "launch": {"servers": 1, "transport": "nccl", "server_engine": "vllm"},
+        "engine": {"tensor_parallel": 2},
+    }
     assert refusal(2, **split).startswith("devices of learners and servers must be at most 2, got 3 (2 x toy)")
 
 
@@ -161,7 +164,7 @@ def test_a_split_server_reads_and_holds_a_share_of_the_weights_on_each_device() 
 
 
 def test_an_engine_that_takes_turns_is_no_memory_of_the_learner() -> None:
-    settings = {"engine": {"backend": "vllm", "device": "cuda", "cache_gib": 3}}
+    settings: dict[str, Any] = {"engine": {"backend": "vllm", "device": "cuda", "cache_gib": 3}}
     beside = planned(**settings)
     turns = planned(engine={**settings["engine"], "colocate": True})
     assert turns.sampler_memory == {"weights": 4 * GIB, "cache": 3 * GIB}
@@ -169,7 +172,7 @@ def test_an_engine_that_takes_turns_is_no_memory_of_the_learner() -> None:
 
 
 def test_activations_that_do_not_fit_name_a_micro_batch_that_does() -> None:
-    sections = {"optim": {"micro_batch_tokens": 1160}, "rollout": {"groups": 4, "group_size": 4}}
+    sections: dict[str, Any] = {"optim": {"micro_batch_tokens": 1160}, "rollout": {"groups": 4, "group_size": 4}}
     memory = 25 * GIB
     told = refusal(memory=memory, **sections)
     assert "memory of a learner rank must fit 22.5 GiB (90% of the device), got 28." in told
@@ -182,13 +185,13 @@ def test_a_state_that_does_not_fit_names_the_ranks_that_hold_it() -> None:
     memory = 18 * GIB
     told = refusal(memory=memory)
     learners = int(re.findall(r"raise launch.learners to (\d+), or set model.lora", told)[0])
-    more = {"launch": {"learners": learners}, "engine": {"device": "cpu"}}
+    more: dict[str, Any] = {"launch": {"learners": learners}, "engine": {"device": "cpu"}}
     check_fits(planned(**more), settings_of(**more), SHAPE, replace(DEVICE, memory=memory), num_devices=learners)
 
 
 def test_a_server_that_does_not_fit_is_refused_too() -> None:
     shape = replace(SHAPE, weights=95 * GIB)
-    sections = {"launch": {"servers": 1, "transport": "nccl"}}
+    sections: dict[str, Any] = {"launch": {"servers": 1, "transport": "nccl"}}
     plan = planned(shape, **sections)
     with pytest.raises(SettingsError, match=r"memory of a policy server must fit 90.0 GiB .*got 95.* smaller model"):
         check_fits(plan, settings_of(**sections), shape, DEVICE, num_devices=2)
