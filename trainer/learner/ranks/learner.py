@@ -7,6 +7,7 @@ read it. A method that takes all ranks is announced by rank 0 with its arguments
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -242,9 +243,8 @@ class RankLearner(Learner):
         return _GatheredAdapters(self.model, self._gathered)
 
     def gather(self, part: str) -> None:
-        """Take part in what rank 0 gathers: read it to the end."""
-        for _ in self._gathered(part):
-            pass
+        """Take part in what rank 0 gathers: read it to the end, and keep nothing."""
+        deque(self._gathered(part), maxlen=0)
 
     def _gathered(self, part: str) -> Iterator[tuple[str, Tensor]]:
         """Yield a part of the weights of all ranks: `weights`, or that of `AdaptedWeights` with this name."""
