@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch import nn
 
-import envgym.trainer.learner.checkpoint as checkpoint_module
 from envgym.agents.models.loading import load
 from envgym.agents.models.tiny import TinySettings
 from envgym.errors import RunError
@@ -123,13 +122,13 @@ def test_saving_a_step_again_replaces_it(bench: Bench, tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["step-000001"]
 
 
-@pytest.mark.parametrize("moment", ["write_json", "move_into_place", "_write_model"])
+@pytest.mark.parametrize("moment", ["checkpoint.write_json", "checkpoint.move_into_place", "learner.write_model"])
 def test_crash_while_saving_leaves_the_last_checkpoint_the_newest(
     moment: str, bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench.save(tmp_path, 1)
     with monkeypatch.context() as patch:
-        patch.setattr(checkpoint_module, moment, die)
+        patch.setattr(f"envgym.trainer.learner.{moment}", die)
         with pytest.raises(KeyboardInterrupt):
             bench.save(tmp_path, 2)
     (last,) = checkpoints(tmp_path)

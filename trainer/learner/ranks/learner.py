@@ -7,6 +7,7 @@ read it. A method that takes all ranks is announced by rank 0 with its arguments
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
@@ -243,9 +244,8 @@ class RankLearner(Learner):
         return _GatheredAdapters(self.model, partial(self._gathered, dtype=dtype))
 
     def gather(self, part: str, dtype: torch.dtype | None) -> None:
-        """Take part in what rank 0 gathers: read it to the end."""
-        for _ in self._gathered(part, dtype):
-            pass
+        """Take part in what rank 0 gathers: read it to the end, and keep nothing."""
+        deque(self._gathered(part, dtype), maxlen=0)
 
     def _gathered(self, part: str, dtype: torch.dtype | None) -> Iterator[tuple[str, Tensor]]:
         """Yield a part of the weights of all ranks: `weights`, or that of `AdaptedWeights` with this name."""
