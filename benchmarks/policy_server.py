@@ -4,7 +4,8 @@ Run: python -m benchmarks.policy_server [--episodes 256] [--turns 8] [--repeats 
 
 Turns: the policy answers at once with made-up tokens, so what is left is the control plane. All episodes are under way
 at a time, and each waits for a turn before it asks for the next, whose context is longer. The policy is asked in this
-process and through a server in another one on loopback, in alternation, and the medians are compared.
+process and through a server in another one on loopback, in alternation, and the medians are compared. `json` are the
+same turns by vLLM's route, with whole contexts; `own` and `server` are processor time of the two processes.
 
 Updates: the weights of a llama of random numbers go to the transformers server by each way of transport that the device
 has; then adapters of rank 16 on all of its linear layers go by files to a server that has the base. `write` is the
@@ -20,11 +21,12 @@ import statistics
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Final
 
+import psutil  # type: ignore[import-untyped]  # its stubs are a package of their own
 import torch
 from peft import LoraConfig, get_peft_model
 from torch import nn
@@ -43,7 +45,7 @@ from envgym.agents.policies.weights.transport import (
     SharedTransport,
     WeightTransport,
 )
-from envgym.agents.protocols import FinishReason, GenerateRequest, Generation, Policy, Sampling
+from envgym.agents.protocols import EarlierTurn, FinishReason, GenerateRequest, Generation, Policy, Sampling
 
 TOKENS: Final = 64
 """Of a turn."""
@@ -119,41 +121,70 @@ class OtherProcess:
         self._process.join(10)
 
 
-async def play(policy: Policy, options: argparse.Namespace) -> float:
-    """Return the seconds of a turn, all episodes together."""
-    num_turns: int = options.episodes * options.turns
+def processor_s(pids: Sequence[int]) -> float:
+    """Return the seconds of processor time that processes have taken."""
+    return sum(sum(psutil.Process(pid).cpu_times()[:2]) for pid in pids)
+
+
+async def play(policy: Policy, options: argparse.Namespace) -> None:
+    """Play all episodes together."""
 
     async def episode(number: int) -> None:
-        context = (number, *range(PROMPT - 1))
+        context, earlier = (number, *range(PROMPT - 1)), None
         for turn in range(options.turns):
-            request = GenerateRequest(token_ids=context, sampling=Sampling(max_new_tokens=TOKENS), seed=turn)
-            found = await policy.generate(request)
-            context = (*context, *found.token_ids, *range(OBSERVATION))
+            sampling = Sampling(max_new_tokens=TOKENS)
+            request = GenerateRequest(token_ids=context, sampling=sampling, seed=turn, continues=earlier)
+            generation = await policy.generate(request)
+            earlier = EarlierTurn(context, generation)
+            context = context + generation.token_ids + tuple(range(OBSERVATION))
 
-    began = time.perf_counter()
     await asyncio.gather(*[episode(number) for number in range(options.episodes)])
-    return (time.perf_counter() - began) / num_turns
 
 
 def measure_turns(options: argparse.Namespace) -> dict[str, object]:
-    """Return milliseconds of a turn in this process and through HTTP."""
+    """Return milliseconds of a turn in this process and through HTTP, and microseconds of processor time."""
     other = OtherProcess(None, InstantPolicy)
     limits = ClientLimits(max_concurrency=options.episodes)
     served = ServedPolicy([other.url], transport=FileTransport(Path(tempfile.mkdtemp())), limits=limits)
     link = served._fleet.links[0]
     link.limit = link.limit.__class__(limit=float(options.episodes), ceiling=options.episodes)
-    policies: Mapping[str, Policy] = {"inside": InstantPolicy(small()), "served": served}
-    seconds: dict[str, list[float]] = defaultdict(list)
+    inside = InstantPolicy(small())
+    sides: Mapping[str, tuple[Policy, bool]] = {
+        "inside": (inside, False),
+        "json": (served, False),
+        "served": (served, True),
+    }
+    costs: dict[str, list[tuple[float, float, float]]] = defaultdict(list)
     try:
         for _ in range(options.repeats + 1):
-            for name, policy in policies.items():
-                seconds[name].append(asyncio.run(play(policy, options)))
+            for name, (policy, has_frames) in sides.items():
+                link.info = link.info._replace(has_frames=has_frames)
+                before = time.perf_counter(), time.process_time(), processor_s([other.pid])
+                asyncio.run(play(policy, options))
+                after = time.perf_counter(), time.process_time(), processor_s([other.pid])
+                wall, own, server = (late - early for early, late in zip(before, after, strict=True))
+                costs[name].append((wall, own, server))
     finally:
         served.close()
         other.close()
-    medians = {name: 1e3 * statistics.median(values[1:]) for name, values in seconds.items()}
-    above = medians["served"] - medians["inside"]
-    return {**{f"{name}_ms": round(value, 4) for name, value in medians.items()}, "above_ms": round(above, 4)}
+    num_turns = options.episodes * options.turns
+    medians = {
+        name: [statistics.median(values) / num_turns for values in zip(*rounds[1:], strict=True)]
+        for name, rounds in costs.items()
+    }
+    wall_ms = {f"{name}_ms": round(1e3 * values[0], 4) for name, values in medians.items()}
+    processor_us = {
+        name: {"own": round(1e6 * values[1], 1), "server": round(1e6 * values[2], 1)}
+        for name, values in medians.items()
+    }
+    above = medians["served"][0] - medians["inside"][0]
+    ratio = medians["json"][1] / medians["served"][1]
+    return {
+        **wall_ms,
+        "above_ms": round(1e3 * above, 4),
+        "processor_us": processor_us,
+        "json_over_served": round(ratio, 2),
+    }
 
 
 def measure_updates(options: argparse.Namespace) -> dict[str, object]:

@@ -26,14 +26,13 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import numpy as np
-import psutil  # type: ignore[import-untyped]  # its stubs are a package of their own
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 import envgym
 from benchmarks._options import print_result, read_options
 from benchmarks.env_server import served
-from benchmarks.policy_server import OtherProcess, of_size, update_seconds
+from benchmarks.policy_server import OtherProcess, of_size, processor_s, update_seconds
 from envgym.agents.policies.engine.policy import TransformersPolicy
 from envgym.agents.policies.serving.client import ClientLimits, ServedPolicy
 from envgym.agents.policies.weights.transport import FileTransport
@@ -95,10 +94,6 @@ def echo() -> Iterator[tuple[str, int]]:
     options = ("--port", "0", "--sessions", "8192", "--client-setting", "max_turns")
     with served("-m", "envgym", "serve", ECHO, *options) as server:
         yield server.url, server.pid
-
-
-def processor_s(pids: Sequence[int]) -> float:
-    return sum(sum(psutil.Process(pid).cpu_times()[:2]) for pid in pids)
 
 
 async def grow(strategy: Strategy, cell: Cell, url: str, policy: ServedPolicy) -> tuple[int, int]:

@@ -94,14 +94,14 @@ class ServerQueue:
             up = [link for link in self._links if link.is_usable] or await self.wait_for_up()
             usable = [link for link in up if link.number not in excluded] or up
             if len(self._links) == 1:
-                chosen = usable[0] if usable[0].limit.allows(usable[0].under_way) else None
+                server = usable[0] if usable[0].limit.allows(usable[0].under_way) else None
             else:
                 codes = hashes() if codes is None else codes
-                chosen = self._choose(usable, codes, holder)
-            if chosen is not None:
-                chosen.under_way += 1
-                chosen.limit = chosen.limit.begin(chosen.under_way)
-                return chosen
+                server = self._choose(usable, codes, holder)
+            if server is not None:
+                server.under_way += 1
+                server.limit = server.limit.begin(server.under_way)
+                return server
             await self._wait()
 
     def _choose(self, usable: Sequence[ServerLink], codes: Sequence[int], holder: int | None) -> ServerLink | None:

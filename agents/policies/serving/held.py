@@ -103,14 +103,14 @@ class HeldContexts:
         if not framed.num_kept:
             return framed.new_tokens
         earlier = RequestKey(framed.key.client, framed.continues)
-        held = self._contexts.get(earlier)
-        if held is None:
+        tokens = self._contexts.get(earlier)
+        if tokens is None:
             raise UnknownContext("the context that the request continues must be held, got none; send all of it.")
-        must, do = f"be at most the {len(held) // 4} tokens that are held", "send the whole context"
-        is_whole = 4 * framed.num_kept <= len(held)
+        must, do = f"be at most the {len(tokens) // 4} tokens that are held", "send the whole context"
+        is_whole = 4 * framed.num_kept <= len(tokens)
         InvalidInput.unless(is_whole, "kept tokens", must, framed.num_kept, where="context", do=do)
         self._contexts.move_to_end(earlier, last=False)  # it is continued, and mostly once
-        return held[: 4 * framed.num_kept] + framed.new_tokens
+        return tokens[: 4 * framed.num_kept] + framed.new_tokens
 
     def keep(self, key: RequestKey, context: bytes, sampled: Sequence[int]) -> None:
         """Hold a context with the tokens sampled after it, unless it is larger than all that may be held."""
@@ -124,6 +124,6 @@ class HeldContexts:
             self._forget(next(iter(self._contexts)))
 
     def _forget(self, key: RequestKey) -> None:
-        held = self._contexts.pop(key, None)
-        if held is not None:
-            self._num_bytes -= len(held) + _ENTRY_BYTES
+        tokens = self._contexts.pop(key, None)
+        if tokens is not None:
+            self._num_bytes -= len(tokens) + _ENTRY_BYTES

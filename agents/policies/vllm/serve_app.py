@@ -126,7 +126,7 @@ class Frontend:
     async def _forward_json(self, scope: Message, receive: Receive, path: str, body: JsonObject) -> HttpReply:
         """Let vLLM answer another request in the place of one, and return its reply."""
         content, is_read = json.dumps(body, separators=(",", ":")).encode(), False
-        kept = [pair for pair in scope["headers"] if pair[0] not in (b"content-type", b"content-length")]
+        headers = [pair for pair in scope["headers"] if pair[0] not in (b"content-type", b"content-length")]
         head = [(b"content-type", b"application/json"), (b"content-length", str(len(content)).encode())]
         status, parts = HTTPStatus.INTERNAL_SERVER_ERROR, list[bytes]()
 
@@ -142,7 +142,7 @@ class Frontend:
             status = HTTPStatus(message.get("status", status))
             parts.append(message.get("body", b""))
 
-        inner = {**scope, "path": path, "raw_path": path.encode(), "headers": [*kept, *head]}
+        inner = {**scope, "path": path, "raw_path": path.encode(), "headers": [*headers, *head]}
         refused = await self._forward(inner, receive_json, take)
         return refused or HttpReply(status, b"".join(parts))
 

@@ -26,7 +26,7 @@ def sampling_arguments(request: GenerateRequest, *, limit: int) -> dict[str, Any
 
 
 def sampling_settings(sampling: Sampling, *, limit: int) -> dict[str, Any]:  # of SamplingParams
-    """Return what `sampling_arguments` of several requests have in common."""
+    """Return `sampling_arguments` without the seed, which alone differs between the turns of an episode."""
     return {
         "temperature": sampling.temperature,
         "top_p": sampling.top_p,
