@@ -4,7 +4,8 @@ import argparse
 import contextlib
 import os
 
-from envgym.cli.common import import_from_here, server_token
+from envgym.cli.common import import_from_here
+from envgym.errors import InvalidInput
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,7 +31,9 @@ async def _serve(host: str, port: int) -> None:
     from envgym.trainer.launch.workers.server import RolloutWorker
     from envgym.trainer.launch.workers.wire import TOKEN_VARIABLE
 
-    token = server_token(host, TOKEN_VARIABLE)
+    token, do = os.environ.get(TOKEN_VARIABLE), "let envgym train --rollout-workers start it, which sets one"
+    what, must = "environment variable", "hold the token of the run, whose settings may name code"
+    InvalidInput.unless(token, what, must, TOKEN_VARIABLE, where="envgym rollout-worker", do=do)
     name = os.environ.get(ROLE_VARIABLE, "rollout-worker")
     worker = RolloutWorker(name, token=token, on_settings=import_from_here)
     try:

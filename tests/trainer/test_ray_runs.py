@@ -103,6 +103,22 @@ def test_run_on_two_nodes_has_the_numbers_of_the_run_on_this_machine(nodes: RayN
     assert not [name for name in names if name.startswith(".envgym")]
 
 
+@pytest.mark.timeout(600)  # two runs, each of which starts processes
+def test_rollout_workers_on_two_nodes_have_the_numbers_of_the_run_on_this_machine(
+    nodes: RayNodes, tmp_path: Path
+) -> None:
+    observer, engine = Observer(nodes), {"device": "cpu", "max_batch": 1}
+    launch = {"servers": 1, "rollout_workers": 2, **nodes.settings(strategy="SPREAD", worker_cpus=1)}
+    train(tiny_settings(tmp_path / "ray", launch=launch, engine=engine), callbacks=[observer])
+    train(tiny_settings(tmp_path / "local", launch={"servers": 1}, engine=engine))
+    for placed, local in zip(step_metrics(tmp_path / "ray"), step_metrics(tmp_path / "local"), strict=True):
+        assert placed.pop("cost/tokens_prefilled") > 0 < local.pop("cost/tokens_prefilled")
+        assert placed == pytest.approx(local, rel=1e-4, abs=1e-6)
+    assert set(observer.actors) == {"controller", "policy-server-0", "rollout-worker-0", "rollout-worker-1"}
+    assert len(set(observer.actors.values())) == 2
+    assert all(gone(pid) for pid in observer.pids)
+
+
 @pytest.mark.timeout(600)  # two runs, each of which starts processes on nodes
 def test_a_killed_node_ends_the_run_with_one_sentence_and_it_is_resumed(nodes: RayNodes, tmp_path: Path) -> None:
     observer = Observer(nodes)

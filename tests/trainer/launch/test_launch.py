@@ -54,6 +54,13 @@ def test_policy_servers_have_the_model_of_the_run(tmp_path: Path) -> None:
     assert endpoints.env_servers == ()
 
 
+def test_workers_are_started_beside_the_servers(tmp_path: Path) -> None:
+    specs = process_specs(tiny_settings(tmp_path, launch={"servers": 1, "rollout_workers": 2}))
+    assert [spec.role for spec in specs] == ["policy-server-0", "rollout-worker-0", "rollout-worker-1"]
+    assert specs[2].command == ("rollout-worker", "--port", "0")
+    assert specs[2].is_restarted
+
+
 BACKEND = {"backend": {"name": "policy_servers", "servers": [ELSEWHERE]}}
 
 
