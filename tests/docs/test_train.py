@@ -74,6 +74,7 @@ def test_every_metric_of_a_run_is_explained_and_every_file_too(tmp_path: Path) -
     absent |= {"processes/restarts", "requests/retried", "rollout/reissued", "train/reward"}
     absent |= {"conversations/mean", "conversations/max", "program/crashes", "program/malformed_calls"}
     absent |= {"program/ignored_options", "program/rows_per_turn"}
+    absent |= {"engine/recorded_steps", "engine/recordings", "time/sleep_s", "time/wake_s"}
     assert plain - names <= absent, "no metric is made up"
     table = re.findall(r"^\| `([\w./-]+?)(?:step-N)?/?` \|", PAGE.with_name("runs.md").read_text(), re.MULTILINE)
     made = {path.relative_to(tmp_path / "run").parts[0] for path in (tmp_path / "run").rglob("*")}
