@@ -240,7 +240,7 @@ def measure_update(
         served.close()
         other.close()
     names = ("pause", "start_weight_update", "update_weights", "finish_weight_update", "weight_checker", "resume")
-    medians = {name: statistics.median(phases[name][1:]) for name in names}
+    medians = {name: statistics.median(phases[name][-options.repeats :]) for name in names}  # the first warms up
     total, still = statistics.median(totals[1:]), sum(medians.values())
     per_gb = {"total": total, "write": total - still, "still": still, **medians}
     return {"gb": round(size, 3), "seconds_per_gb": {name: round(value / size, 3) for name, value in per_gb.items()}}
