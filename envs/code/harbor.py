@@ -309,7 +309,7 @@ class Harbor(Env[HarborState]):
         return Reply(observation=text, reward=reward, terminated=True)
 
     def _verified(self) -> Reward:
-        """Return the reward, 0 if the agent ended the machine, which is closed. Raises: InfrastructureError: it failed."""
+        """Return the reward: 0 if the agent ended the machine. Raises: InfrastructureError: a machine failed."""
         try:
             return ZERO if self.state.is_lost else verify(self.state.plan, self.state.machine)
         finally:
