@@ -73,7 +73,7 @@ def build_env_sources(
 
 
 def _split_remedy(env_class: type) -> str:
-    """Return what to do about an empty split; it names the settings that divide the tasks of an environment."""
+    """Return the remedy for an empty split, with the names of the settings that divide the tasks."""
     names = [name for name in _SPLITTING if name in signature(env_class).parameters]
     return f"set {' or '.join(names)} of the environment" if names else "choose settings, or a source, with both splits"
 

@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from envgym.trainer.planning.predict import Plan, Workload
 
 _GIB: Final = 2**30
+_FASTER: Final = 0.95
+"""A split of the devices is named if its step takes less than this share of the time."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -38,7 +40,8 @@ def run(args: argparse.Namespace) -> int:
     """Print the plan, or refuse it in one sentence."""
     from envgym.trainer.method import build_method
     from envgym.trainer.planning.constants import control, device_named
-    from envgym.trainer.planning.predict import check_fits, predict
+    from envgym.trainer.planning.fit import check_fits, fastest_split
+    from envgym.trainer.planning.predict import predict
     from envgym.trainer.planning.shapes import model_shape
     from envgym.trainer.settings import load_train_settings
 
@@ -50,11 +53,16 @@ def run(args: argparse.Namespace) -> int:
     shape = model_shape(settings.model, settings.optim, size=args.size, has_reference=settings.objective.kl_coef > 0)
     plan = predict(settings, workload, shape, device, control(), objective)
     check_fits(plan, settings, shape, device, num_devices=args.gpus)
+    split = fastest_split(settings, workload, shape, device, control(), objective, num_devices=args.gpus)
     sources = {"device": device.sources, "control": control().sources}
     if args.json:
-        print_json({**plan.to_json(), "parameters": shape.parameters, "context": workload.context, "sources": sources})
+        sizes = {"parameters": shape.parameters, "context": workload.context}
+        print_json({**plan.to_json(), **sizes, "fastest": split and split.to_json(), "sources": sources})
         return 0
     _print(plan, workload, args, num_used=plan.learners + plan.servers * settings.engine.tensor_parallel)
+    if split is not None and split.step_s < _FASTER * plan.step_s:
+        keys = f"launch.learners={split.learners} and launch.servers={split.servers}"
+        echo(f"{'faster':<12} {split.step_s:.2f} s with {keys}")
     for kind, lines in sources.items():
         for line in lines:
             echo(f"{kind:<12} {line}")
@@ -64,8 +72,9 @@ def run(args: argparse.Namespace) -> int:
 def _workload(args: argparse.Namespace, max_turn_tokens: int) -> "Workload":
     from envgym.trainer.planning.predict import Workload
 
-    given = {item.name: getattr(args, item.name) for item in fields(Workload) if getattr(args, item.name) is not None}
-    workload = Workload(**{"turn_tokens": min(Workload().turn_tokens, max_turn_tokens), **given})
+    lengths = {name: getattr(args, name) for name in (item.name for item in fields(Workload))}
+    lengths = {name: value for name, value in lengths.items() if value is not None}
+    workload = Workload(**{"turn_tokens": min(Workload().turn_tokens, max_turn_tokens), **lengths})
     for name in ("turns", "prompt_tokens", "turn_tokens"):
         do, value = "raise it", getattr(workload, name)
         InvalidInput.unless(
@@ -79,12 +88,11 @@ def _print(plan: "Plan", workload: "Workload", args: argparse.Namespace, *, num_
     devices = f"{plan.learners} learner ranks, {plan.servers} policy servers"
     echo(f"{'devices':<12} {args.gpus} x {args.gpu}: {devices}" + (f", {idle} without work" if idle else ""))
     echo(f"{'episode':<12} {workload.turns} turns, {workload.context:,} tokens")
-    parts = {"sampling": plan.sampling_s, "control": plan.control_s, "learning": plan.learn_s, "update": plan.update_s}
     echo(f"{'step':<12} {plan.step_s:.2f} s" + (", sampling and learning at the same time" if plan.overlaps else ""))
-    for name, seconds in parts.items():
+    for name, seconds in plan.seconds.items():
         echo(f"  {name:<10} {seconds:.2f} s" + ("  (bottleneck)" if name == plan.bottleneck else ""))
     for name, memory in (("learner rank", plan.learner_memory), ("server", plan.sampler_memory)):
         if memory:
-            echo(f"{name:<12} {sum(memory.values()) / _GIB:.1f} GiB")
+            echo(f"{name:<12} {sum(memory.values()) / _GIB:.2f} GiB")
             for part, size in memory.items():
-                echo(f"  {part:<15} {size / _GIB:.1f} GiB")
+                echo(f"  {part:<15} {size / _GIB:.2f} GiB")

@@ -23,14 +23,7 @@ from envgym.envs.code._harbor_verify import (
     verify,
     wait_healthy,
 )
-from envgym.errors import (
-    EnvFailure,
-    InfrastructureError,
-    InvalidInput,
-    ToolError,
-    check_known,
-    sentence,
-)
+from envgym.errors import EnvFailure, InfrastructureError, InvalidInput, ToolError, check_known, sentence
 from envgym.parsing import tool_call_action
 from envgym.records import Reply
 from envgym.sandbox import MIB, RunEnding, make_machines
@@ -297,9 +290,8 @@ class Harbor(Env[HarborState]):
         return min(self.limits.command_s, left)
 
     def _shown(self, result: CommandResult) -> str:
-        state = self.state
-        is_lost = state.is_lost or result.is_machine_lost
-        self.state = replace(state, seconds=state.seconds + result.seconds, is_lost=is_lost)
+        seconds, is_lost = self.state.seconds + result.seconds, self.state.is_lost or result.is_machine_lost
+        self.state = replace(self.state, seconds=seconds, is_lost=is_lost)
         return show_result(result)
 
     # ---- the end -----------------------------------------------------------------------------------------------
@@ -317,10 +309,7 @@ class Harbor(Env[HarborState]):
         return Reply(observation=text, reward=reward, terminated=True)
 
     def _verified(self) -> Reward:
-        """Return the reward, after which the machine is gone; 0 if a command of the agent has ended it before.
-
-        Raises: InfrastructureError: a machine failed.
-        """
+        """Return the reward: 0 if the agent ended the machine. Raises: InfrastructureError: a machine failed."""
         try:
             return ZERO if self.state.is_lost else verify(self.state.plan, self.state.machine)
         finally:

@@ -39,7 +39,7 @@ class Device:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Control:
+class ControlCosts:
     """What a turn and an update cost the run's own process."""
 
     turn_s: float
@@ -75,10 +75,10 @@ def device_named(name: str) -> Device:
     return Device(name=name, **_numbers(Device, devices[name]), sources=_sources(devices[name]))
 
 
-def control() -> Control:
+def control() -> ControlCosts:
     """Return the constants of the run's own process."""
     data = _data()["control"]
-    return Control(**_numbers(Control, data), sources=_sources(data))
+    return ControlCosts(**_numbers(ControlCosts, data), sources=_sources(data))
 
 
 def shapes() -> dict[str, dict[str, Any]]:
@@ -86,7 +86,7 @@ def shapes() -> dict[str, dict[str, Any]]:
     return dict(_data()["shapes"])
 
 
-def _numbers(kind: type[Device] | type[Control], data: dict[str, Any]) -> dict[str, float]:
+def _numbers(kind: type[Device] | type[ControlCosts], data: dict[str, Any]) -> dict[str, float]:
     names = {item.name for item in fields(kind)}
     return {name: value for name, value in data.items() if name in names}
 

@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 import torch
-from scipy.optimize import nnls
+from scipy.optimize import nnls  # type: ignore[import-untyped]  # SciPy has no stubs
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from envgym.agents.policies.engine.policy import TransformersPolicy
@@ -19,16 +19,18 @@ from envgym.trainer.learner.settings import OptimSettings
 from envgym.trainer.planning.constants import Device
 
 VOCABULARY: Final = 512
-_CONTEXT: Final = 32
+_CONTEXTS: Final = (32, 256)
 """Tokens before the first sampled one."""
 _FEW: Final = 4
 _MANY: Final = 36
 """Sampled tokens. The difference in time to `_FEW` is that of decoding steps."""
+_ITEM: Final = 4
+"""Bytes of a number."""
 _ROW: Final = 128
 """Tokens of a row that learns."""
 _REPEATS: Final = 3
 _UNBOUNDED: Final = 1e18
-"""A rate that never limits: the fits hold the time of reading weights already."""
+"""A rate that never limits."""
 
 
 class _Size(NamedTuple):
@@ -53,18 +55,20 @@ def measure_processor(
     torch.set_num_threads(threads or before)
     try:
         models = [_model(size) for size in _SIZES]
-        decoding = [_decoding(model, batch, clock) for model in models for batch in (4, 32)]
+        decoding = [
+            _decoding(model, batch, context, clock) for model in models for batch in (4, 32) for context in _CONTEXTS
+        ]
         learning = [_learning(model, rows, clock) for model in models for rows in (2, 16)]
     finally:
         torch.set_num_threads(before)
-    layer_s, sequence_s, per_flop = _fit(decoding)
+    layer_s, sequence_s, per_flop, per_byte = _fit(decoding)
     pass_layer_s, per_train_flop = _fit(learning)
     return Device(
         name="cpu",
         memory=memory,
         train_flops=1 / max(per_train_flop, 1 / _UNBOUNDED),
         pass_layer_s=pass_layer_s,
-        bandwidth=_UNBOUNDED,
+        bandwidth=1 / max(per_byte, 1 / _UNBOUNDED),
         link=_UNBOUNDED,
         decode_layer_s=layer_s,
         recorded_layer_s=layer_s,
@@ -102,10 +106,12 @@ def _num_parameters(model: LlamaForCausalLM) -> tuple[int, int]:
     return body, config.hidden_size * config.vocab_size
 
 
-def _decoding(model: LlamaForCausalLM, batch: int, clock: Callable[[], float]) -> tuple[tuple[float, ...], float]:
-    """Return what a decoding step consists of (layers, sequences, operations), and its seconds."""
+def _decoding(
+    model: LlamaForCausalLM, batch: int, context: int, clock: Callable[[], float]
+) -> tuple[tuple[float, ...], float]:
+    """Return layers, sequences, operations and bytes of a decoding step, and its seconds."""
     policy = TransformersPolicy(model, max_batch=batch, shares_weights=True)
-    contexts = [tuple((7 * place + number) % VOCABULARY for place in range(_CONTEXT)) for number in range(batch)]
+    contexts = [tuple((7 * place + number) % VOCABULARY for place in range(context)) for number in range(batch)]
 
     def sample(num_tokens: int) -> None:
         policy.clear_prefix_cache()
@@ -114,7 +120,10 @@ def _decoding(model: LlamaForCausalLM, batch: int, clock: Callable[[], float]) -
         asyncio.run(_generate(policy, requests))
 
     seconds = (_seconds(partial(sample, _MANY), clock) - _seconds(partial(sample, _FEW), clock)) / (_MANY - _FEW)
-    return (model.config.num_hidden_layers, batch, batch * 2 * sum(_num_parameters(model))), max(seconds, 1e-6)
+    layers, num_parameters = model.config.num_hidden_layers, sum(_num_parameters(model))
+    cached = batch * (context + (_FEW + _MANY) / 2) * 2 * layers * model.config.hidden_size
+    parts = (layers, batch, batch * 2 * num_parameters, _ITEM * (num_parameters + cached))
+    return parts, max(seconds, 1e-6)
 
 
 async def _generate(policy: TransformersPolicy, requests: list[GenerateRequest]) -> None:
@@ -122,7 +131,7 @@ async def _generate(policy: TransformersPolicy, requests: list[GenerateRequest])
 
 
 def _learning(model: LlamaForCausalLM, num_rows: int, clock: Callable[[], float]) -> tuple[tuple[float, ...], float]:
-    """Return what a forward and backward pass consists of (layers, operations), and its seconds."""
+    """Return layers and operations of a forward and backward pass, and its seconds."""
     forward = ForwardPass(model, OptimSettings(micro_batch_tokens=num_rows * _ROW), device=torch.device("cpu"))
     ids = [tuple((7 * place + 11 * number) % VOCABULARY for place in range(_ROW)) for number in range(num_rows)]
     rows = [scored_row(row, first=1) for row in ids]

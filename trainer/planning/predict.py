@@ -9,16 +9,13 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Final
 
-from envgym.errors import SettingsError
 from envgym.trainer.learner.objective import Objective
 from envgym.trainer.learner.train_step import FORWARD_SHARE, learning_passes
-from envgym.trainer.planning.constants import Control, Device
+from envgym.trainer.planning.constants import ControlCosts, Device
 from envgym.trainer.planning.shapes import ModelShape
 from envgym.trainer.settings import TrainSettings
 
-USABLE: Final = 0.9
-"""Share of a device's memory that a plan may use: the allocator cannot use all."""
-_GIB: Final = 2**30
+GIB: Final = 2**30
 _GATHERED: Final = 2
 """Layers of a sharded model that are whole at the same time: the one that is computed and the next one."""
 
@@ -78,26 +75,29 @@ class Plan:
         return max(self.collect_s, after) if self.overlaps else self.collect_s + after
 
     @property
-    def bottleneck(self) -> str:
-        """The part that takes most of the time: `sampling`, `control`, `learning` or `update`."""
-        seconds = {
+    def seconds(self) -> Mapping[str, float]:
+        """Part of a step -> its time."""
+        return {
             "sampling": self.sampling_s,
             "control": self.control_s,
             "learning": self.learn_s,
             "update": self.update_s,
         }
-        return max(seconds, key=seconds.__getitem__)
+
+    @property
+    def bottleneck(self) -> str:
+        """The part that takes most of the time."""
+        return max(self.seconds, key=self.seconds.__getitem__)
 
     def to_json(self) -> dict[str, object]:
         """Return the plan as plain JSON types."""
         memory = {"learner": {**self.learner_memory, "total": sum(self.learner_memory.values())}}
         if self.sampler_memory:
             memory["sampler"] = {**self.sampler_memory, "total": sum(self.sampler_memory.values())}
-        names = ("sampling_s", "control_s", "learn_s", "update_s")
         return {
             "learners": self.learners,
             "servers": self.servers,
-            "seconds": {name.removesuffix("_s"): getattr(self, name) for name in names} | {"step": self.step_s},
+            "seconds": {**self.seconds, "step": self.step_s},
             "overlaps": self.overlaps,
             "bottleneck": self.bottleneck,
             "memory_bytes": memory,
@@ -110,7 +110,7 @@ def predict(
     workload: Workload,
     shape: ModelShape,
     device: Device,
-    control: Control,
+    control: ControlCosts,
     objective: Objective,
 ) -> Plan:
     """Predict a train step; `objective` decides how many passes over the rows there are."""
@@ -134,7 +134,8 @@ def predict(
 # ---- time ------------------------------------------------------------------------------------------------------------
 
 
-def _uses_vllm(settings: TrainSettings) -> bool:
+def uses_vllm(settings: TrainSettings) -> bool:
+    """Return whether vLLM samples."""
     return (settings.launch.servers > 0 and settings.launch.server_engine == "vllm") or (
         settings.engine.backend.name == "vllm"
     )
@@ -144,8 +145,8 @@ def _batch(settings: TrainSettings, workload: Workload, shape: ModelShape, num_e
     """Return how many sequences each engine samples at the same time."""
     share = math.ceil(num_episodes / max(1, settings.launch.servers))
     limit = settings.engine.concurrency if settings.launch.servers == 0 else settings.engine.max_batch
-    if _uses_vllm(settings):
-        size = settings.engine.cache_gib * _GIB / (_cache_itemsize(settings) * shape.cached * workload.context)
+    if uses_vllm(settings):
+        size = settings.engine.cache_gib * GIB / (_cache_itemsize(settings) * shape.cached * workload.context)
         return max(1, min(share, int(size)))
     return min(share, limit, settings.engine.max_batch)
 
@@ -164,7 +165,7 @@ def _sampling_s(
     devices = settings.engine.tensor_parallel
     flops = devices * (device.decode_flops or device.train_flops)
     read = shape.weights + batch * workload.context / 2 * shape.cached * _cache_itemsize(settings)
-    layer_s = device.recorded_layer_s if _uses_vllm(settings) else device.decode_layer_s
+    layer_s = device.recorded_layer_s if uses_vllm(settings) else device.decode_layer_s
     step_s = shape.layers * layer_s + batch * (device.sequence_s + 2 * shape.parameters / flops)
     step_s += read / (devices * device.bandwidth)
     prefilled = workload.prompt_tokens + (workload.turns - 1) * workload.reply_tokens
@@ -172,7 +173,7 @@ def _sampling_s(
     return waves * workload.turns * (workload.turn_tokens * step_s + workload.env_s) + prefill_s
 
 
-def _control_s(workload: Workload, control: Control, num_episodes: int, *, has_servers: bool) -> float:
+def _control_s(workload: Workload, control: ControlCosts, num_episodes: int, *, has_servers: bool) -> float:
     turns = num_episodes * workload.turns
     if not has_servers:
         return turns * control.local_turn_s
@@ -211,7 +212,7 @@ def _learn_s(
     return learning_passes(optim, objective) * compute_s + updates * 2 * shape.state.total / ranks / device.bandwidth
 
 
-def _update_s(settings: TrainSettings, shape: ModelShape, control: Control) -> float:
+def _update_s(settings: TrainSettings, shape: ModelShape, control: ControlCosts) -> float:
     servers = settings.launch.servers
     if not servers:
         return 0.0
@@ -224,8 +225,8 @@ def _update_s(settings: TrainSettings, shape: ModelShape, control: Control) -> f
 
 
 def _cache(settings: TrainSettings, workload: Workload, shape: ModelShape, num_episodes: int) -> int:
-    if _uses_vllm(settings):
-        return round(settings.engine.cache_gib * _GIB)
+    if uses_vllm(settings):
+        return round(settings.engine.cache_gib * GIB)
     batch = _batch(settings, workload, shape, num_episodes)
     return batch * workload.context * shape.cached * _cache_itemsize(settings)
 
@@ -234,28 +235,38 @@ def _learner_memory(
     settings: TrainSettings, workload: Workload, shape: ModelShape, num_episodes: int
 ) -> dict[str, int]:
     """Return the parts of rank 0, which also holds the whole weights where it samples from them."""
-    ranks, tokens = settings.launch.learners, _computed_tokens(settings, workload)
-    largest = max(workload.context, min(settings.optim.micro_batch_tokens, math.ceil(tokens / ranks)))
+    ranks, largest = settings.launch.learners, _largest_batch(settings, workload)
     parts = {name: round(size / ranks) for name, size in asdict(shape.state).items()}
     if ranks > 1:
-        parts |= _beside_shard(settings, shape)
+        parts |= beside_shard(settings, shape)
     parts["activations"] = shape.micro_batch.of(largest)
     if _samples_beside(settings):
         parts["cache"] = _cache(settings, workload, shape, num_episodes)
-        if _uses_vllm(settings):
+        if uses_vllm(settings):
             parts["sampler weights"] = shape.weights
     return parts
+
+
+def _largest_batch(settings: TrainSettings, workload: Workload) -> int:
+    """Return the tokens of the largest micro-batch: whole groups if one fits, else rows of a group; at least a row."""
+    limit, size = settings.optim.micro_batch_tokens, settings.rollout.group_size
+    shared = workload.prompt_tokens if settings.optim.packing else 0
+    row = workload.context - shared
+    group = shared + size * row
+    if group <= limit:
+        return min(limit // group, math.ceil(settings.rollout.groups / settings.launch.learners)) * group
+    return shared + max(1, (limit - shared) // row) * row
+
+
+def beside_shard(settings: TrainSettings, shape: ModelShape) -> dict[str, int]:
+    """Return the bytes that rank 0 of several holds in addition to its shard and the cache."""
+    gathered = {"gathered layers": round(_GATHERED * shape.state.weights / shape.layers)}
+    return {**gathered, "sampler weights": shape.weights} if _samples_beside(settings) else gathered
 
 
 def _samples_beside(settings: TrainSettings) -> bool:
     """Return whether the learner's device also samples, at the same time."""
     return not settings.launch.servers and not settings.engine.colocate
-
-
-def _beside_shard(settings: TrainSettings, shape: ModelShape) -> dict[str, int]:
-    """Return what rank 0 of several holds in addition to its shard and the cache."""
-    gathered = {"gathered layers": round(_GATHERED * shape.state.weights / shape.layers)}
-    return {**gathered, "sampler weights": shape.weights} if _samples_beside(settings) else gathered
 
 
 def _sampler_memory(
@@ -265,45 +276,3 @@ def _sampler_memory(
         return {}
     weights = math.ceil(shape.weights / settings.engine.tensor_parallel)
     return {"weights": weights, "cache": _cache(settings, workload, shape, num_episodes)}
-
-
-# ---- what cannot fit -------------------------------------------------------------------------------------------------
-
-
-def check_fits(plan: Plan, settings: TrainSettings, shape: ModelShape, device: Device, *, num_devices: int) -> None:
-    """Refuse a plan that its devices cannot hold. Raises: SettingsError: it names the setting to change."""
-    used = plan.learners + plan.servers * settings.engine.tensor_parallel
-    where = f"{num_devices} x {device.name}"
-    must, do = f"be at most {num_devices}", "lower launch.learners or launch.servers, or raise --gpus"
-    SettingsError.unless(used <= num_devices, "devices of learners and servers", must, used, where=where, do=do)
-    usable = round(USABLE * device.memory)
-    for name, parts in (("learner rank", plan.learner_memory), ("policy server", plan.sampler_memory)):
-        needed = sum(parts.values())
-        if needed > usable:
-            largest = max(parts, key=parts.__getitem__)
-            got = f"{needed / _GIB:.1f} GiB, of which {largest} {parts[largest] / _GIB:.1f} GiB"
-            must = f"fit {usable / _GIB:.1f} GiB ({USABLE:.0%} of the device)"
-            do = _remedy(name, parts, largest, settings, shape, usable)
-            raise SettingsError.of(f"memory of a {name}", must, got, where=where, do=do)
-
-
-def _remedy(
-    name: str, parts: Mapping[str, int], largest: str, settings: TrainSettings, shape: ModelShape, usable: int
-) -> str:
-    """Return what to change about the largest part."""
-    if largest == "cache":
-        key = "engine.cache_gib" if _uses_vllm(settings) else "engine.max_batch"
-        return f"lower {key}"
-    if name == "policy server" or largest == "sampler weights":
-        return "choose a smaller model, or set model.precision=bfloat16 if it is another"
-    if largest == "activations":
-        fitting = shape.micro_batch.fitting(max(0, usable - sum(parts.values()) + parts[largest]))
-        if fitting:
-            return f"lower optim.micro_batch_tokens to {fitting}"
-        if not settings.model.gradient_checkpointing:
-            return "set model.gradient_checkpointing=true"
-    fixed = sum(size for part, size in parts.items() if part not in ("weights", "gradients", "optimizer"))
-    left = usable - fixed - sum(size for part, size in _beside_shard(settings, shape).items() if part not in parts)
-    if left > 0:
-        return f"raise launch.learners to {math.ceil(shape.state.total / left)}, or set model.lora"
-    return "set model.lora, lower optim.micro_batch_tokens, or choose a smaller model"

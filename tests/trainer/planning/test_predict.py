@@ -9,8 +9,9 @@ import pytest
 from envgym.errors import SettingsError, UnknownName
 from envgym.trainer.learner.memory import MicroBatchMemory, StateMemory
 from envgym.trainer.method import build_method
-from envgym.trainer.planning.constants import Control, Device, control, device_named, device_names, shapes
-from envgym.trainer.planning.predict import Plan, Workload, check_fits, predict
+from envgym.trainer.planning.constants import ControlCosts, Device, control, device_named, device_names, shapes
+from envgym.trainer.planning.fit import check_fits, fastest_split
+from envgym.trainer.planning.predict import Plan, Workload, predict
 from envgym.trainer.planning.shapes import ModelShape
 from envgym.trainer.settings import train_settings
 
@@ -25,7 +26,7 @@ DEVICE = Device(
     decode_layer_s=0.001,
     recorded_layer_s=0.0001,
 )
-CONTROL = Control(turn_s=0.002, context_s=1e-6, local_turn_s=1e-4, file_s=2e-9, file_server_s=1e-9, transport=5e9)
+CONTROL = ControlCosts(turn_s=0.002, context_s=1e-6, local_turn_s=1e-4, file_s=2e-9, file_server_s=1e-9, transport=5e9)
 SHAPE = ModelShape(
     config=None,
     layers=10,
@@ -41,7 +42,7 @@ WORK = Workload(turns=2, prompt_tokens=100, turn_tokens=50, reply_tokens=20)
 """An episode has 100 + 2 * 50 + 20 = 220 tokens."""
 
 
-def planned(shape: ModelShape = SHAPE, work: Workload = WORK, device: Device = DEVICE, **sections: Any) -> Plan:
+def planned(*, shape: ModelShape = SHAPE, work: Workload = WORK, device: Device = DEVICE, **sections: Any) -> Plan:
     return predict(settings_of(**sections), work, shape, device, CONTROL, build_method(settings_of()).objective)
 
 
@@ -124,12 +125,37 @@ def test_sampling_ahead_takes_the_longer_of_two() -> None:
     assert plan.step_s == max(plan.collect_s, plan.learn_s + plan.update_s)
 
 
+@pytest.mark.parametrize(
+    "limit, tokens",
+    [(100, 220), (400, 340), (580, 580), (1000, 580), (1160, 1160), (9999, 1160)],
+)
+def test_the_largest_micro_batch_holds_whole_groups_or_rows_of_one(limit: int, tokens: int) -> None:
+    """A group has a prompt of 100 and 4 rows of 120 tokens: 580. There are two groups."""
+    parts = planned(optim={"micro_batch_tokens": limit}).learner_memory
+    assert parts["activations"] == SHAPE.micro_batch.of(tokens)
+
+
 def test_memory_of_a_rank_is_state_activations_and_cache() -> None:
-    """The largest micro-batch has 256 tokens: 2.56 GiB, and 1 GiB of the head, which is more than a layer's 0.256."""
+    """A micro-batch of 220 tokens keeps 2.2 GiB; the head's 1 GiB is more than 0.22 inside a layer."""
     parts = planned().learner_memory
-    assert parts["activations"] == pytest.approx(3.56 * GIB)
+    assert parts["activations"] == pytest.approx(3.2 * GIB)
     assert parts["cache"] == 8 * 220 * 1000 * 4
-    assert sum(parts.values()) == pytest.approx(16 * GIB + 3.56 * GIB + 7_040_000)
+    assert sum(parts.values()) == pytest.approx(16 * GIB + 3.2 * GIB + 7_040_000)
+
+
+def test_the_fastest_split_is_the_best_of_all_that_fit() -> None:
+    settings = settings_of(launch={"servers": 1, "transport": "nccl"})
+    objective = build_method(settings).objective
+    best = fastest_split(settings, WORK, SHAPE, DEVICE, CONTROL, objective, num_devices=4)
+    assert best is not None
+    times = [
+        planned(launch={"learners": n, "servers": 4 - n, "transport": "nccl"}, engine={"device": "cpu"}).step_s
+        for n in (1, 2, 3)
+    ]
+    assert best.learners + best.servers == 4
+    assert best.step_s == pytest.approx(min(times))
+    small = replace(DEVICE, memory=GIB)
+    assert fastest_split(settings, WORK, SHAPE, small, CONTROL, objective, num_devices=4) is None
 
 
 # ---- what cannot fit -------------------------------------------------------------------------------------------------
@@ -172,10 +198,10 @@ def test_an_engine_that_takes_turns_is_no_memory_of_the_learner() -> None:
 
 
 def test_activations_that_do_not_fit_name_a_micro_batch_that_does() -> None:
-    sections: dict[str, Any] = {"optim": {"micro_batch_tokens": 1160}, "rollout": {"groups": 4, "group_size": 4}}
+    sections: dict[str, Any] = {"optim": {"micro_batch_tokens": 2320}, "rollout": {"groups": 4, "group_size": 4}}
     memory = 25 * GIB
     told = refusal(memory=memory, **sections)
-    assert "memory of a learner rank must fit 22.5 GiB (90% of the device), got 28." in told
+    assert "memory of a learner rank must fit 22.5 GiB (90% of the device), got 41.5 GiB" in told
     tokens = int(re.findall(r"lower optim.micro_batch_tokens to (\d+)", told)[0])
     fitting = {**sections, "optim": {"micro_batch_tokens": tokens}}
     check_fits(planned(**fitting), settings_of(**fitting), SHAPE, replace(DEVICE, memory=memory), num_devices=1)
@@ -192,7 +218,7 @@ def test_a_state_that_does_not_fit_names_the_ranks_that_hold_it() -> None:
 def test_a_server_that_does_not_fit_is_refused_too() -> None:
     shape = replace(SHAPE, weights=95 * GIB)
     sections: dict[str, Any] = {"launch": {"servers": 1, "transport": "nccl"}}
-    plan = planned(shape, **sections)
+    plan = planned(shape=shape, **sections)
     with pytest.raises(SettingsError, match=r"memory of a policy server must fit 90.0 GiB .*got 95.* smaller model"):
         check_fits(plan, settings_of(**sections), shape, DEVICE, num_devices=2)
 
