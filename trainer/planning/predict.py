@@ -50,7 +50,7 @@ class Plan:
     sampling_s: float
     """The engines, and the environments that they wait for."""
     control_s: float
-    """The run's own process, for the turns."""
+    """The run's own process, or each rollout worker, for the turns."""
     learn_s: float
     update_s: float
     """New weights to the policy servers."""
@@ -121,7 +121,7 @@ def predict(
         learners=launch.learners,
         servers=launch.servers,
         sampling_s=_sampling_s(settings, workload, shape, device, num_episodes),
-        control_s=_control_s(workload, control, num_episodes, has_servers=launch.servers > 0),
+        control_s=_control_s(settings, workload, control, num_episodes),
         learn_s=_learn_s(settings, workload, shape, device, objective, tokens),
         update_s=_update_s(settings, shape, control),
         overlaps=settings.rollout.overlaps and launch.servers > 0,
@@ -173,10 +173,12 @@ def _sampling_s(
     return waves * workload.turns * (workload.turn_tokens * step_s + workload.env_s) + prefill_s
 
 
-def _control_s(workload: Workload, control: ControlCosts, num_episodes: int, *, has_servers: bool) -> float:
+def _control_s(settings: TrainSettings, workload: Workload, control: ControlCosts, num_episodes: int) -> float:
+    """Return the time of the process with the most turns: the run's own, or a rollout worker."""
     turns = num_episodes * workload.turns
-    if not has_servers:
+    if not settings.launch.servers:
         return turns * control.local_turn_s
+    turns = math.ceil(turns / max(1, settings.launch.rollout_workers))
     return turns * (control.turn_s + control.context_s * workload.context / 2)
 
 
