@@ -107,7 +107,11 @@ def test_a_controller_is_the_bottleneck_of_many_servers() -> None:
     quick = replace(DEVICE, bandwidth=1e18, train_flops=1e18, decode_layer_s=0.0, pass_layer_s=0.0)
     plan = planned(launch=launch, device=quick, shape=replace(SHAPE, weights=0))
     assert plan.control_s == pytest.approx(8 * 2 * (0.002 + 110e-6))
-    workers = {"launch": {**launch, "rollout_workers": 3}, "device": quick, "shape": replace(SHAPE, weights=0)}
+    workers: dict[str, Any] = {
+        "launch": {**launch, "rollout_workers": 3},
+        "device": quick,
+        "shape": replace(SHAPE, weights=0),
+    }
     assert planned(**workers).control_s == pytest.approx(6 * (0.002 + 110e-6)), "of 16 turns one has 6"
     assert plan.bottleneck == "control"
     assert plan.step_s == pytest.approx(plan.control_s + plan.learn_s)
