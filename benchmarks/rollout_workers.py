@@ -28,8 +28,8 @@ from typing import NamedTuple
 
 from benchmarks._options import print_result, read_options
 from benchmarks.env_server import ECHO, Echo
-from benchmarks.policy_server import OtherProcess
-from benchmarks.scaling import TOKENS, Talker, processor_s
+from benchmarks.policy_server import OtherProcess, processor_s
+from benchmarks.scaling import TOKENS, Talker
 from envgym.agents.policies.serving.client import ClientLimits
 from envgym.agents.policies.serving.following import FollowingPolicy
 from envgym.agents.policies.serving.link import ExpectedModel
