@@ -159,7 +159,7 @@ def model_context(
         policy=policy,
         device=device,
         run=settings.run,
-        model_settings=settings.model,
+        model_settings=settings.model.on(device.type),
         agent=settings.agent,
         sampling=settings.sampling,
         staleness=settings.rollout.staleness,

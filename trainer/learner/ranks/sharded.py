@@ -38,8 +38,9 @@ def shard(model: nn.Module, mesh: DeviceMesh, *, autocast: torch.dtype | None = 
     Args:
         model: a Hugging Face causal language model, plain or wrapped by peft, the same on every rank.
         mesh: of the ranks.
-        autocast: dtype of the matrix products, in which the layers' weights are gathered; None: that of the weights.
-            Gradients are summed in float32. Embeddings and head, which other parts read, are gathered as they are.
+        autocast: dtype of the matrix products, in which the layers' matrices are gathered; None: that of the weights.
+            Gradients are summed in float32. Norms, embeddings and head are gathered as they are, as autocast does not
+            cast them, or only in the product.
     """
     inner: Any = causal_lm(model)
     if isinstance(inner, FSDPModule):  # another learner of the same model
@@ -47,6 +48,8 @@ def shard(model: nn.Module, mesh: DeviceMesh, *, autocast: torch.dtype | None = 
     reduce_dtype = None if autocast is None else torch.float32
     policy = MixedPrecisionPolicy(param_dtype=autocast, reduce_dtype=reduce_dtype, cast_forward_inputs=False)
     for layer in _decoder_layers(model):
+        if autocast is not None and (norms := _modules_of_vectors(layer)):
+            fully_shard(norms, mesh=mesh)
         fully_shard(layer, mesh=mesh, mp_policy=policy)
     fully_shard(inner, mesh=mesh)
     for module in _shards(inner):
@@ -60,6 +63,12 @@ def shard(model: nn.Module, mesh: DeviceMesh, *, autocast: torch.dtype | None = 
 def _decoder_layers(model: nn.Module) -> list[nn.Module]:
     inner: Any = causal_lm(model)
     return list(inner.get_decoder().layers)
+
+
+def _modules_of_vectors(layer: nn.Module) -> list[nn.Module]:
+    """Return the modules of a layer, such as norms, that have vectors and no matrices."""
+    owned = {module: list(module.parameters(recurse=False)) for module in layer.modules()}
+    return [module for module, parameters in owned.items() if parameters and all(p.ndim == 1 for p in parameters)]
 
 
 def _shards(model: nn.Module) -> list[FSDPModule]:

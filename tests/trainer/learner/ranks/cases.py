@@ -43,6 +43,7 @@ class Case:
     objective: dict[str, Any] = field(default_factory=dict)
     correction: Correction = field(default_factory=NoCorrection)
     dtype: torch.dtype = torch.float64
+    autocast: torch.dtype | None = None
     model: dict[str, Any] = field(default_factory=dict)
     num_groups: int = 5
     lora: bool = False
@@ -55,6 +56,7 @@ CASES = {
     "padded": Case(optim={"packing": False}),
     "packed float32": Case(dtype=torch.float32),
     "padded float32": Case(dtype=torch.float32, optim={"packing": False}),
+    "mixed": Case(dtype=torch.float32, autocast=torch.bfloat16),
     "one row": Case(num_groups=0),
     "accumulated": Case(optim={"micro_batch_tokens": 12}),
     "minibatches and epochs": Case(optim={"minibatches": 2, "epochs": 2, "micro_batch_tokens": 20}, correction=Tis()),
@@ -122,9 +124,11 @@ def learner_of(case: Case, group: RankGroup | None, optim: OptimSettings) -> Lea
     head = Critic(model, CriticSettings(lr=0.01), optim, device=CPU) if case.critic else None
     frozen: nn.Module | None = model_of(case, seed=1) if case.objective.get("kl_coef") else None
     processes = ONE_PROCESS if group is None else RankedProcesses(group)
-    learner = Learner(model, optim=optim, num_steps=4, device=CPU, critic=head, processes=processes)
+    learner = Learner(
+        model, optim=optim, num_steps=4, device=CPU, autocast=case.autocast, critic=head, processes=processes
+    )
     if frozen is not None and group is not None:
-        shard(frozen, group.mesh)
+        shard(frozen, group.mesh, autocast=case.autocast)
     learner.reference = None if frozen is None else lambda: nullcontext(frozen)
     return learner
 

@@ -67,17 +67,20 @@ def alone() -> Mapping[str, Any]:
 @pytest.mark.parametrize("name", CASES)
 def test_a_train_step_is_that_of_one_process(name: str, ranked: Mapping[str, Any], alone: Mapping[str, Any]) -> None:
     bound = 1e-6 if CASES[name].dtype is torch.float32 else 1e-12
+    of_metrics, of_logprobs = 1e-5, 10 * bound
+    if CASES[name].autocast is not None:  # other packs are rounded otherwise in the backward pass; the first is exact
+        bound, of_metrics, of_logprobs = 1e-4, 1e-3, 0.05
     found, expected = ranked[name], alone[name]
     assert found["metrics"].keys() == expected["metrics"].keys()
     for key, value in expected["metrics"].items():
-        assert found["metrics"][key] == pytest.approx(value, rel=1e-5, abs=1e-6), key
+        assert found["metrics"][key] == pytest.approx(value, rel=of_metrics, abs=1e-6), key
     for part in ("gradients", "weights"):
         assert found[part].keys() == expected[part].keys()
         for key, tensor in expected[part].items():
             assert _gap(found[part][key], tensor) <= bound, (part, key)
-    assert _gap(found["logprobs"], expected["logprobs"]) <= 10 * bound
+    assert _gap(found["logprobs"], expected["logprobs"]) <= of_logprobs
     for key, tensor in expected["record"].items():
-        assert _gap(found["record"][key], tensor) <= 10 * max(bound, 1e-6), key
+        assert _gap(found["record"][key], tensor) <= 1e-5, key
 
 
 def test_weights_are_scattered_and_gathered_bit_by_bit(ranked: Mapping[str, Any]) -> None:
