@@ -1,6 +1,6 @@
 """What trains is what was given and sampled: contexts written anew, and the law over scripts of all kinds."""
 
-from itertools import zip_longest
+from itertools import pairwise, zip_longest
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -35,6 +35,18 @@ def test_dropping_the_oldest_turns_starts_a_row_whose_context_is_all_prompt() ->
     contexts = [trajectory.tree.nodes[turn.nodes[0]].edge.context for turn in trajectory.turns]
     assert contexts[:2] == [(), ()]
     assert [message.content for message in contexts[2]] == ["Q", "two2", "two2!"]
+
+
+def test_a_request_names_the_turn_that_its_context_begins_with_unless_the_context_is_written_anew() -> None:
+    agent = char_agent(CharRenderer(drops_thinking=True))
+    _, policy = episode([said("a"), said("<think>x</think>b"), said("c"), said("bye")], agent)
+    named = [request.continues for request in policy.requests]
+    assert [earlier is not None for earlier in named] == [False, True, False, True]
+    for (before, request), earlier in zip(pairwise(policy.requests), named[1:], strict=True):
+        if earlier is not None:
+            assert earlier.context is before.token_ids, "the very object, by which a client finds what it has sent"
+            known = earlier.context + earlier.generation.token_ids
+            assert request.token_ids[: len(known)] == known
 
 
 def test_nothing_left_to_drop_ends_the_episode() -> None:
