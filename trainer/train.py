@@ -299,8 +299,9 @@ class TrainLoop:
         if run.endpoints.workers is None:
             return None
         return rollout_workers(
-            self.settings,
+            self.settings.model_dump(mode="json"),
             run.endpoints,
+            wait_s=self.settings.launch.start_timeout_s,
             policy=self.context.policy,
             run=self.run_directory,
             journal=self._journal,

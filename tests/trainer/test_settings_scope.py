@@ -10,6 +10,7 @@ FILES = [
     "trainer/checks/changes.py",
     "trainer/checks/preflight.py",
     "trainer/launch/launch.py",
+    "trainer/launch/workers/parts.py",
     "trainer/method.py",
     "trainer/phases.py",
     "trainer/prepare.py",

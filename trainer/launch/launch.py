@@ -305,7 +305,7 @@ def endpoints_of(settings: TrainSettings, urls: Mapping[str, str], *, weights: P
 
 def check_addresses(settings: TrainSettings) -> None:
     """See that a run finds the processes that it asks for. Raises: SettingsError: it does not."""
-    check_settings(settings)
+    check_settings(settings.launch, settings.engine, settings.agent)
     launch, backend = settings.launch, settings.engine.backend
     of_envs = {urlsplit(url).netloc for env in settings.envs for url in env.servers}
     of_policy = set(backend.settings.get("servers", ())) if backend.name == POLICY_SERVERS else set()

@@ -3,28 +3,30 @@
 from collections.abc import Mapping
 from contextlib import closing
 
+from envgym.agents.loop.agent import AgentSettings
 from envgym.agents.policies.serving.backend import POLICY_SERVERS
 from envgym.agents.search import Strategy
+from envgym.agents.settings import EngineSettings
 from envgym.errors import SettingsError
 from envgym.trainer.env_source import EnvSource
+from envgym.trainer.launch.settings import LaunchSettings
 from envgym.trainer.methods.protocols import Checkpointed
 from envgym.trainer.models.opponent import model_seats
-from envgym.trainer.settings import TrainSettings
 
 _WHAT = "launch.rollout_workers"
 
 
-def check_settings(settings: TrainSettings) -> None:
+def check_settings(launch: LaunchSettings, engine: EngineSettings, agent: AgentSettings) -> None:
     """See that workers can play the episodes of a run. Raises: SettingsError: they cannot."""
-    num_workers = settings.launch.rollout_workers
+    num_workers = launch.rollout_workers
     if not num_workers:
         return
     do = "set launch.servers (--servers 1), or name servers in engine.backend"
     must = "be 0 without policy servers: the policy lives in the run's process"
-    has_servers = settings.launch.servers > 0 or settings.engine.backend.name == POLICY_SERVERS
+    has_servers = launch.servers > 0 or engine.backend.name == POLICY_SERVERS
     SettingsError.unless(has_servers, _WHAT, must, num_workers, where="launch", do=do)
     must, do = "be 0 with agent.program, which the run's process starts", "leave it out"
-    SettingsError.unless(settings.agent.program is None, _WHAT, must, num_workers, where="launch", do=do)
+    SettingsError.unless(agent.program is None, _WHAT, must, num_workers, where="launch", do=do)
 
 
 def check_parts(env_sources: Mapping[str, EnvSource], search: Strategy, num_workers: int) -> None:

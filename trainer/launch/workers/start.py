@@ -12,15 +12,15 @@ from envgym.runtime.processes.restarts import count_failure
 from envgym.trainer.checks.mask_audit import SampledTurn
 from envgym.trainer.launch.endpoints import Endpoints
 from envgym.trainer.launch.workers.fleet import RolloutWorkers
-from envgym.trainer.launch.workers.wire import TOKEN_VARIABLE, GrownTree, WorkerSetup
+from envgym.trainer.launch.workers.wire import TOKEN_VARIABLE, GrownTree, Json, WorkerSetup
 from envgym.trainer.rollout.journal import FOLDER, TurnJournal
-from envgym.trainer.settings import TrainSettings
 
 
 def rollout_workers(
-    settings: TrainSettings,
+    settings: Json,
     endpoints: Endpoints,
     *,
+    wait_s: float,
     policy: Policy,
     run: RunDirectory,
     journal: TurnJournal | None,
@@ -29,8 +29,9 @@ def rollout_workers(
     """Return the rollout workers of a run, of which nothing is asked yet.
 
     Args:
-        settings: of the run.
+        settings: of the run, as JSON.
         endpoints: the processes beside the run.
+        wait_s: longest wait for a worker where none serves.
         policy: of the run, which brings new weights to the policy servers.
         run: directory of the run.
         journal: of the run; the workers write files beside its own.
@@ -53,7 +54,7 @@ def rollout_workers(
 
     setup = WorkerSetup(
         version=__version__,
-        settings=settings.model_dump(mode="json"),
+        settings=settings,
         plan=0,
         run=run.id,
         num_workers=len(addresses),
@@ -73,5 +74,5 @@ def rollout_workers(
         on_grown=take,
         token=os.environ.get(TOKEN_VARIABLE),
         logs=run.path / LOGS,
-        wait_s=settings.launch.start_timeout_s,
+        wait_s=wait_s,
     )
