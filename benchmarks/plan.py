@@ -15,6 +15,7 @@ from statistics import fmean, median
 from typing import Any, Final
 
 from benchmarks._options import print_result, read_options
+from benchmarks._processor import measure_processor
 from envgym import Env, Reply, Task
 from envgym.authoring import ListTasks, TaskDraft
 from envgym.core.messages import Action
@@ -24,7 +25,6 @@ from envgym.trainer.method import build_method
 from envgym.trainer.metrics.callbacks import Callback
 from envgym.trainer.metrics.update import Metrics
 from envgym.trainer.planning.constants import Device, control
-from envgym.trainer.planning.here import measure_processor
 from envgym.trainer.planning.predict import Plan, Workload, predict
 from envgym.trainer.planning.shapes import model_shape
 from envgym.trainer.settings import TrainSettings, train_settings

@@ -19,7 +19,7 @@ FILE: dict[str, Any] = {
 
 @pytest.fixture
 def config(tmp_path: Path) -> str:
-    path = tmp_path / "run.yaml"
+    path = tmp_path / "plan.yaml"
     path.write_text(yaml.safe_dump(FILE))
     return str(path)
 
