@@ -1,13 +1,14 @@
 """The factory of policies: what each backend is given, and what can train."""
 
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from envgym.agents.models.loading import load_frozen_model
-from envgym.agents.policies.backends import build_policy, build_trained_policy
+from envgym.agents.models.loading import load, load_frozen_model
+from envgym.agents.policies.backends import autocast_dtype, build_policy, build_trained_policy
 from envgym.agents.policies.engine.policy import TransformersPolicy
 from envgym.agents.settings import EngineSettings, ModelSettings
 from envgym.errors import SettingsError, UnknownName
@@ -57,3 +58,35 @@ def test_a_backend_of_ones_own_is_a_file_with_its_settings() -> None:
     assert policy.version == 3
     with pytest.raises(SettingsError, match=r"settings key must be known, got max_bach .*did you mean max_batch"):
         build_policy(MODEL, engine({"name": f"{BACKEND}:ContinuousBackend", "max_bach": 16}))
+
+
+@pytest.mark.parametrize(
+    "precision, device, of_learner, of_samplers, products",
+    [
+        ("auto", "cpu", "float32", "float32", None),
+        ("auto", "cuda", "float32", "bfloat16", torch.bfloat16),
+        ("float32", "cuda", "float32", "float32", None),
+        ("mixed", "cpu", "float32", "bfloat16", torch.bfloat16),
+        ("bfloat16", "cuda", "bfloat16", "bfloat16", None),
+    ],
+)
+def test_precision_gives_the_number_types(
+    precision: str, device: str, of_learner: str, of_samplers: str, products: torch.dtype | None
+) -> None:
+    model = ModelSettings.model_validate({"precision": precision}).on(device)
+    assert (model.dtype, model.sampler_dtype, autocast_dtype(model)) == (of_learner, of_samplers, products)
+    assert model.on("cpu") == model.on("cuda") == model
+
+
+def test_a_mixed_model_samples_as_it_learns_and_by_itself_in_bfloat16() -> None:
+    model = MODEL.model_copy(update={"precision": "mixed"})
+    with closing(build_policy(model, engine("transformers"))) as alone:
+        assert isinstance(alone, TransformersPolicy)
+        assert alone._model._autocast is None
+        assert next(alone._model.module.parameters()).dtype is torch.bfloat16
+    module = load("tiny", tiny=MODEL.tiny, dtype="float32").model
+    learned = build_trained_policy(model, engine("transformers"), learner_model=module, deterministic=True)
+    with closing(learned):
+        assert isinstance(learned, TransformersPolicy)
+        assert learned._model._autocast is torch.bfloat16
+        assert next(learned._model.module.parameters()).dtype is torch.float32

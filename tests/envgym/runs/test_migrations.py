@@ -74,6 +74,22 @@ def test_trackers_of_an_old_run_are_choices() -> None:
     assert trackers == [{"name": "progress"}, {"name": "wandb", "project": "cats"}]
 
 
+@pytest.mark.parametrize(
+    "model, precision",
+    [
+        ({"dtype": "float32", "autocast": "none"}, "float32"),
+        ({"dtype": "float32", "autocast": "bfloat16"}, "mixed"),
+        ({"dtype": "bfloat16", "autocast": "none"}, "bfloat16"),
+        ({"autocast": "bfloat16"}, "mixed"),
+        ({}, "float32"),
+    ],
+)
+def test_number_types_of_an_old_run_are_its_precision(model: dict[str, str], precision: str) -> None:
+    config = {"rollout": {}, "model": {"name": "tiny", **model}}
+    assert migrate_config(config, schema=3)["model"] == {"name": "tiny", "precision": precision}
+    assert migrate_config(config, schema=4) == config
+
+
 def test_settings_of_today_are_left_as_they_are() -> None:
     config = json.loads((OLD / "train" / "config.json").read_text())
     assert migrate_config(config, schema=SCHEMA_VERSION) == config
