@@ -303,6 +303,7 @@ def engine_arguments(spec: VllmLaunchSettings) -> dict[str, Any]:
         "max_num_seqs": spec.max_batch,
         "kv_cache_memory_bytes": None if MEMORY_SHARE in spec.arguments else spec.cache_bytes,
         "tensor_parallel_size": spec.tensor_parallel,
+        "distributed_executor_backend": "mp" if spec.tensor_parallel > 1 else None,  # else Ray, inside of a cluster
         "enable_prefix_caching": True,
         "logprobs_mode": "processed_logprobs",
         "generation_config": "vllm",  # else the model's own settings change the defaults of sampling

@@ -104,6 +104,7 @@ def test_arguments_of_the_user_come_last_except_for_what_cannot_work() -> None:
     found = arguments(block_size=64, enable_prefix_caching=False)
     names = ("block_size", "enable_prefix_caching", "max_num_seqs", "kv_cache_memory_bytes", "tensor_parallel_size")
     assert [found[name] for name in names] == [64, False, 3, 1 << 20, 2]
+    assert found["distributed_executor_backend"] == "mp", "workers are processes of this machine"
     assert arguments(gpu_memory_utilization=0.5)["kv_cache_memory_bytes"] is None
     with pytest.raises(SettingsError, match="enable_chunked_prefill must be false on a CPU"):
         arguments(enable_chunked_prefill=True)
