@@ -132,7 +132,7 @@ OWNED_ARGUMENTS: Final[Mapping[str, str]] = MappingProxyType(
         "model": "set model.name",
         "tokenizer": "set model.tokenizer",
         "served_model_name": "set model.name",
-        "dtype": "set model.dtype",
+        "dtype": "set model.precision",
         "hf_overrides": "set model.head_dtype, or change the config.json of the model",
         "max_model_len": "set engine.max_context",
         "max_num_seqs": "set engine.max_batch",

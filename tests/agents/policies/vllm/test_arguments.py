@@ -10,7 +10,7 @@ from envgym.agents.models.loading import resolve_model
 from envgym.agents.policies.vllm.arguments import check_names, check_split
 from envgym.agents.policies.vllm.engine import VllmLaunchSettings, engine_arguments
 from envgym.agents.policies.vllm.policy import VllmPolicy
-from envgym.agents.settings import OWNED_ARGUMENTS, EngineSettings, EvalSettings
+from envgym.agents.settings import OWNED_ARGUMENTS, EngineSettings, EvalSettings, ModelSettings
 from envgym.config.settings import build_settings
 from envgym.errors import InvalidInput, SettingsError, UnknownName
 from tests.agents.policies.small_models import llama
@@ -33,6 +33,9 @@ def test_what_to_do_instead_names_settings_that_there_are() -> None:
     names = {word.removeprefix("engine.") for word in words if word.startswith("engine.")}
     assert names == {"cache_gib", "max_batch", "max_context", "tensor_parallel"}
     assert names <= EngineSettings.model_fields.keys()
+    of_model = {word.removeprefix("model.") for word in words if word.startswith("model.")}
+    assert of_model == {"name", "tokenizer", "precision", "head_dtype"}
+    assert of_model <= ModelSettings.model_fields.keys()
 
 
 def test_cache_is_a_number_of_bytes_or_a_share_but_not_both() -> None:
