@@ -36,6 +36,7 @@ from envgym.trainer.learner.ranks.model_files import ModelWriter
 from envgym.trainer.learner.ranks.optimizer_state import save_shards
 from envgym.trainer.learner.ranks.sharded import (
     RankedProcesses,
+    computing_on,
     drop_data,
     gather_layers,
     gather_weights,
@@ -341,8 +342,9 @@ class RankLearner(Learner):
             frozen = AutoModelForCausalLM.from_config(config, dtype=dtype)
             if is_head_float32:
                 widen_head(frozen)
-            frozen.to(self.device).eval().requires_grad_(False)
-            can_pack(frozen)
+            frozen.eval().requires_grad_(False)
+            with computing_on(frozen, self.device):
+                can_pack(frozen)
             shard(frozen, self._calls.group.mesh, autocast=self.autocast)
             weights = None if source is None else merged_weights(source)
             scatter_weights(frozen, weights, self._calls.group)

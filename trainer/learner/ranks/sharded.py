@@ -5,8 +5,9 @@ what differs is only whose forward passes a rank computes.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from itertools import groupby
+from itertools import chain, groupby
 from types import MethodType
 from typing import Any, Final
 
@@ -63,6 +64,44 @@ def shard(model: nn.Module, mesh: DeviceMesh, *, autocast: torch.dtype | None = 
 def _decoder_layers(model: nn.Module) -> list[nn.Module]:
     inner: Any = causal_lm(model)
     return list(inner.get_decoder().layers)
+
+
+@contextmanager
+def computing_on(model: nn.Module, device: torch.device) -> Iterator[None]:
+    """Let a model compute on a device for a block; its decoder layers are there one at a time.
+
+    The weights stay where they are and must not change in the block.
+    """
+    layers = _decoder_layers(model)
+    of_layers = {tensor for layer in layers for tensor in _tensors(layer)}
+    homes: dict[nn.Module, list[tuple[Tensor, Tensor]]] = {}
+
+    def move(layer: nn.Module, *_: object) -> None:
+        homes[layer] = _moved(_tensors(layer), device)
+
+    def put_back(layer: nn.Module, *_: object) -> None:
+        for tensor, home in homes.pop(layer, ()):
+            tensor.data = home
+
+    with ExitStack() as stack:
+        stack.callback(lambda: [put_back(module) for module in list(homes)])
+        homes[model] = _moved([tensor for tensor in _tensors(model) if tensor not in of_layers], device)
+        for layer in layers:
+            stack.callback(layer.register_forward_pre_hook(move).remove)
+            stack.callback(layer.register_forward_hook(put_back, always_call=True).remove)
+        yield
+
+
+def _tensors(module: nn.Module) -> list[Tensor]:
+    return list(chain(module.parameters(), module.buffers()))
+
+
+def _moved(tensors: Iterable[Tensor], device: torch.device) -> list[tuple[Tensor, Tensor]]:
+    """Move tensors that are elsewhere to a device; return each of these with the data that it had before."""
+    homes = [(tensor, tensor.data) for tensor in tensors if tensor.device != device]
+    for tensor, home in homes:
+        tensor.data = home.to(device)
+    return homes
 
 
 def _modules_of_vectors(layer: nn.Module) -> list[nn.Module]:
@@ -158,7 +197,8 @@ class RankedForwardPass(ForwardPass):
         group: RankGroup,
     ) -> None:
         """Prepare the model for packs where it can, then shard it; arguments as for `ForwardPass`."""
-        super().__init__(model, optim, device=device, autocast=autocast)
+        with computing_on(model, device):  # packs are tried with the attention that trains
+            super().__init__(model, optim, device=device, autocast=autocast)
         self._group = group
         self._cost = token_cost(model)
         shard(model, group.mesh, autocast=autocast)
