@@ -83,8 +83,12 @@ def computing_on(model: nn.Module, device: torch.device) -> Iterator[None]:
         for tensor, home in homes.pop(layer, ()):
             tensor.data = home
 
+    def put_all_back() -> None:
+        for module in list(homes):
+            put_back(module)
+
     with ExitStack() as stack:
-        stack.callback(lambda: [put_back(module) for module in list(homes)])
+        stack.callback(put_all_back)
         homes[model] = _moved([tensor for tensor in _tensors(model) if tensor not in of_layers], device)
         for layer in layers:
             stack.callback(layer.register_forward_pre_hook(move).remove)
