@@ -36,8 +36,8 @@ def _places(module: nn.Module) -> list[int]:
 @pytest.mark.usefixtures("copies")
 @pytest.mark.parametrize("fails", [False, True])
 def test_one_layer_is_on_the_device_at_a_time_and_all_are_put_back(fails: bool) -> None:
-    model = build()
-    layers: list[nn.Module] = list(causal_lm(model).get_decoder().layers)
+    model: Any = build()
+    layers: list[Any] = list(causal_lm(model).get_decoder().layers)
     homes, homes_of_layers = _places(model), [_places(layer) for layer in layers]
     embedding = model.get_input_embeddings().weight
     embedding_home = embedding.data_ptr()
@@ -50,7 +50,7 @@ def test_one_layer_is_on_the_device_at_a_time_and_all_are_put_back(fails: bool) 
             raise KeyError("a layer that fails")
 
     for layer in layers:  # a module inside of the layer, as the layer's own hooks come first
-        layer.mlp.register_forward_pre_hook(note)  # type: ignore[union-attr, operator]  # a module
+        layer.mlp.register_forward_pre_hook(note)
     if fails:
         with pytest.raises(KeyError), computing_on(model, CPU):
             model(input_ids=torch.tensor([[0, 1, 2]]))
@@ -87,10 +87,10 @@ def test_packs_are_tried_on_the_device_of_the_rank_before_the_model_is_sharded(m
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA is not available")
 def test_packs_of_a_model_on_the_cpu_are_proved_on_the_gpu() -> None:
-    model = build()
+    model: Any = build()
     homes = _places(model)
     devices: set[str] = set()
-    causal_lm(model).get_decoder().layers[0].register_forward_hook(  # type: ignore[index, union-attr]  # a list of modules
+    causal_lm(model).get_decoder().layers[0].register_forward_hook(
         lambda layer, inputs, output: devices.add(inputs[0].device.type)
     )
     with computing_on(model, torch.device("cuda", 0)):
