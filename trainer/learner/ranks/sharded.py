@@ -23,6 +23,7 @@ from envgym.trainer.batch.rows import MicroBatch, TrainRow
 from envgym.trainer.learner.causal_lm import causal_lm
 from envgym.trainer.learner.forward import ForwardPass
 from envgym.trainer.learner.logprobs import TokenHiddenStates
+from envgym.trainer.learner.packing.support import can_pack
 from envgym.trainer.learner.processes import OneProcess
 from envgym.trainer.learner.ranks.group import RankGroup
 from envgym.trainer.learner.settings import OptimSettings
@@ -59,6 +60,14 @@ def shard(model: nn.Module, mesh: DeviceMesh, *, autocast: torch.dtype | None = 
     # The learner runs body and head apart, so the root's parameters are gathered around both.
     setattr(inner, _WITHIN, MethodType(lambda _, work: work(), inner))
     register_fsdp_forward_method(inner, _WITHIN)
+
+
+def shard_frozen(model: nn.Module, group: RankGroup, *, autocast: torch.dtype | None = None) -> None:
+    """Prepare a model that does not learn for packs where it can, then shard it; arguments as for `shard`."""
+    model.eval().requires_grad_(False)
+    with computing_on(model, group.device):
+        can_pack(model)
+    shard(model, group.mesh, autocast=autocast)
 
 
 def _decoder_layers(model: nn.Module) -> list[nn.Module]:

@@ -1,5 +1,6 @@
 """A model on the CPU computes on a rank's device with one decoder layer there at a time, and stays as it was."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ from torch import nn
 from envgym.trainer.learner.causal_lm import causal_lm
 from envgym.trainer.learner.packing.support import can_pack
 from envgym.trainer.learner.ranks import sharded
-from envgym.trainer.learner.ranks.sharded import RankedForwardPass, computing_on
+from envgym.trainer.learner.ranks.sharded import RankedForwardPass, computing_on, shard_frozen
 from envgym.trainer.learner.settings import OptimSettings
 from tests.trainer.learner.packing.forest import build
 
@@ -77,10 +78,12 @@ def test_packs_are_tried_on_the_device_of_the_rank_before_the_model_is_sharded(m
     monkeypatch.setattr(sharded, "shard", lambda *_, **__: events.append("shard"))
     monkeypatch.setattr("envgym.trainer.learner.forward.can_pack", pack)
 
-    class Group:
-        mesh = None
-
-    RankedForwardPass(build(), OptimSettings(), device=torch.device("meta"), group=Group())  # type: ignore[arg-type]  # not used
+    monkeypatch.setattr(sharded, "can_pack", pack)
+    group: Any = SimpleNamespace(mesh=None, device=torch.device("meta"))
+    RankedForwardPass(build(), OptimSettings(), device=group.device, group=group)
+    assert events == ["meta", "packs", "shard"]
+    events.clear()
+    shard_frozen(build(), group)
     assert events == ["meta", "packs", "shard"]
 
 
