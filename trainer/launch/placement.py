@@ -122,9 +122,7 @@ def gpus_of_servers(launch: LaunchSettings, visible: Sequence[str], *, each: int
     Raises: SettingsError: NCCL needs a GPU for each process, a server needs more GPUs than there are, servers of
         several GPUs would share them, or such servers would read weights by `ipc`.
     """
-    must, do = "be files or nccl with engine.tensor_parallel on GPUs", "set launch.transport=files"
-    is_split_ipc = each > 1 and launch.transport == "ipc"
-    SettingsError.unless(not is_split_ipc, "launch.transport", must, launch.transport, where="launch", do=do)
+    launch.check_transport(gpus_each=each)
     num_ranks = int(os.environ.get("LOCAL_WORLD_SIZE", launch.learners))  # torchrun starts some on each machine
     of_ranks, others = visible[:num_ranks], visible[num_ranks:]
     if launch.transport == "nccl" and len(others) < launch.servers * each:

@@ -136,7 +136,11 @@ def test_servers_that_need_more_gpus_than_there_are_are_refused() -> None:
         gpus_of_servers(LaunchSettings(servers=2, transport="nccl"), ["0", "1", "2", "3"], each=2)
 
 
-def test_servers_of_several_gpus_are_given_no_weights_by_ipc() -> None:
+def test_servers_of_several_gpus_are_given_no_weights_by_ipc(tmp_path: Path) -> None:
+    launch = {"servers": 1, "server_engine": "vllm", "transport": "ipc"}
+    tiny_settings(tmp_path, launch=launch, engine={"device": "cpu", "tensor_parallel": 2})
+    with pytest.raises(SettingsError, match=r"launch.transport must be files or nccl .*, got ipc"):
+        tiny_settings(tmp_path, launch=launch, engine={"device": "cuda", "tensor_parallel": 2})
     ipc = LaunchSettings(servers=1, server_engine="vllm", transport="ipc")
     assert gpus_of_servers(ipc, ["0", "1", "2"]) == ["0"]
     with pytest.raises(SettingsError, match=r"launch.transport must be files or nccl with engine.tensor_parallel"):
