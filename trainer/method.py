@@ -16,6 +16,7 @@ from envgym.errors import SettingsError
 from envgym.trainer.checks.compatibility import check_choices, check_critic_stays, warn_of_other_rewards
 from envgym.trainer.learner.objective import ONE, Objective, Term
 from envgym.trainer.learner.optimizers.base import check_optimizer
+from envgym.trainer.learner.ranks.meeting import is_torchrun
 from envgym.trainer.learner.settings import ObjectiveSettings, TermSettings
 from envgym.trainer.methods.annotators.base import ANNOTATOR, Annotator
 from envgym.trainer.methods.controllers.base import CONTROLLER, Controller
@@ -122,7 +123,8 @@ def build_method(settings: TrainSettings, *, warns: bool = True) -> Method:
     Raises: SettingsError, UnknownName: before anything is loaded.
     """
     is_bfloat16 = settings.model.precision == "bfloat16" and settings.model.lora is None  # adapters are in float32
-    check_optimizer(settings.optim, is_bfloat16=is_bfloat16, is_sharded=settings.launch.learners > 1)
+    is_sharded = settings.launch.learners > 1 or is_torchrun()
+    check_optimizer(settings.optim, is_bfloat16=is_bfloat16, is_sharded=is_sharded)
     method = Method(
         curriculum=CURRICULUM.build(settings.curriculum),
         search=SEARCH.build(settings.search),

@@ -61,7 +61,10 @@ def check_optimizer(optim: OptimSettings, *, is_bfloat16: bool, is_sharded: bool
     must, do = "lose no update of weights in bfloat16 to rounding", "set model.precision=mixed, or name adamw"
     fits = builder.trains_bfloat16 or not is_bfloat16
     SettingsError.unless(fits, "optim.optimizer", must, name, where="optim", do=do)
-    must, do = "train shards of weights where several ranks learn", "set launch.learners=1, or name adamw or muon"
+    must, do = (
+        "train shards of weights where several ranks learn",
+        "set launch.learners=1 without torchrun, or name adamw or muon",
+    )
     fits = builder.trains_shards or not is_sharded
     SettingsError.unless(fits, "optim.optimizer", must, name, where="optim", do=do)
     must = f"be at most {LARGEST_BETA} for weights in bfloat16, whose moments follow no slower average"

@@ -134,6 +134,16 @@ def test_what_cannot_learn_is_refused_before_anything_is_loaded(
         build_method(train_settings({**data, "model": {**model, "lora": {}}}))  # adapters are in float32
 
 
+def test_ranks_of_torchrun_are_refused_before_anything_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = train_settings({"optim": {"optimizer": "adafactor"}, "envs": [{"id": "math/arithmetic-v0"}]})
+    for name, value in {"TORCHELASTIC_RUN_ID": "x", "WORLD_SIZE": "1"}.items():
+        monkeypatch.setenv(name, value)
+    build_method(settings)  # one process is no rank
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(SettingsError, match=r"optim\.optimizer must train shards .*got adafactor.*without torchrun"):
+        build_method(settings)
+
+
 @pytest.mark.parametrize("precision", ["float16", "float64", "bf16"])
 def test_other_precisions_are_refused(precision: str) -> None:
     with pytest.raises(SettingsError, match=r"model\.precision must be 'auto', 'float32', 'mixed' or 'bfloat16', got"):
