@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -137,7 +137,8 @@ class MicroBatchMemory:
     head: int
     """Held by the head, for any number of tokens, before the backward pass reaches the layers."""
     casts: int = 0
-    """Held in copies of the weights in the dtype of the matrix products, where that is another."""
+    """Held in copies of the weights in the dtype of the matrix products, where that is another; with gradient
+    checkpointing, the copies of frozen weights are those of one layer."""
 
     def of(self, num_tokens: int) -> int:
         """Return those of a micro-batch with so many tokens."""
@@ -152,9 +153,9 @@ class MicroBatchMemory:
 
 
 def micro_batch_memory(forward: ForwardPass) -> MicroBatchMemory:
-    """Estimate what micro-batches hold, from one forward pass of `_PROBE_TOKENS` tokens or as many as have positions.
+    """Estimate what micro-batches hold, from forward passes of `_PROBE_TOKENS` tokens or as many as have positions.
 
-    What the pass keeps for the backward pass grows with the tokens. To it comes the larger of two: the head's
+    What a pass keeps for the backward pass grows with the tokens. To it comes the larger of two: the head's
     `_LOGIT_BUFFERS` buffers [chunk, vocabulary] in float32 with, where it trains, its gradient, and its copy where
     products have another dtype than weights; or what is held inside one layer, `_IN_LAYER` of what the layer keeps, and
     with gradient checkpointing that, too, as it is computed again.
@@ -163,22 +164,21 @@ def micro_batch_memory(forward: ForwardPass) -> MicroBatchMemory:
     model, inner = forward.model, causal_lm(forward.model)
     config, weight_VD = inner.config.get_text_config(), lm_head_of(model).weight_VD
     num_tokens = min(_PROBE_TOKENS, getattr(config, "max_position_embeddings", None) or _PROBE_TOKENS)
-    row = scored_row(tuple(place % len(weight_VD) for place in range(num_tokens)), first=1)
-    (batch,) = forward.micro_batches([row], [0])
     recomputes = bool(getattr(model, "is_gradient_checkpointing", False))
-    saved_bytes, casts = _kept_bytes(forward, batch)
-    whole, _ = _kept_bytes(forward, batch, recomputes=False) if recomputes else (saved_bytes, casts)
-    of_layer = whole / config.num_hidden_layers
+    saved = _kept_memory(forward, num_tokens)
+    whole = _kept_memory(forward, num_tokens, recomputes=False) if recomputes else saved
+    # What is computed again holds the constant part of one layer at a time.
+    constant = saved.constant + (whole.constant / config.num_hidden_layers if recomputes else 0)
     return MicroBatchMemory(
-        per_token=saved_bytes / batch.num_tokens,
-        per_token_in_layer=(recomputes + _IN_LAYER) * of_layer / batch.num_tokens,
+        per_token=saved.per_token,
+        per_token_in_layer=(recomputes + _IN_LAYER) * whole.per_token / config.num_hidden_layers,
         head=head_memory(
             weight_VD.device,
             *weight_VD.shape,
             is_trained=weight_VD.requires_grad,
             is_cast=forward.autocast is not None,
         ),
-        casts=casts,
+        casts=saved.casts + round(constant),
     )
 
 
@@ -191,9 +191,33 @@ def head_memory(device: torch.device, num_tokens: int, width: int, *, is_trained
     return logits + num_tokens * width * (4 * is_trained + 2 * is_cast)
 
 
-def _kept_bytes(forward: ForwardPass, batch: MicroBatch, *, recomputes: bool = True) -> tuple[int, int]:
+class _KeptMemory(NamedTuple):
+    """Bytes that a forward pass keeps for its gradient."""
+
+    per_token: float
+    constant: float
+    """For any number of tokens: casts of frozen weights, which autocast makes anew in each product."""
+    casts: int
+    """Casts of weights that train, which autocast makes once."""
+
+
+def _kept_memory(forward: ForwardPass, num_tokens: int, *, recomputes: bool = True) -> _KeptMemory:
+    """Measure a pass; with autocast also one of half the tokens, as only the difference grows with the tokens."""
+    kept, casts = _kept_bytes(forward, num_tokens, recomputes=recomputes)
+    if forward.autocast is None or num_tokens < 2:
+        return _KeptMemory(kept / num_tokens, 0.0, casts)
+    half = num_tokens // 2
+    kept_of_half, _ = _kept_bytes(forward, half, recomputes=recomputes)
+    per_token = min(kept / num_tokens, (kept - kept_of_half) / (num_tokens - half))
+    return _KeptMemory(per_token, kept - per_token * num_tokens, casts)
+
+
+def _kept_bytes(forward: ForwardPass, num_tokens: int, *, recomputes: bool) -> tuple[int, int]:
     """Return the bytes that a forward pass keeps for its gradient, and those of the weights that autocast has cast."""
     num_bytes: list[int] = []
+    vocabulary = len(lm_head_of(forward.model).weight_VD)
+    row = scored_row(tuple(place % vocabulary for place in range(num_tokens)), first=1)
+    (batch,) = forward.micro_batches([row], [0])
     with forward.mode():
         if not recomputes:
             forward.model.eval()  # checkpointing is for training alone
