@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
 from pydantic import Field, field_validator, model_validator
 
@@ -77,6 +77,13 @@ class ModelSettings(Settings):
     """Compute activations twice in training instead of keeping them."""
     train_steps: int = Field(default=0, ge=0)
     """Train steps that made these weights, for the records of an evaluation."""
+
+    replaced_keys: ClassVar = MappingProxyType(
+        {
+            "dtype": "set model.precision=bfloat16 for weights in bfloat16, or float32",
+            "autocast": "set model.precision=mixed for matrix products in bfloat16, or float32",
+        }
+    )
 
     def on(self, device_type: str) -> "ModelSettings":
         """Return the settings with the precision that `auto` stands for on a device, such as `cuda`."""

@@ -6,7 +6,7 @@ from copy import deepcopy
 from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, TypeVar, get_args
+from typing import Any, ClassVar, TypeVar, get_args
 
 import numpy as np
 import yaml
@@ -22,6 +22,8 @@ class Settings(BaseModel):
     """Base of every settings record: frozen, and an unknown key is an error."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    replaced_keys: ClassVar[Mapping[str, str]] = MappingProxyType({})
+    """Keys of earlier versions, and what the error says to do instead."""
 
 
 def check_unread(settings: Settings, names: Iterable[str], when: str, *, where: str, do: str) -> None:
@@ -235,8 +237,11 @@ def place_of(loc: Sequence[int | str], where: str, sources: Mapping[str, str]) -
 def _fault(kind: type[BaseModel], fault: Any, where: str) -> str:  # pydantic's ErrorDetails
     path = ".".join(str(part) for part in fault["loc"])
     if fault["type"] == "extra_forbidden":
-        fields = _fields_at(kind, fault["loc"][:-1])
-        do = suggestion(str(fault["loc"][-1]), fields, otherwise=f"known keys: {', '.join(sorted(fields)) or 'no key'}")
+        model, key = _model_at(kind, fault["loc"][:-1]), str(fault["loc"][-1])
+        fields = list(model.model_fields) if model is not None else []
+        do = suggestion(key, fields, otherwise=f"known keys: {', '.join(sorted(fields)) or 'no key'}")
+        if model is not None and issubclass(model, Settings):
+            do = model.replaced_keys.get(key, do)
         return sentence("settings key", "be known", path, where=where, do=do)
     if fault["type"] == "missing":
         return sentence(path, "be set", "nothing", where=where, do="add it to the file, or set it on the command line")
@@ -271,15 +276,15 @@ def _must(fault: Any, rule: str) -> str:  # pydantic's ErrorDetails
     return f"meet its rule ({rule})"
 
 
-def _fields_at(kind: type[BaseModel], loc: Sequence[int | str]) -> list[str]:
-    """Return the keys a settings model knows at a place, [] where it cannot be told."""
+def _model_at(kind: type[BaseModel], loc: Sequence[int | str]) -> type[BaseModel] | None:
+    """Return the settings model at a place, None where it cannot be told."""
     model: type[BaseModel] | None = kind
     for part in loc:
         if isinstance(part, int) or model is None:
             continue
         field = model.model_fields.get(part)
         model = _model_in(field.annotation) if field is not None else None
-    return list(model.model_fields) if model is not None else []
+    return model
 
 
 def _model_in(annotation: Any) -> type[BaseModel] | None:  # any type expression

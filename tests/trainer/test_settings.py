@@ -111,6 +111,15 @@ def test_recipe_that_is_no_name_is_refused(recipe: object) -> None:
     [
         ({"rn": {}}, "settings key must be known, got rn (train_settings); did you mean run?"),
         ({"optim": {"learning_rate": 1}}, "settings key must be known, got optim.learning_rate (train_settings); "),
+        (
+            {"model": {"dtype": "bfloat16"}},
+            "settings key must be known, got model.dtype (train_settings); set model.precision=bfloat16 for ",
+        ),
+        (
+            {"model": {"autocast": "bfloat16"}},
+            "settings key must be known, got model.autocast (train_settings); set model.precision=mixed for ",
+        ),
+        ({"model": {"type": "bfloat16"}}, "settings key must be known, got model.type (train_settings); known keys: "),
         ({"envs": []}, "envs must hold 1 or more entries, got [] (train_settings)"),
         ({"envs": 3}, "envs must be a list, got 3 (train_settings)"),
         ({"envs": [{"name": "x"}]}, "envs.0.id must be set, got nothing (train_settings); add it to the file"),
