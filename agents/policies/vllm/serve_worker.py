@@ -151,10 +151,19 @@ class RunWeights(WeightTransferEngine):  # type: ignore[misc]  # as above
         self.model.load_weights(named_tensors)
 
     def _receive_description(self) -> list[tuple[str, Tensor]]:
-        """Return the tensors that the run will send, without data; the first worker tells the others."""
-        described = None if self._group is None else self._group.receive_description()
-        shared: list[tuple[str, Tensor]] = get_tp_group().broadcast_object(described)
-        return shared
+        """Return the tensors that the run will send, without data; the first worker tells the others.
+
+        Raises: as `WeightGroup.receive_description`; RuntimeError: the first worker received none.
+        """
+        described: list[tuple[str, Tensor]] | None = None
+        try:
+            if self._group is not None:
+                described = self._group.receive_description()
+        finally:  # the other workers wait for it
+            described = get_tp_group().broadcast_object(described)
+        if described is None:
+            raise RuntimeError("the first worker of this engine received no description of the weights")
+        return described
 
     def _receive(self, described: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
         """Yield the tensors that the run sends; the first worker sends them to the others."""

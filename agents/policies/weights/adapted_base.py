@@ -81,7 +81,7 @@ class AdaptedBase:
             base = self._base.get(name)
             if base is None:
                 plain.append((name, tensor))
-                if sum(held.nbytes for _, held in plain) > _HELD_BYTES:
+                if sum(weight.nbytes for _, weight in plain) > _HELD_BYTES:
                     digests |= compute_digests(plain)
                     plain.clear()
                 continue

@@ -78,10 +78,9 @@ class RankCalls:
 
     def add(self, learner: "RankLearner") -> int:
         """Take up a learner; return its number, which is the same on every rank."""
-        number = self._num_learners
-        self._learners[number] = learner
         self._num_learners += 1
-        return number
+        self._learners[self._num_learners] = learner
+        return self._num_learners
 
     def drop(self, number: int) -> None:
         """Forget a learner."""
@@ -240,7 +239,9 @@ class RankLearner(Learner):
         """Return the weights, which all ranks gather layer by layer while rank 0 reads them; else as `Learner`."""
         if isinstance(self.model, PreTrainedModel):
             return self._gathered("weights", dtype)
-        return _GatheredAdapters(self.model, partial(self._gathered, dtype=dtype))
+        with self._calls.together(self, "weights", dtype):
+            reshard(self.model)  # else `base_state` would differ after every forward pass
+            return _GatheredAdapters(self.model, partial(self._gathered, dtype=dtype))
 
     def gather(self, part: str, dtype: torch.dtype | None) -> None:
         """Take part in what rank 0 gathers: read it to the end, and keep nothing."""
@@ -341,8 +342,7 @@ class RankLearner(Learner):
             if is_head_float32:
                 widen_head(frozen)
             shard_frozen(frozen, self._calls.group, autocast=self.autocast)
-            weights = None if source is None else merged_weights(source)
-            scatter_weights(frozen, weights, self._calls.group)
+            scatter_weights(frozen, None if source is None else merged_weights(source), self._calls.group)
             self.reference = _opened(frozen)
 
     def close(self) -> None:

@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -98,6 +99,31 @@ def test_server_of_two_workers_takes_weights_by_every_transport_and_proves_each(
                 assert largest_gap(policy, model) < 1e-4
             finally:
                 policy.close()
+
+
+def test_other_workers_are_told_that_the_first_received_no_description(monkeypatch: pytest.MonkeyPatch) -> None:
+    from envgym.agents.policies.vllm import serve_worker  # imports vLLM
+
+    sent: list[object] = []
+
+    class FirstWorker:
+        def broadcast_object(self, described: object = None) -> object:
+            sent.append(described)
+            return described
+
+    class LostRun:
+        def receive_description(self) -> None:
+            raise RuntimeError("the run has gone")
+
+    monkeypatch.setattr(serve_worker, "get_tp_group", FirstWorker)
+    engines: list[Any] = [object.__new__(serve_worker.RunWeights) for _ in range(2)]
+    first, other = engines
+    first._group, other._group = LostRun(), None
+    with pytest.raises(RuntimeError, match="the run has gone"):
+        first._receive_description()
+    assert sent == [None]
+    with pytest.raises(RuntimeError, match="the first worker of this engine received no description"):
+        other._receive_description()
 
 
 def test_engine_and_workers_end_with_an_owner_that_was_killed() -> None:

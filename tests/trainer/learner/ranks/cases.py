@@ -14,12 +14,14 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.nn.utils.rnn import pad_sequence
 
+from envgym.agents.models.weights import AdaptedWeights
 from envgym.trainer.batch.rows import TrainRow, ValueTarget
 from envgym.trainer.learner.critic import Critic
 from envgym.trainer.learner.learner import Learner
 from envgym.trainer.learner.objective import Objective
 from envgym.trainer.learner.processes import ONE_PROCESS
 from envgym.trainer.learner.ranks.group import RankGroup
+from envgym.trainer.learner.ranks.learner import RankCalls, RankLearner
 from envgym.trainer.learner.ranks.meeting import Meeting
 from envgym.trainer.learner.ranks.sharded import RankedProcesses, gather_weights, scatter_weights, shard
 from envgym.trainer.learner.settings import CriticSettings, ObjectiveSettings, OptimSettings
@@ -183,6 +185,24 @@ def weights_there_and_back(group: RankGroup) -> float:
     return max(_gap(one, other) for one, other in pairs)
 
 
+def base_states(group: RankGroup) -> list[object]:
+    """Return on rank 0 which base a learner with adapters sends, before and after a forward pass; else nothing."""
+    case, calls = CASES["lora"], RankCalls(group)
+    optim = OptimSettings.model_validate(OPTIM)
+    learner = RankLearner(model_of(case), calls, whole=None, optim=optim, num_steps=4, device=CPU)
+    if not group.is_first:
+        calls.follow()
+        return []
+    states: list[object] = []
+    for _ in range(2):
+        weights = learner.weights()
+        assert isinstance(weights, AdaptedWeights)
+        states.append(weights.base_state)
+        learner.compute_logprobs(rows_of(case), 1.0)  # leaves parameters gathered
+    calls.end()
+    return states
+
+
 def _gap(one: Tensor, other: Tensor) -> float:
     return (one - other).detach().abs().max().item()
 
@@ -196,6 +216,7 @@ def main(names: Sequence[str], out: Path) -> None:
     group = RankGroup(CPU, Meeting.of_torchrun())
     found: dict[str, Any] = {name: run_case(CASES[name], group) for name in names}
     found["there and back"] = weights_there_and_back(group)
+    found["base states"] = base_states(group)
     if group.is_first:
         torch.save(found, out)
     group.close()

@@ -87,5 +87,10 @@ def test_weights_are_scattered_and_gathered_bit_by_bit(ranked: Mapping[str, Any]
     assert ranked["there and back"] == 0.0
 
 
+def test_a_forward_pass_leaves_the_base_that_is_sent_as_it_is(ranked: Mapping[str, Any]) -> None:
+    before, after = ranked["base states"]
+    assert before == after
+
+
 def _gap(one: Tensor, other: Tensor) -> float:
     return (one - other).abs().max().item()
