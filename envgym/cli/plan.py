@@ -40,6 +40,7 @@ def run(args: argparse.Namespace) -> int:
     """Print the plan, or refuse it in one sentence."""
     from envgym.trainer.launch.launch import check_addresses
     from envgym.trainer.method import build_method
+    from envgym.trainer.methods.protocols import CriticCredit
     from envgym.trainer.planning.constants import control, device_named
     from envgym.trainer.planning.fit import check_fits, fastest_split
     from envgym.trainer.planning.predict import devices_used, predict
@@ -53,12 +54,13 @@ def run(args: argparse.Namespace) -> int:
     check_modelled(settings, workload)
     check_addresses(settings)
     method = build_method(settings, warns=False)
-    objective, left_out = method.objective, not_counted(settings, method)
+    objective, left_out = method.objective, not_counted(settings, has_critic=isinstance(method.credit, CriticCredit))
     settings = settings.model_copy(update={"model": settings.model.on("cuda")})
     shape = model_shape(settings.model, settings.optim, size=args.size, has_reference=settings.objective.kl_coef > 0)
     plan = predict(settings, workload, shape, device, control(), objective)
     check_fits(plan, settings, shape, device, num_devices=args.gpus)
-    split = fastest_split(settings, workload, shape, device, control(), objective, num_devices=args.gpus)
+    known = (settings, workload, shape, device, control(), objective)
+    split = fastest_split(*known, num_devices=args.gpus, check_split=check_addresses)
     sources = {"device": device.sources, "control": control().sources}
     if args.json:
         sizes = {"parameters": shape.parameters, "context": workload.context}

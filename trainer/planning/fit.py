@@ -1,13 +1,12 @@
 """What devices can hold: a plan that does not fit is refused, and the split of devices that is the fastest."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from pydantic import ValidationError
 
 from envgym.errors import EnvgymError, SettingsError
-from envgym.trainer.launch.launch import check_addresses
 from envgym.trainer.learner.objective import Objective
 from envgym.trainer.learner.optimizers.base import check_optimizer
 from envgym.trainer.planning.constants import ControlCosts, Device
@@ -66,7 +65,6 @@ def _remedy(
 def _check_accepted(split: TrainSettings) -> None:
     """Check the settings with another split as a run does. Raises: SettingsError, ValidationError: one cannot be."""
     TrainSettings.model_validate(split.model_dump())
-    check_addresses(split)
     check_optimizer(split.optim, is_bfloat16=False, is_sharded=split.launch.learners > 1)
 
 
@@ -79,11 +77,13 @@ def fastest_split(
     objective: Objective,
     *,
     num_devices: int,
+    check_split: Callable[[TrainSettings], None],
 ) -> Plan | None:
     """Return the plan with the shortest step of those that fit; None if none fits, or the engine takes turns.
 
     One device learns and samples by turns. Of several devices, some learn and the others are of policy servers. A split
-    with which the run would be refused is left out.
+    with which the run would be refused is left out; `check_split` refuses what the settings' own checks do not, with an
+    error of the project.
     """
     if settings.engine.colocate:
         return None
@@ -94,6 +94,7 @@ def fastest_split(
         split = settings.model_copy(update={"launch": launch})
         plan = predict(split, workload, shape, device, control, objective)
         try:
+            check_split(split)
             _check_accepted(split)
             check_fits(plan, split, shape, device, num_devices=num_devices)
         except (EnvgymError, ValidationError):

@@ -4,8 +4,6 @@ from typing import Final
 
 from envgym.agents.settings import MEMORY_SHARE
 from envgym.errors import SettingsError
-from envgym.trainer.method import Method
-from envgym.trainer.methods.protocols import CriticCredit
 from envgym.trainer.planning.predict import Workload
 from envgym.trainer.settings import TrainSettings
 
@@ -31,17 +29,22 @@ def check_modelled(settings: TrainSettings, workload: Workload) -> None:
     SettingsError.unless(share is None, f"engine.vllm.{MEMORY_SHARE}", "be left out", share, where=where, do=do)
     longest, do = agent.max_turn_tokens, "lower --turn-tokens, or raise agent.max_turn_tokens"
     must = f"be at most agent.max_turn_tokens, which is {longest}"
-    given = workload.turn_tokens
-    SettingsError.unless(given <= longest, "tokens of a turn", must, given, where=where, do=do)
-    longest, given = agent.max_context_tokens, workload.context
+    num_tokens = workload.turn_tokens
+    SettingsError.unless(num_tokens <= longest, "tokens of a turn", must, num_tokens, where=where, do=do)
+    longest, num_tokens = agent.max_context_tokens, workload.context
     must = f"be at most agent.max_context_tokens, which is {longest}"
     do = "lower --turns, --prompt-tokens, --turn-tokens or --reply-tokens, or raise agent.max_context_tokens"
-    SettingsError.unless(given <= longest, "tokens of an episode", must, given, where=where, do=do)
+    SettingsError.unless(num_tokens <= longest, "tokens of an episode", must, num_tokens, where=where, do=do)
 
 
-def not_counted(settings: TrainSettings, method: Method) -> list[str]:
-    """Return the parts of a run that take time or memory and that a plan leaves out."""
-    parts = ["critic"] if isinstance(method.credit, CriticCredit) else []
+def not_counted(settings: TrainSettings, *, has_critic: bool) -> list[str]:
+    """Return the parts of a run that take time or memory and that a plan leaves out.
+
+    Args:
+        settings: of the run.
+        has_critic: whether the run's credit trains a critic.
+    """
+    parts = ["critic"] if has_critic else []
     parts += [f"models.{name}" for name in settings.models]
     parts += [f"controller {choice.name}" for choice in settings.controllers]
     parts += [f"search {settings.search.name}"] if settings.search.name != "chain" else []

@@ -144,8 +144,9 @@ def _casts(settings: ModelSettings, config: Any, body: int, trained: Any) -> int
         return 0
     if settings.lora is None:
         return 2 * body
-    of_adapters = 2 * sum(parameter.numel() for parameter in trained.parameters() if parameter.requires_grad)
-    return of_adapters + 2 * body // (config.num_hidden_layers if settings.gradient_checkpointing else 1)
+    of_adapters: int = 2 * sum(parameter.numel() for parameter in trained.parameters() if parameter.requires_grad)
+    num_parts: int = config.num_hidden_layers if settings.gradient_checkpointing else 1
+    return of_adapters + 2 * body // num_parts
 
 
 def _made(config: Any) -> Any:  # a model of transformers

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from envgym.errors import SettingsError, UnknownName
+from envgym.trainer.launch.launch import check_addresses
 from envgym.trainer.learner.memory import MicroBatchMemory, StateMemory
 from envgym.trainer.method import build_method
 from envgym.trainer.planning.constants import ControlCosts, Device, control, device_named, device_names, shapes
@@ -154,7 +155,7 @@ def test_memory_of_a_rank_is_state_activations_and_cache() -> None:
 def test_the_fastest_split_is_the_best_of_all_that_fit() -> None:
     settings = settings_of(launch={"servers": 1, "transport": "nccl"})
     objective = build_method(settings).objective
-    best = fastest_split(settings, WORK, SHAPE, DEVICE, CONTROL, objective, num_devices=4)
+    best = fastest_split(settings, WORK, SHAPE, DEVICE, CONTROL, objective, num_devices=4, check_split=check_addresses)
     assert best is not None
     times = [
         planned(launch={"learners": n, "servers": 4 - n, "transport": "nccl"}, engine={"device": "cpu"}).step_s
@@ -163,7 +164,10 @@ def test_the_fastest_split_is_the_best_of_all_that_fit() -> None:
     assert best.learners + best.servers == 4
     assert best.step_s == pytest.approx(min(times))
     small = replace(DEVICE, memory=GIB)
-    assert fastest_split(settings, WORK, SHAPE, small, CONTROL, objective, num_devices=4) is None
+    assert (
+        fastest_split(settings, WORK, SHAPE, small, CONTROL, objective, num_devices=4, check_split=check_addresses)
+        is None
+    )
 
 
 # ---- ranks, adapters, engines ----------------------------------------------------------------------------------------
@@ -216,7 +220,9 @@ def test_a_split_that_a_run_would_refuse_is_not_proposed() -> None:
     def best(num_devices: int, **sections: Any) -> Plan | None:
         settings = settings_of(**sections)
         objective = build_method(settings).objective
-        return fastest_split(settings, WORK, SHAPE, DEVICE, CONTROL, objective, num_devices=num_devices)
+        return fastest_split(
+            settings, WORK, SHAPE, DEVICE, CONTROL, objective, num_devices=num_devices, check_split=check_addresses
+        )
 
     split = best(8, launch={"servers": 1, "transport": "nccl"}, optim={"optimizer": "adafactor"})
     assert split is not None
