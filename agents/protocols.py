@@ -74,6 +74,8 @@ class EarlierTurn(NamedTuple):
 
     context: tuple[int, ...]
     generation: "Generation"
+    extended: tuple[int, ...]
+    """The next context, which begins with both; a request that has another one does not continue the turn."""
 
 
 @quick_init

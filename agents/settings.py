@@ -18,7 +18,7 @@ from envgym.agents.protocols import Sampling
 from envgym.config.plugins import Choice
 from envgym.config.settings import Settings, check_unread
 from envgym.core.tasks import Split
-from envgym.errors import sentence
+from envgym.errors import SettingsError, sentence
 from envgym.party import PARTY
 from envgym.registry import id_of, maker
 from envgym.serving.remote_env import remote_id
@@ -132,7 +132,7 @@ OWNED_ARGUMENTS: Final[Mapping[str, str]] = MappingProxyType(
         "model": "set model.name",
         "tokenizer": "set model.tokenizer",
         "served_model_name": "set model.name",
-        "dtype": "set model.dtype",
+        "dtype": "set model.precision",
         "hf_overrides": "set model.head_dtype, or change the config.json of the model",
         "max_model_len": "set engine.max_context",
         "max_num_seqs": "set engine.max_batch",
@@ -190,7 +190,7 @@ class EngineSettings(Settings):
     """vllm: learner and engine use one GPU in turns. The engine sleeps while a step learns: it drops its weights and
     frees its cache, and loads the new weights when it wakes. The learner keeps its weights and the optimizer state."""
     vllm: Mapping[str, Any] = Field(default={})
-    """vllm: more arguments of its engine, by the names of `vllm.AsyncEngineArgs`, such as `quantization`."""
+    """vllm: more arguments of its engine, by the names of `vllm.AsyncEngineArgs`, such as `block_size`."""
     endpoint: EndpointSettings | None = None
     """vllm_server and openai: the service that has the model."""
 
@@ -221,6 +221,14 @@ class EngineSettings(Settings):
             do = "set engine.backend=vllm, or launch.servers with launch.server_engine=vllm, or leave it out"
             names, when = ("tensor_parallel", "vllm"), "where no vLLM of this run samples"
             check_unread(self, names, when, where="engine", do=do)
+        if has_vllm_servers:
+            self.check_servable()
+
+    def check_servable(self) -> None:
+        """Check that a policy server can have vLLM's arguments. Raises: SettingsError: one quantizes the weights."""
+        quantization = self.vllm.get("quantization")
+        must, do = "have no quantization for a policy server, which takes weights as they are trained", "leave it out"
+        SettingsError.unless(quantization is None, "engine.vllm", must, quantization, where="engine", do=do)
 
 
 class EnvSettings(Settings):

@@ -135,8 +135,8 @@ async def play(policy: Policy, options: argparse.Namespace) -> None:
             sampling = Sampling(max_new_tokens=TOKENS)
             request = GenerateRequest(token_ids=context, sampling=sampling, seed=turn, continues=earlier)
             generation = await policy.generate(request)
-            earlier = EarlierTurn(context, generation)
-            context = context + generation.token_ids + tuple(range(OBSERVATION))
+            whole = context + generation.token_ids + tuple(range(OBSERVATION))
+            context, earlier = whole, EarlierTurn(context, generation, whole)
 
     await asyncio.gather(*[episode(number) for number in range(options.episodes)])
 

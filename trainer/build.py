@@ -89,7 +89,7 @@ def build_run_context(
         check_colocation(device, has_ranks=ranks is not None)
     settings = settings.model_copy(update={"model": settings.model.on(device.type)})
     torch.manual_seed(settings.run.seed)
-    # Of several ranks none needs the whole model on its device.
+    # The learner ranks cut the model from main memory; rank 0 needs the whole on its device only where it reads it.
     model, tokenizer = load_model(settings.model, device if ranks is None else torch.device("cpu"), checkpoint)
     agent = make_agent(settings.agent, tokenizer)
     check_head(model)
@@ -105,9 +105,10 @@ def build_run_context(
         endpoints=endpoints.policy,
     )
     policy.check_sampling(settings.sampling.sampling)
-    if ranks is not None and not policy.shares_weights:
-        model.to("cpu")  # it is there to be sent and saved
-    parts = model_context(settings, model=model, tokenizer=tokenizer, policy=policy, device=device)
+    is_read = policy.shares_weights or bool(settings.models or requests or method.annotators or method.controllers)
+    # The learner ranks cut a KL reference from main memory, so that for it alone no GPU has a whole model.
+    whole_device = device if ranks is None or is_read else torch.device("cpu")
+    parts = model_context(settings, model=model, tokenizer=tokenizer, policy=policy, device=whole_device)
     models = build_models(settings.models, parts)
     has_kl = any(item.objective.kl_coef for item in (settings, *planned))
     if has_kl or any(request.model == REFERENCE for request in requests):
@@ -118,7 +119,7 @@ def build_run_context(
     env_sources = seat_models(env_sources, models)
     keeps_whole_model = ranks is None or policy.shares_weights or bool(models) or bool(method.controllers)
     if keeps_whole_model:
-        model.to(device)
+        model.to(whole_device)
     return RunContext(
         run=settings.run,
         model_settings=settings.model,

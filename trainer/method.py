@@ -15,7 +15,8 @@ from envgym.core.tree import Source
 from envgym.errors import SettingsError
 from envgym.trainer.checks.compatibility import check_choices, check_critic_stays, warn_of_other_rewards
 from envgym.trainer.learner.objective import ONE, Objective, Term
-from envgym.trainer.learner.optimizers.base import check_optimizer
+from envgym.trainer.learner.optimizers.base import check_optimizer, check_rates
+from envgym.trainer.learner.ranks.meeting import is_torchrun
 from envgym.trainer.learner.settings import ObjectiveSettings, TermSettings
 from envgym.trainer.methods.annotators.base import ANNOTATOR, Annotator
 from envgym.trainer.methods.controllers.base import CONTROLLER, Controller
@@ -117,12 +118,18 @@ def build_method(settings: TrainSettings, *, warns: bool = True) -> Method:
 
     Args:
         settings: of the run.
-        warns: log choices that are allowed and may surprise; not again for later settings of the same run.
+        warns: log choices that are allowed and may surprise, and check learning rates; not again for later settings of
+            the same run.
 
     Raises: SettingsError, UnknownName: before anything is loaded.
     """
     is_bfloat16 = settings.model.precision == "bfloat16" and settings.model.lora is None  # adapters are in float32
-    check_optimizer(settings.optim, is_bfloat16=is_bfloat16, is_sharded=settings.launch.learners > 1)
+    is_sharded = settings.launch.learners > 1 or is_torchrun()
+    optimizer = check_optimizer(settings.optim, is_bfloat16=is_bfloat16, is_sharded=is_sharded)
+    if warns:
+        rates = [("optim.lr", settings.optim.lr)]
+        rates += [("sft.lr", phase.lr) for phase in (settings.sft.phases if settings.sft is not None else [])]
+        check_rates(optimizer, settings.optim, rates)
     method = Method(
         curriculum=CURRICULUM.build(settings.curriculum),
         search=SEARCH.build(settings.search),

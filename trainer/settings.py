@@ -226,6 +226,8 @@ class TrainSettings(Recipe):
         launch = self.launch
         starts_vllm = launch.servers > 0 and launch.launcher != "static" and launch.server_engine == "vllm"
         self.engine.check_uses_vllm(has_vllm_servers=starts_vllm)
+        if starts_vllm and self.engine.device.startswith("cuda"):  # `auto` is checked when the servers are placed
+            launch.check_transport(gpus_each=self.engine.tensor_parallel)
         rules: dict[str, tuple[object, object, str]] = {
             "engine.backend": ("vllm", self.engine.backend.name, "set it, or leave engine.colocate out"),
             "rollout.staleness": (0, self.rollout.staleness, "leave it out: nothing samples while a step learns"),

@@ -46,14 +46,7 @@ from envgym.trainer.metrics.update import Metrics
 from envgym.trainer.prepare import PreparedRun, prepared
 from envgym.trainer.rollout.collector import Collected, Collector
 from envgym.trainer.rollout.groups import CollectPlan, Stats, updated_stats
-from envgym.trainer.run import (
-    credit_groups,
-    learner_turn,
-    prepare_models,
-    train_models,
-    train_step,
-    update_policy,
-)
+from envgym.trainer.run import credit_groups, learner_turn, prepare_models, train_models, train_step, update_policy
 from envgym.trainer.settings import TrainSettings
 from envgym.trainer.workflows.best_checkpoint import BestCheckpointKeeper
 from envgym.trainer.workflows.control import RunControl
@@ -186,6 +179,9 @@ class TrainLoop:
 
     def _warm_start(self, runner: Runner) -> None:
         metrics = dict(self.context.probed)
+        if self.settings.model.adapter is not None and not self.context.policy.shares_weights:
+            with learner_turn(self.context):
+                update_policy(self.context, self.step)  # a sampler with its own copy was started with the base
         if self.settings.sft is not None:
             sft, on_progress = self.settings.sft, self.callbacks.on_progress
             plan = collect_plan(self.context, self.settings)

@@ -278,7 +278,8 @@ def _next_context(state: AgentState, record: StepRecord) -> _NextContext | None:
     if extension.rewrite is None:
         context = state.context + (generation.token_ids + tokens)
         if agent.context_length(context, generation) <= limit:
-            return _NextContext(history, context, extension.segments, continues=EarlierTurn(state.context, generation))
+            earlier = EarlierTurn(state.context, generation, context)
+            return _NextContext(history, context, extension.segments, continues=earlier)
     shorter = shorten(agent.context, history, lambda messages: agent.start(messages, tools), limit)
     if shorter is None:
         return None

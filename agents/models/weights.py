@@ -4,8 +4,9 @@ Logits of size 20 have steps of 0.125 in bfloat16, which an engine and a learner
 float32 only the difference of the hidden states is left. Source: 2506.13585.
 """
 
+import zlib
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -47,11 +48,44 @@ class LowRankChange(NamedTuple):
 
 
 @torch.no_grad()
-def add_change(weight: Tensor, change: LowRankChange) -> Tensor:
-    """Return W + B A in the type and on the device of W, computed in float32 or wider and rounded once."""
+def add_change(name: str, weight: Tensor, change: LowRankChange) -> Tensor:
+    """Return W + B A in the type and on the device of W, computed in float32 or wider and rounded once.
+
+    A change of less than half a step of bfloat16 is lost if every sum is rounded to the nearest value, because W itself
+    is such a value. Sums are therefore rounded to bfloat16 with dither: the share of weights that move up to the next
+    value keeps the mean of the change. The dither depends only on the name and the place of an element, so that every
+    process computes the same weights, and nothing is random between versions.
+
+    Args:
+        name: of the weight in a checkpoint.
+        weight: W, shape [out, in].
+        change: the matrices A and B.
+    """
     dtype = torch.promote_types(weight.dtype, torch.float32)
     lora_A, lora_B = (matrix.to(weight.device, dtype) for matrix in change)
-    return torch.addmm(weight.to(dtype), lora_B, lora_A).to(weight.dtype)
+    total = torch.addmm(weight.to(dtype), lora_B, lora_A)
+    return _round_with_dither(name, total) if weight.dtype == torch.bfloat16 else total.to(weight.dtype)
+
+
+_LOW_BITS: Final = (1 << 16) - 1
+"""Of a float32: those that bfloat16 does not have."""
+_FACTORS: Final = (-1640531527, 2146121005)
+"""Odd numbers that spread the bits of an index over an int32."""
+
+
+def _round_with_dither(name: str, total: Tensor) -> Tensor:
+    """Return float32 values [out, in] in bfloat16; a value that bfloat16 has is kept.
+
+    Adding a number from 0 to 2^16 - 1 to the bits and clearing the low 16 rounds away from zero with the probability
+    that the low bits state. The numbers are a hash of the element's index in int32 arithmetic, which wraps around.
+    """
+    rows, columns = (torch.arange(size, dtype=torch.int32, device=total.device) for size in total.shape)
+    dither = rows[:, None] * len(columns) + columns + (zlib.crc32(name.encode()) - (1 << 31))
+    for factor in _FACTORS:
+        dither *= factor
+        dither ^= (dither >> 16) & _LOW_BITS
+    bits = dither.bitwise_and_(_LOW_BITS).add_(total.view(torch.int32)).bitwise_and_(~_LOW_BITS)
+    return torch.where(total.isfinite(), bits.view(torch.float32), total).bfloat16()
 
 
 class AdaptedWeights:
@@ -91,7 +125,7 @@ class AdaptedWeights:
         """Yield every weight with its adapters added."""
         for name, weight in self.base():
             change = self._change_of(name)
-            yield name, weight if change is None else add_change(weight, change)
+            yield name, weight if change is None else add_change(name, weight, change)
 
     def base(self) -> Iterator[tuple[str, Tensor]]:
         """Yield every weight without its adapters."""

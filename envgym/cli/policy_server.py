@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     help_split = "vllm: devices that the weights are split over (default: 1)"
     parser.add_argument("--tensor-parallel", type=int, default=1, metavar="N", help=help_split)
-    help_vllm = "vllm: more arguments of its engine, such as quantization=fp8; may be repeated"
+    help_vllm = "vllm: more arguments of its engine, such as block_size=16; may be repeated"
     parser.add_argument("--vllm", action="append", default=[], metavar="NAME=VALUE", help=help_vllm)
     parser.add_argument("--max-batch", type=int, default=64, help="requests that are sampled at a time (default: 64)")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1)")
@@ -51,7 +51,9 @@ def run(args: argparse.Namespace) -> int:
 
     args.token = server_token(args.host, TOKEN_VARIABLE)
     split = {"tensor_parallel": args.tensor_parallel, "vllm": apply_overrides({}, args.vllm, option="--vllm")}
-    args.vllm = dict(build_settings(EngineSettings, split, where="policy-server").vllm)
+    engine = build_settings(EngineSettings, split, where="policy-server")
+    engine.check_servable()
+    args.vllm = dict(engine.vllm)
     served = ServedModel(**{field.name: getattr(args, field.name) for field in dataclasses.fields(ServedModel)})
     if args.engine == "auto":
         from envgym.agents.policies.vllm.serve_start import is_usable  # torch is heavy

@@ -6,6 +6,7 @@ from typing import Final
 import pyarrow as pa
 
 from envgym.core.trajectory import Row, Trajectory
+from envgym.errors import InvalidInput
 from envgym.export.episodes import Advantages, RecordedGroup
 from envgym.export.rows import (
     CONTEXT_COLUMNS,
@@ -57,7 +58,10 @@ def _cells(number: int, row: Row) -> Json:
 
 
 def _advantages(episode: Trajectory, row: Row, entries: Advantages | None) -> list[float | None] | None:
-    """Return the advantage of each token, None where it is not trained; None for an episode that was not trained on."""
+    """Return the advantage of each token, None where it is not trained; None for an episode that was not trained on.
+
+    Raises: InvalidInput: a turn has more sampled tokens than recorded advantages.
+    """
     if entries is None:
         return None
     by_node = dict(zip(episode.path, entries, strict=True))
@@ -65,14 +69,18 @@ def _advantages(episode: Trajectory, row: Row, entries: Advantages | None) -> li
     place, last = 0, -1
     for segment in row.segments:
         num_tokens, node = len(segment), row.nodes[len(values)]
-        place, last = (place if node == last else 0), node
-        """Sampled tokens of the node before this segment."""
+        place, last = (place if node == last else 0), node  # sampled tokens of the node before this segment
         if not segment.trains:
             values += [None] * num_tokens
             continue
-        entry = by_node[node]
-        values += entry[place : place + num_tokens] if isinstance(entry, Sequence) else [entry] * num_tokens
-        place += num_tokens
+        entry, end = by_node[node], place + num_tokens
+        if isinstance(entry, Sequence):
+            must, do = f"have a number for each of {end} sampled tokens", "export from a complete run directory"
+            InvalidInput.unless(end <= len(entry), "recorded advantages", must, len(entry), where=f"node {node}", do=do)
+            values += entry[place:end]
+        else:
+            values += [entry] * num_tokens
+        place = end
     return values
 
 

@@ -125,6 +125,16 @@ class _Call:
         if self.task is not None:
             self.task.cancel()
 
+    def refuse(self) -> None:
+        """Fail work that was not started, from any thread."""
+        self.work.close()
+        with suppress(RuntimeError):  # the caller's loop is closed: nobody waits
+            self.loop.call_soon_threadsafe(self._fail)
+
+    def _fail(self) -> None:
+        if not self.answer.done():
+            self.answer.set_exception(RuntimeError("the event loop was closed"))
+
     def settle(self) -> None:
         """Give the result of the finished work to the caller, on the caller's loop."""
         task = self.task
@@ -153,6 +163,8 @@ class LoopThread:
         """Calls of `run_for` that the loop has not begun."""
         self._is_told = False
         """Whether the loop will look at `_calls`."""
+        self._is_closed = False
+        """Whether calls of `run_for` are refused."""
         self._finished: dict[asyncio.AbstractEventLoop, list[_Call]] = {}
         """Calls whose callers have not been given the result, by the caller's loop."""
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -186,13 +198,14 @@ class LoopThread:
         """
         call = _Call(work, asyncio.get_running_loop(), copy_context())
         self._calls.append(call)  # before the flag is read: who resets it looks at the calls afterwards
-        if not self._is_told:
+        if self._is_closed:
+            self._refuse_calls()
+        elif not self._is_told:
             self._is_told = True
             try:
                 self._loop.call_soon_threadsafe(self._begin_calls)
-            except RuntimeError:  # the loop is closed
-                work.close()
-                raise
+            except RuntimeError:  # the loop was closed since the flag was read
+                self._refuse_calls()
         try:
             result: T = await call.answer
         except asyncio.CancelledError:
@@ -203,11 +216,18 @@ class LoopThread:
 
     def _begin_calls(self) -> None:
         self._is_told = False
+        if self._is_closed:
+            self._refuse_calls()
         while self._calls:
             call = self._calls.popleft()
             task = call.begin(self._loop)
             if task is not None:
                 task.add_done_callback(partial(self._finish_call, call))
+
+    def _refuse_calls(self) -> None:
+        with suppress(IndexError):  # none is left, or another thread has refused it
+            while True:
+                self._calls.popleft().refuse()
 
     def _finish_call(self, call: _Call, task: asyncio.Task[Any]) -> None:
         if not task.cancelled():
@@ -226,7 +246,10 @@ class LoopThread:
         self._loop.call_soon_threadsafe(function)
 
     def close(self, last: Coroutine[Any, Any, None]) -> None:
-        """Cancel all work that is under way and wait until it has ended, do the last work, and end the thread."""
+        """Cancel all work that is under way and wait until it has ended, do the last work, and end the thread.
+
+        Calls of `run_for` are refused from now on.
+        """
 
         async def end() -> None:
             tasks = asyncio.all_tasks() - {asyncio.current_task()}
@@ -235,10 +258,12 @@ class LoopThread:
             await asyncio.gather(*tasks, return_exceptions=True)
             await last
 
+        self._is_closed = True
         self.run(end())
         self.call(self._loop.stop)
         self._thread.join()
         self._loop.close()
+        self._refuse_calls()
 
 
 def shared_loop(name: str) -> LoopThread:

@@ -16,8 +16,10 @@ from envgym.errors import SettingsError
 from envgym.runs.directory import RunDirectory
 from envgym.trainer import build
 from envgym.trainer.learner.learner import Learner
+from envgym.trainer.models.policy_model import load_model
 from envgym.trainer.settings import TrainSettings
 from envgym.trainer.train import train
+from tests.agents.policies.small_models import train_adapters
 from tests.support.tiny_runs import step_metrics, tiny_settings
 
 ENGINE = {"backend": "vllm", "colocate": True, "device": "cpu"}
@@ -115,6 +117,18 @@ def test_warm_start_learns_while_the_engine_sleeps_except_for_its_checks(events:
     check = ["learn", "update 0", "wake", "sample", "sleep"]
     first = ["start", "sleep", "wake"]
     assert events in ([*first, "sleep", *check * count, "update 0", "wake", "sample"] for count in (1, 2))
+
+
+def test_run_that_starts_from_an_adapter_samples_from_it_before_the_first_step(
+    events: list[str], tmp_path: Path
+) -> None:
+    lora = {"lora": {"rank": 1, "target_modules": ["q_proj", "v_proj"]}}
+    model, _ = load_model(settings(tmp_path, model=lora).model, torch.device("cpu"), None)
+    train_adapters(model, seed=1)
+    model.save_pretrained(tmp_path / "adapter")
+    train(settings(tmp_path, model={**lora, "adapter": str(tmp_path / "adapter")}, run={"steps": 1}))
+    start = ["start", "sleep", "wake", "sleep", "update 0", "wake"]
+    assert events == [*start, *TURN, "update 1", "wake", "sample"]
 
 
 def test_step_that_fails_to_learn_leaves_the_engine_asleep(

@@ -105,7 +105,10 @@ def test_a_run_that_sends_adapters_has_the_numbers_of_one_that_sends_merged_weig
     with serving(tiny_model()) as server:
         adapters = run(tmp_path / "adapters", server, **LORA)
         assert server._policy.version == 3
-    monkeypatch.setattr("envgym.trainer.learner.learner.merged_weights", lambda model: list(merged_weights(model)))
+    monkeypatch.setattr(
+        "envgym.trainer.learner.learner.merged_weights",
+        lambda model, *, dtype=None: list(merged_weights(model, dtype=dtype)),
+    )
     with serving(tiny_model()) as server:
         merged = run(tmp_path / "merged", server, **LORA)
     assert len(sizes) == 6

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
-from envgym.agents.models.loading import check_model
+from envgym.agents.models.loading import check_model, device_type
 from envgym.agents.settings import EnvSettings, ModelSettings
 from envgym.config.settings import build_settings
 from envgym.core.trajectory import Group
@@ -41,8 +41,17 @@ def check_names(envs: Iterable[EnvSettings], model: ModelSettings) -> None:
     check_model(model.name)
 
 
+def resolve_precision(settings: TrainSettings) -> TrainSettings:
+    """Return the settings with the precision that `auto` stands for on the device of the run."""
+    return settings.model_copy(update={"model": settings.model.on(device_type(settings.engine.device))})
+
+
 def open_run_directory(settings: TrainSettings, *, resume: bool) -> RunDirectory | None:
     """Return the run to go on with, or None where a new one can begin; nothing is written.
+
+    Args:
+        settings: of now, as `resolve_precision` returns them.
+        resume: whether a run continues.
 
     Raises: RunError: the directory is taken; or, to resume, holds no run, or one of other settings.
     """
@@ -52,7 +61,11 @@ def open_run_directory(settings: TrainSettings, *, resume: bool) -> RunDirectory
         return None
     run = RunDirectory.open(path)
     check_trusted(path, {})  # what is written there must stay there
-    theirs = build_settings(TrainSettings, run.config, where=str(path / "config.json"))
+    theirs = resolve_precision(build_settings(TrainSettings, run.config, where=str(path / "config.json")))
+    precision, now = theirs.model.precision, settings.model.precision
+    must = f"be {precision} as in the run, because other number types change what it learns"
+    do = f"set model.precision={precision}, or start another run; auto depends on the device"
+    RunError.unless(precision == now, "model.precision", must, now, where=str(path), do=do)
     free = ("run.directory", *EXTENDABLE)
     check_same(theirs.model_dump(mode="json"), settings.model_dump(mode="json"), where=path, but=free)
     kinds = {f"models.{name}.kind": model.kind.settings for name, model in settings.models.items()}

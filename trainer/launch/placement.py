@@ -111,27 +111,34 @@ def gpus_of_servers(launch: LaunchSettings, visible: Sequence[str], *, each: int
     """Return the GPUs of each policy server that is started on this machine, as `CUDA_VISIBLE_DEVICES` names them.
 
     Learner ranks use the first GPUs. Servers use the remaining GPUs in turns, or those of the ranks where too few
-    remain; with the transport `ipc` they use those of the ranks, whose memory they share.
+    remain; with the transport `ipc` they use those of the ranks, whose memory they share. Servers of several GPUs do
+    not share them with each other.
 
     Args:
         launch: how many ranks and servers there are.
         visible: the GPUs of this machine.
         each: GPUs of a server.
 
-    Raises: SettingsError: NCCL needs a GPU for each process, or a server needs more GPUs than there are.
+    Raises: SettingsError: NCCL needs a GPU for each process, a server needs more GPUs than there are, servers of
+        several GPUs would share them, or such servers would read weights by `ipc`.
     """
+    launch.check_transport(gpus_each=each)
     num_ranks = int(os.environ.get("LOCAL_WORLD_SIZE", launch.learners))  # torchrun starts some on each machine
     of_ranks, others = visible[:num_ranks], visible[num_ranks:]
     if launch.transport == "nccl" and len(others) < launch.servers * each:
         of_each = "one for each rank and server" if each == 1 else f"one for each rank and {each} for each server"
         must = f"be at least {num_ranks + launch.servers * each} for transport nccl, {of_each}"
-        do = "lower launch.servers or launch.learners, or set launch.transport=ipc or files"
+        do = "lower launch.servers or launch.learners, or set launch.transport=files"
         raise SettingsError.of("GPUs", must, len(visible), where="launch", do=do)
     must, do = f"be at least {each}, as engine.tensor_parallel is", "lower it"
     SettingsError.unless(len(visible) >= each, "GPUs", must, len(visible), where="launch", do=do)
     shared = of_ranks if len(of_ranks) >= each else visible
     gpus = shared if launch.transport == "ipc" or len(others) < each else others
     places = [",".join(gpus[first : first + each]) for first in range(0, len(gpus) - each + 1, each)]
+    must = f"be at most {len(places)}, as {each} of {len(gpus)} GPUs are for each server (engine.tensor_parallel)"
+    do = "lower launch.servers or engine.tensor_parallel"
+    fits = each == 1 or launch.servers <= len(places)
+    SettingsError.unless(fits, "launch.servers", must, launch.servers, where="launch", do=do)
     return [places[number % len(places)] for number in range(launch.servers)]
 
 

@@ -5,7 +5,7 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from envgym.config.settings import Settings, check_unread
-from envgym.errors import sentence
+from envgym.errors import SettingsError, sentence
 
 
 class RaySettings(Settings):
@@ -92,6 +92,12 @@ class LaunchSettings(Settings):
             when = "with another launcher than ray"
             check_unread(self.ray, RaySettings.model_fields, when, where="launch.ray", do=do)
         return self
+
+    def check_transport(self, *, gpus_each: int) -> None:
+        """Check that weights reach servers of so many GPUs each. Raises: SettingsError: `ipc` reaches only one GPU."""
+        must, do = "be files or nccl with engine.tensor_parallel on GPUs", "set launch.transport=files"
+        reaches = gpus_each == 1 or self.transport != "ipc"
+        SettingsError.unless(reaches, "launch.transport", must, self.transport, where="launch", do=do)
 
     @property
     def num_started(self) -> int:

@@ -212,9 +212,11 @@ class CachedModel:
         return None
 
     def _warn(self, reason: str) -> None:
-        """Log once why decoding steps run call by call."""
-        if self.steps.reason is None:
-            self.steps.reason = reason
+        """Note why decoding steps run call by call; log it once, except for autocast, the default on a GPU."""
+        if self.steps.reason is not None:
+            return
+        self.steps.reason = reason
+        if self._autocast is None:
             _log.warning("decoding steps are not recorded and run call by call, which is slower: %s", reason)
 
     def _decode(self, tokens: Tensor, positions: Tensor, width: int) -> Tensor:

@@ -21,8 +21,6 @@ MAX_HELD_BYTES: Final = 64 << 20
 """Of the contexts that a server holds, 4 for a token."""
 _ENTRY_BYTES = 512
 """What an entry of the table takes beside its tokens, counted so that many short contexts are bounded too."""
-_STRIDE = 16
-"""Of the tokens that are compared before a context is continued."""
 
 
 class UnknownContext(EnvgymError):
@@ -60,20 +58,15 @@ class SentContexts:
     def find(self, request: GenerateRequest) -> SentContext | None:
         """Return the context that a request continues, if a server was sent it.
 
-        The agent loop names the objects of which it made the request's context, so nothing is searched. One token in 16
-        is compared all the same: a policy between the two may have changed one of the contexts.
+        The agent loop names the objects of which it made the request's context, so nothing is searched or compared. A
+        policy between the two that changes a context makes another object.
         """
         earlier = request.continues
         sent = None if earlier is None else self._contexts.get(id(earlier.generation))
         if earlier is None or sent is None or sent.context is not earlier.context:
             return None
-        start, end = len(sent.context), sent.num_tokens
-        is_prefix = (
-            end < len(request.token_ids)
-            and request.token_ids[:start:_STRIDE] == sent.context[::_STRIDE]
-            and request.token_ids[start:end] == sent.generation.token_ids
-        )
-        return sent if is_prefix else None
+        is_extended = request.token_ids is earlier.extended and len(request.token_ids) > sent.num_tokens
+        return sent if is_extended else None
 
     def add(self, sent: SentContext) -> None:
         """Remember a context that a server holds now."""

@@ -18,6 +18,8 @@ from envgym.runtime.http.client import ConnectionFailed, HttpConnections
 
 UNNAMED = "default"
 """What vLLM calls weights that nobody named."""
+BASE_ONLY = str((1 << 31) - 1)
+"""Version of weights that still lack the adapters of an update. No run gets so far."""
 _SHORT_S = 10.0
 """For an answer that takes no computing."""
 
@@ -155,6 +157,9 @@ class ServerLink:
         try:
             info = await self.read_info()
             self._check(info, expected)
+            must, got = "have finished its last weight update", "a base whose adapters are missing"
+            is_whole = info.weight_version != BASE_ONLY
+            InvalidInput.unless(is_whole, "server", must, got, where=self.url, do="start it again")
             await self._resume()
             is_named = info.weight_version != UNNAMED
             if not is_named:
@@ -237,8 +242,8 @@ class ServerLink:
         if update.sender is not None:
             await self._meet(update.sender, timeout_s)
         if update.base is not None and not await self._has_base(update.base, timeout_s):
-            await self._bring(update.base._replace(version=update.version), timeout_s)
-        await self._bring(update, timeout_s)
+            await self._bring(update.base, BASE_ONLY, timeout_s)
+        await self._bring(update, str(update.version), timeout_s)
         await self.ask("POST", "/resume", timeout_s=timeout_s)
 
     async def _has_base(self, base: WeightUpdate, timeout_s: float) -> bool:
@@ -248,15 +253,18 @@ class ServerLink:
         checksums = await self._read_checksums(timeout_s)
         return all(checksums.get(name) == digest for name, digest in base.digests.items())
 
-    async def _bring(self, update: WeightUpdate, timeout_s: float) -> None:
-        """Put weights in place while the server is paused, and prove that they are. Raises: as `_update`."""
+    async def _bring(self, update: WeightUpdate, weight_version: str, timeout_s: float) -> None:
+        """Put weights in place under a version while the server is paused, and prove that they are.
+
+        Raises: as `_update`.
+        """
         await self.ask("POST", "/start_weight_update", timeout_s=timeout_s)
         loading = self.ask("POST", "/update_weights", {"update_info": update.update_info}, timeout_s=timeout_s)
         if update.sender is None:
             await loading
         else:
             await _together(loading, partial(update.sender.send, self._key))
-        await self.ask("POST", "/finish_weight_update", {"weight_version": str(update.version)}, timeout_s=timeout_s)
+        await self.ask("POST", "/finish_weight_update", {"weight_version": weight_version}, timeout_s=timeout_s)
         _check_digests(await self._read_checksums(timeout_s), update)
 
     async def _read_checksums(self, timeout_s: float) -> Mapping[str, object]:

@@ -7,6 +7,7 @@ Requests and changes exclude each other: a change waits for the requests under w
 import asyncio
 import atexit
 import os
+import re
 import tempfile
 import warnings
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping
@@ -16,7 +17,7 @@ from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import torch
 
@@ -58,32 +59,53 @@ def not_imported(installed: str, error: BaseException) -> SettingsError:
     return SettingsError.of(installed, "load", one_line(error), where=_WHERE, do=do)
 
 
+class StartNames(NamedTuple):
+    """Names of what a user can change where an engine does not start."""
+
+    cache: str
+    max_context: str
+    transformers: str
+    arguments: str
+
+
+SETTINGS: Final = StartNames("engine.cache_gib", "engine.max_context", "engine.backend=transformers", "engine.vllm")
+OPTIONS: Final = StartNames("--cache-gib", "--max-context", "--engine transformers", "--vllm")
+"""Of `envgym policy-server`."""
+
+
 def not_started(
-    source: str, installed: str, reason: str, arguments: Mapping[str, Any] = MappingProxyType({})
+    source: str,
+    installed: str,
+    reason: str,
+    arguments: Mapping[str, Any] = MappingProxyType({}),
+    *,
+    names: StartNames = SETTINGS,
 ) -> InvalidInput:
-    """Return the error for an engine that did not start, by what vLLM says.
+    """Return the error for an engine that did not start, by the reason that vLLM gave.
 
     Args:
         source: the model.
         installed: the vLLM.
         reason: that it gave.
-        arguments: of the user.
+        arguments: of the user; the error names those that the reason mentions.
+        names: of what the user can change.
     """
     if "memory for kv" in reason or "Available memory on node" in reason:
-        do = "lower engine.cache_gib, or free memory"
+        do = f"lower {names.cache}, or free memory"
         return InvalidInput.of("cache", "fit into free memory", reason, where=_WHERE, do=do)
     if "KV cache is needed" in reason or "No available memory for the cache blocks" in reason:
-        do = "raise engine.cache_gib, or lower engine.max_context"
+        do = f"raise {names.cache}, or lower {names.max_context}"
         return InvalidInput.of("cache", "hold one context of full length", reason, where=_WHERE, do=do)
     if "out of memory" in reason.lower() or "MemoryError" in reason:
-        do = "lower engine.cache_gib, or choose a smaller model"
+        do = f"lower {names.cache}, or choose a smaller model"
         return InvalidInput.of("model and cache", "fit into memory", reason, where=_WHERE, do=do)
     if "initialization failed" in reason:  # the process ended and left no word
         do = "set VLLM_LOGGING_LEVEL=INFO to see how far it came; it may have been killed for its memory"
         return InvalidInput.of("vLLM's process", "start", reason, where=_WHERE, do=do)
-    do = "use engine.backend=transformers, or a model of an architecture that it lists"
-    if arguments:
-        do = f"correct engine.vllm ({', '.join(arguments)}), or use a model of an architecture that it lists"
+    do = f"use {names.transformers}, or a model of an architecture that it lists"
+    words = f" {re.sub(r'[^a-z0-9]+', ' ', reason.lower())} "
+    if mentioned := [name for name in arguments if f" {name.replace('_', ' ')} " in words]:
+        do = f"correct {names.arguments} ({', '.join(mentioned)})"
     return InvalidInput.of("model", f"be one that {installed} loads", source, where=reason, do=do)
 
 

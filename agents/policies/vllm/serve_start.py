@@ -17,6 +17,7 @@ from envgym.agents.policies.serving.identity import architecture_digest, read_co
 from envgym.agents.policies.serving.link import ServerLink, ServerRefused, ServerState
 from envgym.agents.policies.vllm.arguments import check_names, check_split
 from envgym.agents.policies.vllm.engine import (
+    OPTIONS,
     VllmLaunchSettings,
     check_installed,
     engine_arguments,
@@ -91,7 +92,7 @@ def serve_vllm(served: ServedModel, sock: socket.socket, on_ready: Callable[[str
                 raise
             except Exception as error:  # vLLM raises whatever its parts raise
                 reason = one_line(report.read_text(encoding="utf-8")) if report.exists() else one_line(error)
-                raise not_started(source, installed, reason, served.vllm) from error
+                raise not_started(source, installed, reason, served.vllm, names=OPTIONS) from error
 
 
 def _check_device(device: str, installed: str) -> None:

@@ -21,6 +21,7 @@ from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
 from vllm.model_executor.layers.linear import (
     ColumnParallelLinear,
     LinearBase,
+    MergedColumnParallelLinear,
     QKVParallelLinear,
     RowParallelLinear,
 )
@@ -72,13 +73,15 @@ class RunWeights(WeightTransferEngine):  # type: ignore[misc]  # as above
     supports_draft_weight_update = False
 
     def __init__(self, config: Any, vllm_config: Any, device: torch.device, model: nn.Module) -> None:
-        """Take the model. Raises: InvalidInput: it is split by layers, or quantized."""
+        """Take the model. Raises: InvalidInput: it is split by layers, quantized, or cannot be joined."""
         super().__init__(config, vllm_config, device, model)
         parallel, quantization = vllm_config.parallel_config, vllm_config.model_config.quantization
         is_split_by_heads = parallel.world_size == parallel.tensor_parallel_size
         must, do = "be split by heads only", "set engine.tensor_parallel, and leave out what splits or quantizes it"
         InvalidInput.unless(is_split_by_heads, "model", must, parallel.world_size, where=_WHERE, do=do)
         InvalidInput.unless(quantization is None, "model", "not be quantized", quantization, where=_WHERE, do=do)
+        if parallel.tensor_parallel_size > 1:
+            check_joinable(model)
         self._group: WeightGroup | None = None
         """With the run; None: there is none, or another worker of this engine has it."""
         self._has_group = False
@@ -224,6 +227,19 @@ def check_names(live: Set[str], stored: Set[str], *, where: str) -> None:
         do = "send every weight, with adapters merged; where vLLM keeps them in another form, use engine.backend=vllm"
         must = f"be the {len(live)} that vLLM holds"
         raise InvalidInput.of("new weights", must, f"{len(stored)}, of which {first} differs", where=where, do=do)
+
+
+def check_joinable(model: nn.Module) -> None:
+    """Check that the parts of a split model can be joined to the weights of its checkpoint.
+
+    Raises: InvalidInput: the checkpoint itself fuses weights, whose parts the workers have in another order.
+    """
+    fused: Mapping[str, list[str]] = getattr(model, "packed_modules_mapping", {})
+    for name, layer in model.named_modules():
+        is_fused = isinstance(layer, QKVParallelLinear | MergedColumnParallelLinear)
+        if is_fused and len(fused.get(name.rpartition(".")[2], ())) < 2:
+            must, do = "keep fused weights apart in its checkpoint to be split", "set engine.tensor_parallel=1"
+            raise InvalidInput.of("model", must, name, where=_WHERE, do=do)
 
 
 def live_names(model: nn.Module, *, is_tied: bool) -> set[str]:

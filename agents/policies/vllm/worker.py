@@ -172,7 +172,7 @@ def _merged(path: str, base: str, device: torch.device) -> Iterator[tuple[str, T
     changes = read_changes(_tensors(path), shapes, where=_WHERE)
     for name, tensor in _tensors(base):
         weight, change = tensor.to(device), changes.get(name)
-        yield name, weight if change is None else add_change(weight, change)
+        yield name, weight if change is None else add_change(name, weight, change)
 
 
 def renew_head(model: nn.Module) -> None:

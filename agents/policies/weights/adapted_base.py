@@ -64,7 +64,7 @@ class AdaptedBase:
         """Yield on a device every weight whose base is stored, with what its matrices add."""
         for name, base in self._base.items():
             weight, change = base.to(device), self._changes.get(name)
-            yield name, weight if change is None else add_change(weight, change)
+            yield name, weight if change is None else add_change(name, weight, change)
 
     def compute_digests(self, live: Iterable[tuple[str, Tensor]]) -> dict[str, str]:
         """Return the digests that prove which weights are in use.
@@ -86,7 +86,7 @@ class AdaptedBase:
                     plain.clear()
                 continue
             change, weight = self._changes.get(name), base.to(tensor.device)
-            expected = weight if change is None else add_change(weight, change)
+            expected = weight if change is None else add_change(name, weight, change)
             digests[name] = self._digests[name] if torch.equal(tensor, expected) else f"{_OTHER} {digest(tensor)}"
         return digests | compute_digests(plain)
 

@@ -118,7 +118,7 @@ class SharedTransport:
         """Prepare to hold a copy of the weights, and a second one during an update, on the learner's device."""
         self._device = device
         self._versions: list[tuple[int, SharedWeights]] = []
-        self._base: SharedWeights | None = None
+        self._bases: list[SharedWeights] = []
 
     def publish(
         self, named_tensors: Iterable[tuple[str, Tensor]], version: int, *, base: WeightUpdate | None = None
@@ -129,11 +129,9 @@ class SharedTransport:
         return _shared_update(shared, version).on_base(base)
 
     def publish_base(self, named_tensors: Iterable[tuple[str, Tensor]], version: int) -> WeightUpdate:
-        """Copy a base in place of the one before. Raises: as `publish`."""
-        if self._base is not None:
-            self._base.close()
-        self._base = SharedWeights(named_tensors, self._device)
-        return _shared_update(self._base, version)
+        """Copy a base; the one before stays until `finish`, as servers may be taking it. Raises: as `publish`."""
+        self._bases.append(SharedWeights(named_tensors, self._device))
+        return _shared_update(self._bases[-1], version)
 
     def finish(self, taking: Collection[int] = ()) -> None:
         """Free all but the newest version, which servers that return are brought."""
@@ -141,12 +139,14 @@ class SharedTransport:
         self._versions = [entry for entry in self._versions if entry not in free]
         for _, shared in free:
             shared.close()
+        while len(self._bases) > 1 and not taking:
+            self._bases.pop(0).close()
 
     def close(self) -> None:
         while self._versions:
             self._versions.pop()[1].close()
-        if self._base is not None:
-            self._base.close()
+        while self._bases:
+            self._bases.pop().close()
 
 
 def _shared_update(shared: SharedWeights, version: int) -> WeightUpdate:

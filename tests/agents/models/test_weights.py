@@ -1,5 +1,7 @@
 """Weights by the names of the checkpoint, adapters merged."""
 
+import copy
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -99,10 +101,62 @@ def test_matrices_of_a_layer_that_keeps_its_weight_transposed_merge_as_peft_does
 def test_worked_example_of_adding_a_change() -> None:
     weight = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
     change = LowRankChange(torch.tensor([[1.0, -1.0]]), torch.tensor([[0.5], [2.0]]))
-    assert add_change(weight, change).tolist() == [[1.5, 1.5], [5.0, 2.0]]
-    # 1 + 2^-9 lies between 1 and the next bfloat16, 1 + 2^-7, and nearer to 1
-    small = LowRankChange(torch.tensor([[2.0**-9]]), torch.tensor([[1.0]]))
-    assert add_change(torch.ones(1, 1, dtype=torch.bfloat16), small).tolist() == [[1.0]]
+    assert add_change("w", weight, change).tolist() == [[1.5, 1.5], [5.0, 2.0]]
+    # 1 + 2^-9 lies a quarter of the way from 1 to the next bfloat16, 1 + 2^-7: a quarter of the weights move up
+    small = LowRankChange(torch.full((1, 256), 2.0**-9), torch.ones(256, 1))
+    moved = add_change("w", torch.ones(256, 256, dtype=torch.bfloat16), small)
+    assert set(moved.flatten().tolist()) == {1.0, 1 + 2.0**-7}
+    assert (moved > 1).float().mean().item() == pytest.approx(0.25, abs=0.01)
+
+
+def test_weights_in_bfloat16_stay_without_a_change_and_keep_the_mean_of_a_small_one() -> None:
+    weight = torch.randn(1024, 1024, generator=torch.Generator().manual_seed(0)).mul(0.02).bfloat16()
+    none = LowRankChange(torch.randn(1, 1024), torch.zeros(1024, 1))
+    assert torch.equal(add_change("w", weight, none).view(torch.int16), weight.view(torch.int16))
+    small = LowRankChange(torch.full((1, 1024), 1e-6), torch.ones(1024, 1))
+    large = weight.abs() > 0.005  # others have steps so small that they move without dither, too
+    moved, nearest = add_change("w", weight, small), weight.float().add(1e-6).bfloat16()
+    assert (moved.float() - weight.float())[large].mean().item() == pytest.approx(1e-6, rel=0.05)
+    assert (nearest.float() - weight.float())[large].mean().item() < 0.05e-6
+    assert torch.equal(moved, add_change("w", weight, small))
+    assert not torch.equal(moved, add_change("v", weight, small))
+
+
+def test_sums_that_are_no_numbers_stay_so() -> None:
+    bits = torch.tensor([[0x7FFFFFFF, 0x7F800000, -0x800000]], dtype=torch.int32)  # nan as CUDA writes it, inf, -inf
+    weight = torch.zeros(1, 3, dtype=torch.bfloat16)
+    moved = add_change("w", weight, LowRankChange(bits.view(torch.float32), torch.ones(1, 1)))
+    assert moved.isnan().tolist() == [[True, False, False]]
+    assert moved[0, 1:].tolist() == [float("inf"), float("-inf")]
+
+
+def test_a_sampler_in_bfloat16_moves_as_far_as_the_learner_in_its_first_step() -> None:
+    peft = pytest.importorskip("peft")
+    plain, ids = llama(hidden_size=512, intermediate_size=1024), torch.randint(97, (8, 64))
+    with torch.no_grad():
+        for parameter in plain.parameters():
+            parameter.copy_(parameter.bfloat16())  # as a checkpoint has them
+    sampler = copy.deepcopy(plain)
+    model = peft.get_peft_model(plain, peft.LoraConfig(r=16, lora_alpha=32, target_modules="all-linear"))
+
+    def logprobs(of: nn.Module) -> torch.Tensor:
+        with torch.no_grad():
+            logits: torch.Tensor = of(input_ids=ids).logits
+        return logits.log_softmax(-1)
+
+    before = logprobs(model)
+    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-5, weight_decay=0)
+    nn.functional.cross_entropy(model(input_ids=ids).logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten()).backward()
+    optimizer.step()
+    learner = logprobs(model) - before
+
+    def share(weights: Mapping[str, torch.Tensor]) -> float:
+        """Return how far log-probs move along the learner's move."""
+        sampler.load_state_dict({name: tensor.float() for name, tensor in weights.items()})
+        return float((learner * (logprobs(sampler) - before)).sum() / learner.square().sum())
+
+    assert 0.95 < share(dict(merged_weights(model, dtype=torch.bfloat16))) < 1.05
+    assert share({name: tensor.bfloat16() for name, tensor in merged_weights(model)}) < 0.1  # rounded to nearest
 
 
 def test_several_active_adapters_are_added_together() -> None:

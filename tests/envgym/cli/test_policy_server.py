@@ -28,6 +28,12 @@ def test_a_port_in_use_is_told(command: Command) -> None:
     assert said.endswith("); choose another --port (0 takes a free one) or --host.")
 
 
+def test_quantization_is_refused_before_a_model_is_loaded(command: Command) -> None:
+    code, _, err = command("policy-server", "no-such-model", "--engine", "vllm", "--vllm", "quantization=fp8")
+    assert code == 2
+    assert "must have no quantization for a policy server, which takes weights as they are trained, got fp8" in err
+
+
 @pytest.mark.parametrize(
     "backend, sentence",
     [

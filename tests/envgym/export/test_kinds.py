@@ -14,6 +14,7 @@ from envgym.cli.export import KINDS, data_kind
 from envgym.core.builder import TreeBuilder
 from envgym.core.tree import Edge, Rewrite, Tree
 from envgym.core.turns import Invalid, TurnOutcome
+from envgym.errors import InvalidInput
 from envgym.export.data_files import RowWriter, complete
 from envgym.export.episodes import EpisodeChoice, RecordedGroup, RecordedTree
 from envgym.export.rows import DataRow, RowOptions
@@ -156,6 +157,14 @@ def test_tokens_are_those_of_the_rows_of_training() -> None:
     assert won["advantages"] == [None, None, None, 0.5, 0.5, None, 1.0, 2.0, None]
     assert won["turns"] == (-1, -1, -1, 0, 0, 0, 1, 1, 1)
     assert won["policy_versions"] == [None, None, None, 3, 3, None, 3, 3, None]
+
+
+@pytest.mark.parametrize("advantages", [[1.0], []])
+@pytest.mark.parametrize("node", [1, 2])
+def test_a_turn_with_fewer_advantages_than_sampled_tokens_is_refused(advantages: list[float], node: int) -> None:
+    rule, recorded = r"must have a number for each of 2 sampled tokens", {1: 0.5, 2: 0.5, node: advantages}
+    with pytest.raises(InvalidInput, match=rf"recorded advantages {rule}, got {len(advantages)} \(node {node}\)"):
+        rows("tokens", forked(), advantages={2: [0.0, recorded[1], recorded[2]]})
 
 
 def test_a_rewritten_context_is_another_row_of_tokens() -> None:

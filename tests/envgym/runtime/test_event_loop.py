@@ -229,7 +229,27 @@ def test_the_end_of_the_thread_cancels_calls_and_refuses_later_ones(thread: Loop
         await asyncio.to_thread(thread.close, asyncio.sleep(0))
         with pytest.raises(asyncio.CancelledError):
             await call
-        with pytest.raises(RuntimeError, match="closed"):
-            await thread.run_for(asyncio.sleep(0))
+        for _ in range(3):  # each of them
+            async with asyncio.timeout(5):
+                with pytest.raises(RuntimeError, match="closed"):
+                    await thread.run_for(asyncio.sleep(0))
+
+    asyncio.run(ask())
+
+
+def test_a_call_that_has_not_begun_when_the_thread_ends_is_refused(thread: LoopThread) -> None:
+    async def ask() -> None:
+        held = threading.Event()
+        thread.call(lambda: held.wait(10))
+        call = asyncio.ensure_future(thread.run_for(asyncio.sleep(0)))
+        await asyncio.sleep(0)
+        closing = asyncio.ensure_future(asyncio.to_thread(thread.close, asyncio.sleep(0)))
+        while not thread._is_closed:  # noqa: ASYNC110  # nothing tells of it
+            await asyncio.sleep(0.001)
+        held.set()
+        await closing
+        async with asyncio.timeout(5):
+            with pytest.raises(RuntimeError, match="closed"):
+                await call
 
     asyncio.run(ask())

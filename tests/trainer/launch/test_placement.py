@@ -113,7 +113,6 @@ def test_server_whose_weights_are_split_takes_as_many_gpus_of_one_node(tmp_path:
     "launch, visible, expected",
     [
         ({"servers": 2}, "0,1,2,3,4", ["1,2", "3,4"]),  # after the rank's
-        ({"servers": 3}, "0,1,2,3,4", ["1,2", "3,4", "1,2"]),
         ({"servers": 1, "learners": 2}, "0,1,2", ["0,1"]),  # one is left, so the ranks' are shared
         ({"servers": 1}, "0,1", ["0,1"]),
         ({"servers": 1, "transport": "nccl"}, "4,5,6", ["5,6"]),
@@ -129,5 +128,22 @@ def test_servers_on_this_machine_have_the_gpus_after_those_of_the_ranks(
 def test_servers_that_need_more_gpus_than_there_are_are_refused() -> None:
     with pytest.raises(SettingsError, match=r"GPUs must be at least 4, as engine.tensor_parallel is, got 3"):
         gpus_of_servers(LaunchSettings(servers=1), ["0", "1", "2"], each=4)
+    with pytest.raises(SettingsError, match=r"launch.servers must be at most 2, as 2 of 4 GPUs are for each .* got 3"):
+        gpus_of_servers(LaunchSettings(servers=3), ["0", "1", "2", "3", "4"], each=2)
+    with pytest.raises(SettingsError, match=r"launch.servers must be at most 1, as 2 of 2 GPUs are for each .* got 2"):
+        gpus_of_servers(LaunchSettings(servers=2, learners=2), ["0", "1", "2"], each=2)
     with pytest.raises(SettingsError, match=r"at least 5 for transport nccl, one for each rank and 2 for each server"):
+        gpus_of_servers(LaunchSettings(servers=2, transport="nccl"), ["0", "1", "2", "3"], each=2)
+
+
+def test_servers_of_several_gpus_are_given_no_weights_by_ipc(tmp_path: Path) -> None:
+    launch = {"servers": 1, "server_engine": "vllm", "transport": "ipc"}
+    tiny_settings(tmp_path, launch=launch, engine={"device": "cpu", "tensor_parallel": 2})
+    with pytest.raises(SettingsError, match=r"launch.transport must be files or nccl .*, got ipc"):
+        tiny_settings(tmp_path, launch=launch, engine={"device": "cuda", "tensor_parallel": 2})
+    ipc = LaunchSettings(servers=1, server_engine="vllm", transport="ipc")
+    assert gpus_of_servers(ipc, ["0", "1", "2"]) == ["0"]
+    with pytest.raises(SettingsError, match=r"launch.transport must be files or nccl with engine.tensor_parallel"):
+        gpus_of_servers(ipc, ["0", "1", "2"], each=2)
+    with pytest.raises(SettingsError, match=r"for transport nccl.*or set launch.transport=files\."):
         gpus_of_servers(LaunchSettings(servers=2, transport="nccl"), ["0", "1", "2", "3"], each=2)

@@ -28,6 +28,7 @@ class Adafactor(Settings):
 
     trains_bfloat16: ClassVar = True
     trains_shards: ClassVar = False
+    least_rate: ClassVar = 2e-5
 
     def __call__(self, model: nn.Module, optim: OptimSettings) -> torch.optim.Optimizer:
         """Build it over the trainable parameters; vectors (norms, biases) do not decay."""

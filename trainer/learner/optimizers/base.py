@@ -16,7 +16,10 @@ from envgym.trainer.tables import KINDS
 
 @runtime_checkable
 class OptimizerBuilder(Protocol):
-    """Builds the optimizer of a learner; its settings are those of `optim.optimizer`."""
+    """Builds the optimizer of a learner; its settings are those of `optim.optimizer`.
+
+    A class whose rate is relative to the weights also has a number `least_rate`: no run starts with a smaller rate.
+    """
 
     trains_bfloat16: bool
     """Whether weights in bfloat16 lose no update to rounding."""
@@ -61,7 +64,10 @@ def check_optimizer(optim: OptimSettings, *, is_bfloat16: bool, is_sharded: bool
     must, do = "lose no update of weights in bfloat16 to rounding", "set model.precision=mixed, or name adamw"
     fits = builder.trains_bfloat16 or not is_bfloat16
     SettingsError.unless(fits, "optim.optimizer", must, name, where="optim", do=do)
-    must, do = "train shards of weights where several ranks learn", "set launch.learners=1, or name adamw or muon"
+    must, do = (
+        "train shards of weights where several ranks learn",
+        "set launch.learners=1 without torchrun, or name adamw or muon",
+    )
     fits = builder.trains_shards or not is_sharded
     SettingsError.unless(fits, "optim.optimizer", must, name, where="optim", do=do)
     must = f"be at most {LARGEST_BETA} for weights in bfloat16, whose moments follow no slower average"
@@ -69,6 +75,23 @@ def check_optimizer(optim: OptimSettings, *, is_bfloat16: bool, is_sharded: bool
     what = "optim.betas" if largest in optim.betas else "decay rates of optim.optimizer"
     SettingsError.unless(largest <= LARGEST_BETA or not is_bfloat16, what, must, largest, where="optim", do=do)
     return builder
+
+
+def check_rates(builder: OptimizerBuilder, optim: OptimSettings, rates: Iterable[tuple[str, float]]) -> None:
+    """Refuse rates that were chosen for another optimizer.
+
+    Args:
+        builder: of the optimizer.
+        optim: settings of the optimizer.
+        rates: name in the settings and value of each learning rate.
+
+    Raises: SettingsError: one is smaller than the builder's `least_rate`.
+    """
+    least, name = getattr(builder, "least_rate", 0.0), optim.optimizer.name
+    must = f"be at least {least} with {name}, whose rate is relative to the weights"
+    do = "set it: weights with a root mean square of 0.02 move as far at 5e-4 as with adamw at 1e-5"
+    for rate_name, rate in rates:
+        SettingsError.unless(rate >= least, rate_name, must, rate, where="optim.optimizer", do=do)
 
 
 def trainable(model: nn.Module) -> list[nn.Parameter]:

@@ -6,7 +6,7 @@ Every step computes on the float32 weight, and writes back its rounding and the 
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Final, overload
 
 import torch
@@ -15,6 +15,8 @@ from torch.distributed.tensor import DTensor
 from torch.optim.adamw import adamw
 
 LEFT_OUT: Final = "left_out_bits"
+SLICE: Final = 2**21
+"""Numbers that an elementwise update computes at a time. Each of them needs 24 bytes beside the state."""
 ParameterGroup = dict[str, Any]
 """A group of parameters with its settings, as torch's optimizers have it."""
 
@@ -50,28 +52,46 @@ class ExactOptimizer(torch.optim.Optimizer, ABC):
         """Update a weight and its state in place.
 
         Args:
-            weight: in float32 or wider, of a sharded parameter this rank's part; as `gradient` and `state`.
+            weight: in float32 or wider, of a sharded parameter this rank's part; as `gradient` and `state`. If
+                `is_elementwise` is true, it can be a slice of that part.
             gradient: of the weight, in its dtype.
             state: as `new_state` returns it, floating-point numbers in the dtype of the weight.
             group: of the parameter.
             parameter: the weight as the model has it.
         """
 
+    def is_elementwise(self, group: ParameterGroup) -> bool:
+        """Return whether `update` computes every number of a group's weights by itself, so that slices may be given."""
+        return False
+
     def _step(self, parameter: Tensor, group: ParameterGroup) -> None:
         state: dict[str, Tensor] = self.state[parameter]
         if not state:
             state.update(self.new_state(parameter, group))
-        weight = here(parameter)
-        is_short = weight.dtype is torch.bfloat16
-        if is_short and LEFT_OUT not in state:  # new, or from a checkpoint of an optimizer without these bits
+        if parameter.dtype is torch.bfloat16 and LEFT_OUT not in state:  # new, or from one without these bits
             state[LEFT_OUT] = torch.zeros_like(parameter)
-        exact = joined(weight, here(state[LEFT_OUT])) if is_short else weight
-        stored = {name: here(value) for name, value in state.items() if name != LEFT_OUT}
-        wide = {name: value.to(exact.dtype) if value.ndim else value for name, value in stored.items()}
         assert parameter.grad is not None, "the caller checked"
-        self.update(exact, here(parameter.grad).to(exact.dtype), wide, group, parameter)
+        values = {name: here(value) for name, value in state.items()}
+        counts = {name: value for name, value in values.items() if not value.ndim}
+        tensors = {name: value for name, value in values.items() if value.ndim}
+        new_counts = counts
+        whole = (here(parameter), here(parameter.grad), tensors)
+        for weight, gradient, of_part in _slices(*whole) if self.is_elementwise(group) else [whole]:
+            new_counts = {name: value.clone() for name, value in counts.items()}  # every slice is of the same step
+            self._update_part(weight, gradient, {**of_part, **new_counts}, group, parameter)
+        for name, value in new_counts.items():
+            counts[name].copy_(value)
+
+    def _update_part(
+        self, weight: Tensor, gradient: Tensor, state: dict[str, Tensor], group: ParameterGroup, parameter: Tensor
+    ) -> None:
+        is_short = weight.dtype is torch.bfloat16
+        exact = joined(weight, state[LEFT_OUT]) if is_short else weight
+        stored = {name: value for name, value in state.items() if name != LEFT_OUT}
+        wide = {name: value.to(exact.dtype) if value.ndim else value for name, value in stored.items()}
+        self.update(exact, gradient.to(exact.dtype), wide, group, parameter)
         if is_short:
-            for part, value in zip((weight, here(state[LEFT_OUT])), split(exact), strict=True):
+            for part, value in zip((weight, state[LEFT_OUT]), split(exact), strict=True):
                 part.copy_(value)
             for name, value in wide.items():
                 stored[name].copy_(value)
@@ -87,6 +107,9 @@ class ExactAdamW(ExactOptimizer):
             "exp_avg": torch.zeros_like(parameter),
             "exp_avg_sq": torch.zeros_like(parameter),
         }
+
+    def is_elementwise(self, group: ParameterGroup) -> bool:
+        return True
 
     def update(
         self, weight: Tensor, gradient: Tensor, state: dict[str, Tensor], group: ParameterGroup, parameter: Tensor
@@ -107,6 +130,18 @@ class ExactAdamW(ExactOptimizer):
             eps=group["eps"],
             maximize=False,
         )
+
+
+def _slices(
+    weight: Tensor, gradient: Tensor, tensors: dict[str, Tensor]
+) -> Iterator[tuple[Tensor, Tensor, dict[str, Tensor]]]:
+    """Yield views of at most `SLICE` numbers of tensors of one shape; of rows where their memory is not contiguous."""
+    listed = [weight, gradient, *tensors.values()]
+    if all(tensor.is_contiguous() for tensor in listed):
+        listed = [tensor.view(-1) for tensor in listed]
+    num_rows = max(1, SLICE * len(listed[0]) // max(1, weight.numel()))
+    for parts in zip(*(tensor.split(num_rows) for tensor in listed), strict=True):
+        yield parts[0], parts[1], dict(zip(tensors, parts[2:], strict=True))
 
 
 def split(exact: Tensor) -> tuple[Tensor, Tensor]:

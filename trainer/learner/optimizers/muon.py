@@ -62,6 +62,9 @@ class MuonAdamW(ExactAdamW):
     def new_state(self, parameter: Tensor, group: ParameterGroup) -> dict[str, Tensor]:
         return {_MOMENTUM: torch.zeros_like(parameter)} if group["is_muon"] else super().new_state(parameter, group)
 
+    def is_elementwise(self, group: ParameterGroup) -> bool:
+        return not group["is_muon"]
+
     def update(
         self, weight: Tensor, gradient: Tensor, state: dict[str, Tensor], group: ParameterGroup, parameter: Tensor
     ) -> None:

@@ -30,7 +30,6 @@ from envgym.trainer.learner.forward import ForwardPass
 from envgym.trainer.learner.learner import Learner, NotFinite, Pause
 from envgym.trainer.learner.logprobs import TokenLogprobs
 from envgym.trainer.learner.objective import Objective
-from envgym.trainer.learner.packing.support import can_pack
 from envgym.trainer.learner.ranks.group import RankGroup, lost_ranks_told
 from envgym.trainer.learner.ranks.model_files import ModelWriter
 from envgym.trainer.learner.ranks.optimizer_state import save_shards
@@ -41,7 +40,7 @@ from envgym.trainer.learner.ranks.sharded import (
     gather_weights,
     reshard,
     scatter_weights,
-    shard,
+    shard_frozen,
     whole_tensor,
 )
 from envgym.trainer.learner.settings import OptimSettings
@@ -341,9 +340,7 @@ class RankLearner(Learner):
             frozen = AutoModelForCausalLM.from_config(config, dtype=dtype)
             if is_head_float32:
                 widen_head(frozen)
-            frozen.to(self.device).eval().requires_grad_(False)
-            can_pack(frozen)
-            shard(frozen, self._calls.group.mesh, autocast=self.autocast)
+            shard_frozen(frozen, self._calls.group, autocast=self.autocast)
             weights = None if source is None else merged_weights(source)
             scatter_weights(frozen, weights, self._calls.group)
             self.reference = _opened(frozen)

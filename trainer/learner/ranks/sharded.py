@@ -5,8 +5,9 @@ what differs is only whose forward passes a rank computes.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from itertools import groupby
+from itertools import chain, groupby
 from types import MethodType
 from typing import Any, Final
 
@@ -22,6 +23,7 @@ from envgym.trainer.batch.rows import MicroBatch, TrainRow
 from envgym.trainer.learner.causal_lm import causal_lm
 from envgym.trainer.learner.forward import ForwardPass
 from envgym.trainer.learner.logprobs import TokenHiddenStates
+from envgym.trainer.learner.packing.support import can_pack
 from envgym.trainer.learner.processes import OneProcess
 from envgym.trainer.learner.ranks.group import RankGroup
 from envgym.trainer.learner.settings import OptimSettings
@@ -60,9 +62,59 @@ def shard(model: nn.Module, mesh: DeviceMesh, *, autocast: torch.dtype | None = 
     register_fsdp_forward_method(inner, _WITHIN)
 
 
+def shard_frozen(model: nn.Module, group: RankGroup, *, autocast: torch.dtype | None = None) -> None:
+    """Prepare a model that does not learn for packs where it can, then shard it; arguments as for `shard`."""
+    model.eval().requires_grad_(False)
+    with computing_on(model, group.device):
+        can_pack(model)
+    shard(model, group.mesh, autocast=autocast)
+
+
 def _decoder_layers(model: nn.Module) -> list[nn.Module]:
     inner: Any = causal_lm(model)
     return list(inner.get_decoder().layers)
+
+
+@contextmanager
+def computing_on(model: nn.Module, device: torch.device) -> Iterator[None]:
+    """Let a model compute on a device for a block; its decoder layers are there one at a time.
+
+    The weights stay where they are and must not change in the block.
+    """
+    layers = _decoder_layers(model)
+    of_layers = {tensor for layer in layers for tensor in _tensors(layer)}
+    homes: dict[nn.Module, list[tuple[Tensor, Tensor]]] = {}
+
+    def move(layer: nn.Module, *_: object) -> None:
+        homes[layer] = _moved(_tensors(layer), device)
+
+    def put_back(layer: nn.Module, *_: object) -> None:
+        for tensor, home in homes.pop(layer, ()):
+            tensor.data = home
+
+    def put_all_back() -> None:
+        for module in list(homes):
+            put_back(module)
+
+    with ExitStack() as stack:
+        stack.callback(put_all_back)
+        homes[model] = _moved([tensor for tensor in _tensors(model) if tensor not in of_layers], device)
+        for layer in layers:
+            stack.callback(layer.register_forward_pre_hook(move).remove)
+            stack.callback(layer.register_forward_hook(put_back, always_call=True).remove)
+        yield
+
+
+def _tensors(module: nn.Module) -> list[Tensor]:
+    return list(chain(module.parameters(), module.buffers()))
+
+
+def _moved(tensors: Iterable[Tensor], device: torch.device) -> list[tuple[Tensor, Tensor]]:
+    """Move tensors that are elsewhere to a device; return each of these with the data that it had before."""
+    homes = [(tensor, tensor.data) for tensor in tensors if tensor.device != device]
+    for tensor, home in homes:
+        tensor.data = home.to(device)
+    return homes
 
 
 def _modules_of_vectors(layer: nn.Module) -> list[nn.Module]:
@@ -158,7 +210,8 @@ class RankedForwardPass(ForwardPass):
         group: RankGroup,
     ) -> None:
         """Prepare the model for packs where it can, then shard it; arguments as for `ForwardPass`."""
-        super().__init__(model, optim, device=device, autocast=autocast)
+        with computing_on(model, device):  # packs are tried with the attention that trains
+            super().__init__(model, optim, device=device, autocast=autocast)
         self._group = group
         self._cost = token_cost(model)
         shard(model, group.mesh, autocast=autocast)

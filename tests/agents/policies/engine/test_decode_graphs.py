@@ -152,27 +152,35 @@ def test_device_that_cannot_record_decodes_call_by_call(caplog: pytest.LogCaptur
 
 
 @pytest.mark.parametrize(
-    "family, autocast, reason",
+    "family, reason",
     [
-        ("llama", torch.bfloat16, "autocast casts weights in every step, and what it has cast cannot be recorded"),
-        ("eager", None, "the forward pass of LlamaForCausalLM is that of its modules, as its attention is eager"),
+        ("eager", "the forward pass of LlamaForCausalLM is that of its modules, as its attention is eager"),
         (
             "gemma3, mixed layers",
-            None,
             "the forward pass of Gemma3ForCausalLM is that of its modules, as its modules are not those of a Llama",
         ),
     ],
 )
 def test_model_whose_steps_cannot_be_recorded_says_so_once(
-    family: str, autocast: torch.dtype | None, reason: str, caplog: pytest.LogCaptureFixture
+    family: str, reason: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    model = CachedModel(models()[family]().eval(), autocast=autocast, recorders=CPU_RECORDER)
+    model = CachedModel(models()[family]().eval(), recorders=CPU_RECORDER)
     steps(model)
     steps(model)
     assert [record.message for record in caplog.records] == [
         f"decoding steps are not recorded and run call by call, which is slower: {reason}"
     ]
     assert (model.steps.count, model.steps.num_recorded, model.steps.reason) == (8, 0, reason)
+
+
+def test_mixed_precision_is_no_reason_for_a_warning_as_it_is_the_default_on_a_gpu(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    model = CachedModel(llama().eval(), autocast=torch.bfloat16, recorders=CPU_RECORDER)
+    steps(model)
+    assert caplog.records == []
+    reason = "autocast casts weights in every step, and what it has cast cannot be recorded"
+    assert (model.steps.count, model.steps.num_recorded, model.steps.reason) == (4, 0, reason)
 
 
 def test_short_form_that_computes_something_else_is_not_used_and_says_how_far_it_is() -> None:

@@ -33,7 +33,7 @@ def sampled(*token_ids: int) -> Generation:
 def following(context: tuple[int, ...], turn: Generation, *more: int) -> GenerateRequest:
     """Return a request that continues a turn, as the agent loop makes it."""
     tokens = context + turn.token_ids + more
-    return GenerateRequest(token_ids=tokens, sampling=Sampling(), seed=0, continues=EarlierTurn(context, turn))
+    return GenerateRequest(token_ids=tokens, sampling=Sampling(), seed=0, continues=EarlierTurn(context, turn, tokens))
 
 
 def held_by(contexts: SentContexts, context: tuple[int, ...], turn: Generation) -> SentContext:
@@ -52,8 +52,8 @@ def test_a_turn_is_found_by_its_own_objects_alone() -> None:
     assert contexts.find(request) is sent
     assert sent.num_tokens == 42
     equal = tuple(range(100, 140))
-    assert contexts.find(replace(request, continues=EarlierTurn(equal, turn))) is None
-    assert contexts.find(replace(request, continues=EarlierTurn(CONTEXT, replace(turn)))) is None
+    assert contexts.find(replace(request, continues=EarlierTurn(equal, turn, request.token_ids))) is None
+    assert contexts.find(replace(request, continues=EarlierTurn(CONTEXT, replace(turn), request.token_ids))) is None
     assert contexts.find(replace(request, continues=None)) is None
 
 
@@ -156,8 +156,8 @@ def talk(policy: ServedPolicy, num_turns: int, *, begin: tuple[int, ...] = tuple
     for number in range(num_turns):
         item = replace(request(context, seed=number, max_new_tokens=5), continues=earlier)
         turns += ask(policy, [item])
-        earlier = EarlierTurn(context, turns[-1])
-        context = context + turns[-1].token_ids + (11, 12)
+        whole = context + turns[-1].token_ids + (11, 12)
+        context, earlier = whole, EarlierTurn(context, turns[-1], whole)
     return turns
 
 
@@ -191,8 +191,8 @@ def test_a_context_goes_on_at_another_server_and_after_a_restart(tmp_path: Path)
         for number in range(4):
             item = replace(request(context, seed=number, max_new_tokens=5), continues=earlier)
             turns += ask(policy, [item])
-            earlier = EarlierTurn(context, turns[-1])
-            context = context + turns[-1].token_ids + (11, 12)
+            whole = context + turns[-1].token_ids + (11, 12)
+            context, earlier = whole, EarlierTurn(context, turns[-1], whole)
             if number == 1:  # the server that has the context is started anew
                 for served in (first, second):
                     served._contexts = type(served._contexts)()

@@ -1,5 +1,6 @@
 """Arguments of vLLM's engine that pass through: which ones are refused, and models that cannot be split."""
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,10 +11,11 @@ from envgym.agents.models.loading import resolve_model
 from envgym.agents.policies.vllm.arguments import check_names, check_split
 from envgym.agents.policies.vllm.engine import VllmLaunchSettings, engine_arguments
 from envgym.agents.policies.vllm.policy import VllmPolicy
-from envgym.agents.settings import OWNED_ARGUMENTS, EngineSettings, EvalSettings
+from envgym.agents.settings import OWNED_ARGUMENTS, EngineSettings, EvalSettings, ModelSettings
 from envgym.config.settings import build_settings
 from envgym.errors import InvalidInput, SettingsError, UnknownName
 from tests.agents.policies.small_models import llama
+from tests.support.tiny_runs import tiny_settings
 
 
 def engine(**section: Any) -> EngineSettings:
@@ -33,6 +35,9 @@ def test_what_to_do_instead_names_settings_that_there_are() -> None:
     names = {word.removeprefix("engine.") for word in words if word.startswith("engine.")}
     assert names == {"cache_gib", "max_batch", "max_context", "tensor_parallel"}
     assert names <= EngineSettings.model_fields.keys()
+    of_model = {word.removeprefix("model.") for word in words if word.startswith("model.")}
+    assert of_model == {"name", "tokenizer", "precision", "head_dtype"}
+    assert of_model <= ModelSettings.model_fields.keys()
 
 
 def test_cache_is_a_number_of_bytes_or_a_share_but_not_both() -> None:
@@ -73,6 +78,32 @@ def test_model_is_split_over_devices_that_there_are(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     with pytest.raises(InvalidInput, match=r"engine.tensor_parallel must be at most 1, the number of GPUs, got 2"):
         check_split(config, 2, where="test")
+
+
+def test_quantization_is_refused_for_policy_servers_and_passes_to_an_engine_in_the_process(tmp_path: Path) -> None:
+    quantized = {"vllm": {"quantization": "fp8"}}
+    engine(**quantized)
+    with pytest.raises(SettingsError, match=r"engine.vllm must have no quantization for a policy server.* got fp8"):
+        tiny_settings(tmp_path, engine=quantized, launch={"servers": 1, "server_engine": "vllm"})
+
+
+@pytest.mark.vllm
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("parts, is_refused", [(["qkv_proj"], True), (["q_proj", "k_proj", "v_proj"], False)])
+def test_split_model_whose_checkpoint_fuses_weights_is_refused(parts: list[str], is_refused: bool) -> None:
+    from vllm.model_executor.layers.linear import QKVParallelLinear
+
+    from envgym.agents.policies.vllm.serve_worker import check_joinable
+
+    layer: Any = QKVParallelLinear.__new__(QKVParallelLinear)
+    torch.nn.Module.__init__(layer)
+    model: Any = torch.nn.ModuleDict({"attention": torch.nn.ModuleDict({"qkv_proj": layer})})
+    model.packed_modules_mapping = {"qkv_proj": parts}
+    if is_refused:
+        with pytest.raises(InvalidInput, match=r"keep fused weights apart .* got attention.qkv_proj .*parallel=1"):
+            check_joinable(model)
+    else:
+        check_joinable(model)
 
 
 @pytest.mark.vllm

@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 
 from envgym.agents.models.weights import AdaptedWeights, merged_weights
 from envgym.agents.policies.vllm import engine
-from envgym.agents.policies.vllm.engine import check_installed, not_imported, not_started, one_line
+from envgym.agents.policies.vllm.engine import OPTIONS, check_installed, not_imported, not_started, one_line
 from envgym.agents.policies.vllm.wire import read_generation, read_row_logprobs, sampling_arguments
 from envgym.agents.policies.vllm.worker import WeightStaging, _merged
 from envgym.agents.protocols import FinishReason, GenerateRequest, Sampling
@@ -70,11 +70,23 @@ def test_an_engine_that_does_not_start_says_which_number_to_change(reason: str, 
     assert reason.split(":")[0] in str(said)
 
 
-def test_arguments_of_the_user_are_named_where_an_engine_does_not_start() -> None:
-    error = not_started("dir", "vllm 1", "ValueError: No common block size for 16.", {"block_size": 16, "seed": 1})
-    assert str(error).endswith(
-        "correct engine.vllm (block_size, seed), or use a model of an architecture that it lists."
-    )
+def test_arguments_that_the_reason_mentions_are_named_where_an_engine_does_not_start() -> None:
+    arguments = {"block_size": 16, "seed": 1, "max_num_batched_tokens": 8}
+    error = not_started("dir", "vllm 1", "ValueError: No common block size for 16; exceeds.", arguments)
+    assert str(error).endswith("; correct engine.vllm (block_size).")
+    error = not_started("dir", "vllm 1", "ValueError: max_num_batched_tokens (8) is small, seed=1.", arguments)
+    assert str(error).endswith("; correct engine.vllm (seed, max_num_batched_tokens).")
+    other = not_started("dir", "vllm 1", "OSError: no file named model.safetensors", arguments)
+    assert str(other).endswith("; use engine.backend=transformers, or a model of an architecture that it lists.")
+
+
+def test_policy_server_that_does_not_start_names_its_options() -> None:
+    def remedy(reason: str) -> str:
+        return str(not_started("dir", "vllm 1", reason, {"block_size": 16}, names=OPTIONS)).rpartition("; ")[2]
+
+    assert remedy("KV cache is needed") == "raise --cache-gib, or lower --max-context."
+    assert remedy("block_size is odd") == "correct --vllm (block_size)."
+    assert remedy("no such file") == "use --engine transformers, or a model of an architecture that it lists."
 
 
 def test_one_line_leaves_out_the_frame_of_a_validation_error() -> None:

@@ -143,7 +143,7 @@ def check_frames(policy: ServedPolicy) -> None:
     first = request(CONTEXT, max_new_tokens=8, top_logprobs=2, seed=5)
     turn = generate(policy, first)
     context = first.token_ids + turn.token_ids + (7, 8, 9)
-    second = replace(first, token_ids=context, seed=6, continues=EarlierTurn(first.token_ids, turn))
+    second = replace(first, token_ids=context, seed=6, continues=EarlierTurn(first.token_ids, turn, context))
     framed = [turn, generate(policy, second)]
     assert len(sent[0]) - len(sent[1]) == 4 * (len(first.token_ids) - 3), "of the second context, 3 tokens were sent"
     link.info = plain_info

@@ -18,6 +18,7 @@ from envgym.agents.policies.weights.adapted_base import AdaptedBase, read_change
 from envgym.agents.policies.weights.transport import FileTransport, GroupTransport, SharedTransport, WeightTransport
 from envgym.agents.policies.weights.weight_store import StoredWeights, compute_digests
 from envgym.errors import InvalidInput, PolicyFailure, UnknownName
+from envgym.runtime.http.client import ConnectionFailed
 from tests.agents.policies.serving.running import Served, changed, serving
 from tests.agents.policies.serving.test_client import QUICK, ask
 from tests.agents.policies.small_models import adapted, llama, request, train_adapters
@@ -140,6 +141,32 @@ def test_a_server_with_other_weights_gets_the_base_first(way: str, tmp_path: Pat
             assert_merged(server, model)
         finally:
             policy.close()
+
+
+def test_a_server_whose_client_died_between_base_and_adapters_is_refused(tmp_path: Path) -> None:
+    model, other = adapted(llama()), llama()
+    with torch.no_grad():
+        other.model.norm.weight.mul_(3.0)
+    train_adapters(model, seed=1)
+    with serving(other) as server:
+        policy = ServedPolicy([server.http.url], transport=FileTransport(tmp_path / "one"), limits=QUICK)
+        sound, starts = policy._fleet.links[0].ask, list[str]()
+
+        async def dying(method: str, path: str, *rest: Any, **named: Any) -> object:
+            starts.append(path)
+            if starts.count("/start_weight_update") == 2:
+                raise ConnectionFailed("the client died")
+            return await sound(method, path, *rest, **named)
+
+        policy._fleet.links[0].ask = dying  # type: ignore[method-assign]  # of this link
+        with pytest.raises(PolicyFailure, match="the client died"):
+            policy.update_weights(merged_weights(model), 5)
+        policy.close()
+        told = (
+            "server must have finished its last weight update, got a base whose adapters are missing .*start it again"
+        )
+        with pytest.raises(InvalidInput, match=told):
+            ServedPolicy([server.http.url], transport=FileTransport(tmp_path / "two"), limits=QUICK)
 
 
 def test_a_server_that_returns_gets_base_and_newest_adapters(tmp_path: Path) -> None:

@@ -104,6 +104,21 @@ def test_two_servers_sample_from_what_is_held_and_old_versions_are_freed() -> No
     assert memory_files() == before
 
 
+def test_a_base_can_be_read_until_no_server_takes_it() -> None:
+    transport, before = SharedTransport(CPU), memory_files()
+    old = transport.publish_base([("a", torch.arange(4.0))], 1)
+    transport.publish_base([("a", torch.arange(5.0))], 2)
+    transport.finish(taking=[1])
+    described = old.update_info["shared"]
+    assert isinstance(described, dict)
+    assert [tensor.tolist() for _, tensor in read_shared(described)] == [[0, 1, 2, 3]]
+    transport.finish()
+    with pytest.raises(InvalidInput, match="new weights must lie in memory that this process sees"):
+        list(read_shared(described))
+    transport.close()
+    assert memory_files() == before
+
+
 # ---- bad input ------------------------------------------------------------------------------------------------------
 
 

@@ -1,9 +1,10 @@
 """Adafactor in float32 is `torch.optim.Adafactor`; its state is in float32 whatever the weights are."""
 
+import pytest
 import torch
 
 from envgym.trainer.learner.optimizers.base import build_optimizer
-from tests.trainer.learner.optimizers.steady import STEPS, Weights, trained
+from tests.trainer.learner.optimizers.steady import STEPS, Weights, moved, trained
 
 
 def test_weights_move_as_by_torch() -> None:
@@ -16,6 +17,17 @@ def test_weights_move_as_by_torch() -> None:
         optimizer.step()
     assert torch.equal(model.matrix, same.matrix)
     assert torch.equal(model.vector, same.vector)
+
+
+def test_a_relative_rate_moves_weights_as_far_as_that_rate_times_their_size_by_adamw() -> None:
+    start = [parameter.detach() for parameter in Weights(torch.float32).parameters()]
+    size = start[0].square().mean().sqrt().item()  # 0.02
+    distances = {}
+    for name, rate in (("adamw", 1e-5), ("adafactor", 5e-4)):
+        model, _ = trained(torch.float32, build_optimizer, rate, optimizer={"name": name})
+        distances[name] = moved([model.matrix.detach()], start[:1])[0]
+    assert 5e-4 * size == pytest.approx(1e-5, rel=0.05)
+    assert 0.6 <= distances["adafactor"] / distances["adamw"] <= 1.4
 
 
 def test_the_state_of_weights_in_bfloat16_is_in_float32() -> None:

@@ -134,6 +134,31 @@ def test_what_cannot_learn_is_refused_before_anything_is_loaded(
         build_method(train_settings({**data, "model": {**model, "lora": {}}}))  # adapters are in float32
 
 
+def test_ranks_of_torchrun_are_refused_before_anything_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    optim = {"optimizer": "adafactor", "lr": 5e-4}
+    settings = train_settings({"optim": optim, "envs": [{"id": "math/arithmetic-v0"}]})
+    for name, value in {"TORCHELASTIC_RUN_ID": "x", "WORLD_SIZE": "1"}.items():
+        monkeypatch.setenv(name, value)
+    build_method(settings)  # one process is no rank
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(SettingsError, match=r"optim\.optimizer must train shards .*got adafactor.*without torchrun"):
+        build_method(settings)
+
+
+@pytest.mark.parametrize("sections, name, rate", [({}, "optim", 1e-5), ({"sft": {"lr": 1e-5}}, "sft", 1e-5)])
+def test_a_rate_of_adamw_is_refused_where_rates_are_relative(sections: dict[str, Any], name: str, rate: float) -> None:
+    data = {"optim": {"optimizer": "adafactor"}, "envs": [{"id": "math/arithmetic-v0"}], **sections}
+    if name != "optim":
+        data["optim"] = {"optimizer": "adafactor", "lr": 5e-4}
+    message = rf"{name}\.lr must be at least 2e-05 with adafactor, .* got {rate} .*5e-4"
+    with pytest.raises(SettingsError, match=message):
+        build_method(train_settings(data))
+    build_method(train_settings(data), warns=False)  # a run that continues was checked when it started
+    data["optim"] = {"optimizer": "adafactor", "lr": 5e-4}
+    build_method(train_settings({**data, "sft": {"lr": 5e-4}}))
+    build_method(train_settings({"envs": data["envs"], "optim": {"lr": 1e-7}}))
+
+
 @pytest.mark.parametrize("precision", ["float16", "float64", "bf16"])
 def test_other_precisions_are_refused(precision: str) -> None:
     with pytest.raises(SettingsError, match=r"model\.precision must be 'auto', 'float32', 'mixed' or 'bfloat16', got"):

@@ -11,7 +11,8 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import distribute_tensor
 
-from envgym.trainer.learner.memory import state_memory
+from envgym.trainer.learner.memory import measure_memory, state_memory
+from envgym.trainer.learner.optimizers import exact
 from envgym.trainer.learner.optimizers.base import build_optimizer
 from envgym.trainer.learner.optimizers.exact import ExactAdamW, joined, split
 from envgym.trainer.learner.ranks.optimizer_state import load_shards, save_shards
@@ -34,10 +35,10 @@ def test_distance_moved_is_that_of_float32(rate: float) -> None:
     wide, _ = trained(torch.float32, build_optimizer, rate)
     expected = moved([parameter.detach() for parameter in wide.parameters()], start)
     short, optimizer = trained(torch.bfloat16, build_optimizer, rate)
-    exact = exact_values(short, optimizer)
-    for ours, theirs in zip(moved(exact, start), expected, strict=True):
+    values = exact_values(short, optimizer)
+    for ours, theirs in zip(moved(values, start), expected, strict=True):
         assert 0.97 <= ours / theirs <= 1.03
-    for parameter, value, target in zip(short.parameters(), exact, wide.parameters(), strict=True):
+    for parameter, value, target in zip(short.parameters(), values, wide.parameters(), strict=True):
         assert torch.equal(parameter, split(value)[0])
         assert (value - target).norm() <= 0.03 * (value - start[0 if value.ndim == 2 else 1]).norm()
 
@@ -108,6 +109,53 @@ def test_a_checkpoint_of_plain_adamw_goes_on() -> None:
     model.push(0)
     optimizer.step()
     assert min(moved(exact_values(model, optimizer), start)) > 0
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+@pytest.mark.parametrize("name", ["adamw", "muon"])
+def test_slices_are_updated_to_the_bits_of_the_whole(
+    name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = {"optimizer": {"name": name}, "weight_decay": 0.1}
+    model, optimizer = trained(dtype, build_optimizer, 1e-4, **settings)
+    monkeypatch.setattr(exact, "SLICE", 192)  # of 4096 and of 512 numbers: the last slice is shorter
+    sliced, other = trained(dtype, build_optimizer, 1e-4, **settings)
+    for ours, theirs in zip(sliced.parameters(), model.parameters(), strict=True):
+        assert torch.equal(ours, theirs)
+        assert other.state[ours].keys() == optimizer.state[theirs].keys()
+        for kind, value in optimizer.state[theirs].items():
+            assert torch.equal(bits_of(other.state[ours][kind]), bits_of(value)), kind
+
+
+def bits_of(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.view(torch.uint8) if tensor.ndim else tensor  # left-out bits can look like NaN
+
+
+def test_rows_of_a_gradient_that_is_not_contiguous_are_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    values = []
+    for numbers in (exact.SLICE, 16):
+        monkeypatch.setattr(exact, "SLICE", numbers)
+        rng = torch.Generator().manual_seed(0)
+        parameter = nn.Parameter(torch.randn((8, 8), generator=rng).bfloat16())
+        parameter.grad = torch.randn((8, 8), generator=rng).bfloat16().t()
+        optimizer = ExactAdamW([parameter], {"lr": 1e-3, "betas": (0.9, 0.95), "eps": 1e-8, "weight_decay": 0.0})
+        optimizer.step()
+        values.append(joined(parameter.detach(), optimizer.state[parameter]["left_out_bits"]))
+    assert torch.equal(*values)
+
+
+def test_an_update_needs_no_more_memory_for_a_larger_tensor(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exact, "SLICE", 2**14)
+    peaks = []
+    for numbers in (2**14, 2**18):
+        parameter = nn.Parameter(torch.ones((numbers // 64, 64), dtype=torch.bfloat16))
+        optimizer = ExactAdamW([parameter], {"lr": 1e-3, "betas": (0.9, 0.95), "eps": 1e-8, "weight_decay": 0.0})
+        parameter.grad = torch.ones_like(parameter)
+        optimizer.step()
+        with measure_memory(torch.device("cpu")) as use:
+            optimizer.step()
+        peaks.append(use.peak)
+    assert peaks[1] <= peaks[0] + 1024 <= 24 * 2**14 + 2048
 
 
 @pytest.fixture
