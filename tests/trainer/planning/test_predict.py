@@ -224,7 +224,7 @@ def test_a_split_that_a_run_would_refuse_is_not_proposed() -> None:
             settings, WORK, SHAPE, DEVICE, CONTROL, objective, num_devices=num_devices, check_split=check_addresses
         )
 
-    split = best(8, launch={"servers": 1, "transport": "nccl"}, optim={"optimizer": "adafactor"})
+    split = best(8, launch={"servers": 1, "transport": "nccl"}, optim={"optimizer": "adafactor", "lr": 5e-4})
     assert split is not None
     assert split.learners == 1
     assert best(4, engine={"backend": "vllm"}) is None
