@@ -5,9 +5,11 @@ Run: python scripts/sizing_table.py. The table stands between two comments of th
 
 import re
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final
 
+from envgym.trainer.launch.launch import check_addresses
 from envgym.trainer.method import build_method
 from envgym.trainer.planning.constants import control, device_named, shapes
 from envgym.trainer.planning.fit import fastest_split
@@ -22,7 +24,7 @@ WORK: Final = Workload(turns=4, prompt_tokens=512, turn_tokens=256, reply_tokens
 SETTINGS: Final = {
     "envs": [{"id": "math/arithmetic-v0"}],
     "model": {"precision": "mixed", "gradient_checkpointing": True},
-    "engine": {"cache_gib": 40.0},
+    "engine": {"cache_gib": 40.0, "max_batch": 256, "concurrency": 256},
     "rollout": {"groups": 32, "group_size": 8, "staleness": 1, "deterministic": False},
     "correction": {"name": "tis"},
     "optim": {"micro_batch_tokens": 8192},
@@ -33,15 +35,16 @@ MARKS: Final = re.compile(r"(<!-- sizing: [^>]*-->\n).*?(<!-- end of sizing -->)
 
 def table(sizes: Sequence[str]) -> str:
     """Return the table in Markdown, with a row for each size."""
-    settings = train_settings(dict(SETTINGS))
+    fastest = partial(fastest_split, check_split=check_addresses)
+    settings, alone = train_settings(dict(SETTINGS)), train_settings({**SETTINGS, "launch": {}})
     objective, device = build_method(settings, warns=False).objective, device_named(GPU)
     lines = ["| model | " + " | ".join(f"{count} GPU{'s' * (count > 1)}" for count in COUNTS) + " |"]
     lines.append("|---" * (len(COUNTS) + 1) + "|")
     for size in sizes:
         shape = model_shape(settings.model, settings.optim, size=size, has_reference=False)
         cells = [
-            cell(fastest_split(settings, WORK, shape, device, control(), objective, num_devices=count))
-            for count in COUNTS
+            cell(fastest(of_count, WORK, shape, device, control(), objective, num_devices=count))
+            for count, of_count in ((count, settings if count > 1 else alone) for count in COUNTS)
         ]
         lines.append(f"| {size} | " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"

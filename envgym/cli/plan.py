@@ -38,31 +38,41 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the plan, or refuse it in one sentence."""
+    from envgym.trainer.launch.launch import check_addresses
     from envgym.trainer.method import build_method
+    from envgym.trainer.methods.protocols import CriticCredit
     from envgym.trainer.planning.constants import control, device_named
     from envgym.trainer.planning.fit import check_fits, fastest_split
-    from envgym.trainer.planning.predict import predict
+    from envgym.trainer.planning.predict import devices_used, predict
+    from envgym.trainer.planning.scope import check_modelled, not_counted
     from envgym.trainer.planning.shapes import model_shape
     from envgym.trainer.settings import load_train_settings
 
     InvalidInput.unless(args.gpus, "--gpus", "be at least 1", args.gpus, where="envgym plan", do="pass --gpus 1")
     settings, device = load_train_settings(args.config, args.settings), device_named(args.gpu)
     workload = _workload(args, settings.agent.max_turn_tokens)
-    objective = build_method(settings, warns=False).objective
+    check_modelled(settings, workload)
+    check_addresses(settings)
+    method = build_method(settings, warns=False)
+    objective, left_out = method.objective, not_counted(settings, has_critic=isinstance(method.credit, CriticCredit))
     settings = settings.model_copy(update={"model": settings.model.on("cuda")})
     shape = model_shape(settings.model, settings.optim, size=args.size, has_reference=settings.objective.kl_coef > 0)
     plan = predict(settings, workload, shape, device, control(), objective)
     check_fits(plan, settings, shape, device, num_devices=args.gpus)
-    split = fastest_split(settings, workload, shape, device, control(), objective, num_devices=args.gpus)
+    known = (settings, workload, shape, device, control(), objective)
+    split = fastest_split(*known, num_devices=args.gpus, check_split=check_addresses)
     sources = {"device": device.sources, "control": control().sources}
     if args.json:
         sizes = {"parameters": shape.parameters, "context": workload.context}
-        print_json({**plan.to_json(), **sizes, "fastest": split and split.to_json(), "sources": sources})
+        found = {"fastest": split and split.to_json(), "not_counted": left_out, "sources": sources}
+        print_json({**plan.to_json(), **sizes, **found})
         return 0
-    _print(plan, workload, args, num_used=plan.learners + plan.servers * settings.engine.tensor_parallel)
+    _print(plan, workload, args, num_used=devices_used(settings))
     if split is not None and split.step_s < _FASTER * plan.step_s:
         keys = f"launch.learners={split.learners} and launch.servers={split.servers}"
         echo(f"{'faster':<12} {split.step_s:.2f} s with {keys}")
+    if left_out:
+        echo(f"{'not counted':<12} {', '.join(left_out)}")
     for kind, lines in sources.items():
         for line in lines:
             echo(f"{kind:<12} {line}")
@@ -91,7 +101,10 @@ def _print(plan: "Plan", workload: "Workload", args: argparse.Namespace, *, num_
     echo(f"{'step':<12} {plan.step_s:.2f} s" + (", sampling and learning at the same time" if plan.overlaps else ""))
     for name, seconds in plan.seconds.items():
         echo(f"  {name:<10} {seconds:.2f} s" + ("  (bottleneck)" if name == plan.bottleneck else ""))
-    for name, memory in (("learner rank", plan.learner_memory), ("server", plan.sampler_memory)):
+    for name, memory in (
+        ("learner rank", plan.learner_memory),
+        ("server" if plan.servers else "in turns", plan.sampler_memory),
+    ):
         if memory:
             echo(f"{name:<12} {sum(memory.values()) / _GIB:.2f} GiB")
             for part, size in memory.items():

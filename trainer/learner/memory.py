@@ -203,13 +203,13 @@ class _KeptMemory(NamedTuple):
 
 def _kept_memory(forward: ForwardPass, num_tokens: int, *, recomputes: bool = True) -> _KeptMemory:
     """Measure a pass; with autocast also one of half the tokens, as only the difference grows with the tokens."""
-    kept, casts = _kept_bytes(forward, num_tokens, recomputes=recomputes)
+    num_bytes, casts = _kept_bytes(forward, num_tokens, recomputes=recomputes)
     if forward.autocast is None or num_tokens < 2:
-        return _KeptMemory(kept / num_tokens, 0.0, casts)
+        return _KeptMemory(num_bytes / num_tokens, 0.0, casts)
     half = num_tokens // 2
-    kept_of_half, _ = _kept_bytes(forward, half, recomputes=recomputes)
-    per_token = min(kept / num_tokens, (kept - kept_of_half) / (num_tokens - half))
-    return _KeptMemory(per_token, kept - per_token * num_tokens, casts)
+    bytes_of_half, _ = _kept_bytes(forward, half, recomputes=recomputes)
+    per_token = min(num_bytes / num_tokens, (num_bytes - bytes_of_half) / (num_tokens - half))
+    return _KeptMemory(per_token, num_bytes - per_token * num_tokens, casts)
 
 
 def _kept_bytes(forward: ForwardPass, num_tokens: int, *, recomputes: bool) -> tuple[int, int]:

@@ -6,7 +6,7 @@ states the formulas and where each constant was measured.
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Final
 
 from envgym.trainer.learner.objective import Objective
@@ -143,16 +143,23 @@ def uses_vllm(settings: TrainSettings) -> bool:
 
 def _batch(settings: TrainSettings, workload: Workload, shape: ModelShape, num_episodes: int) -> int:
     """Return how many sequences each engine samples at the same time."""
-    share = math.ceil(num_episodes / max(1, settings.launch.servers))
-    limit = settings.engine.concurrency if settings.launch.servers == 0 else settings.engine.max_batch
-    if uses_vllm(settings):
-        size = settings.engine.cache_gib * GIB / (_cache_itemsize(settings) * shape.cached * workload.context)
-        return max(1, min(share, int(size)))
-    return min(share, limit, settings.engine.max_batch)
+    engine, servers = settings.engine, settings.launch.servers
+    share = math.ceil(num_episodes / max(1, servers))
+    limit = min(share, engine.max_batch, share if servers else engine.concurrency)
+    if not uses_vllm(settings):
+        return limit
+    cache = engine.tensor_parallel * engine.cache_gib * GIB  # each device of an engine has a cache
+    return max(1, min(limit, int(cache / (_itemsize(settings.model.sampler_dtype) * shape.cached * workload.context))))
 
 
-def _cache_itemsize(settings: TrainSettings) -> int:
-    return 2 if settings.model.sampler_dtype == "bfloat16" else 4
+def devices_used(settings: TrainSettings) -> int:
+    """Return how many devices a run takes; an engine in its process shares those of the learner."""
+    launch, of_engine = settings.launch, settings.engine.tensor_parallel
+    return launch.learners + launch.servers * of_engine if launch.servers else max(launch.learners, of_engine)
+
+
+def _itemsize(dtype: str) -> int:
+    return 2 if dtype == "bfloat16" else 4
 
 
 def _sampling_s(
@@ -164,7 +171,7 @@ def _sampling_s(
     waves = share / batch
     devices = settings.engine.tensor_parallel
     flops = devices * (device.decode_flops or device.train_flops)
-    read = shape.weights + batch * workload.context / 2 * shape.cached * _cache_itemsize(settings)
+    read = shape.weights + batch * workload.context / 2 * shape.cached * _itemsize(settings.model.sampler_dtype)
     layer_s = device.recorded_layer_s if uses_vllm(settings) else device.decode_layer_s
     step_s = shape.layers * layer_s + batch * (device.sequence_s + 2 * shape.parameters / flops)
     step_s += read / (devices * device.bandwidth)
@@ -211,7 +218,10 @@ def _learn_s(
     if ranks > 1:  # weights are gathered for the forward and the backward pass, and gradients are scattered
         compute_s = max(compute_s, num_batches * 3 * shape.weights / device.link)
     updates = optim.epochs * optim.minibatches
-    return learning_passes(optim, objective) * compute_s + updates * 2 * shape.state.total / ranks / device.bandwidth
+    return (
+        learning_passes(optim, objective) * compute_s
+        + updates * 2 * shape.state_of(ranks).total / ranks / device.bandwidth
+    )
 
 
 def _update_s(settings: TrainSettings, shape: ModelShape, control: ControlCosts) -> float:
@@ -219,8 +229,8 @@ def _update_s(settings: TrainSettings, shape: ModelShape, control: ControlCosts)
     if not servers:
         return 0.0
     if settings.launch.transport == "files":
-        return shape.weights * (control.file_s + control.file_server_s * servers)
-    return shape.weights * servers / control.transport
+        return shape.sent * (control.file_s + control.file_server_s * servers)
+    return shape.sent * servers / control.transport
 
 
 # ---- memory ----------------------------------------------------------------------------------------------------------
@@ -230,22 +240,24 @@ def _cache(settings: TrainSettings, workload: Workload, shape: ModelShape, num_e
     if uses_vllm(settings):
         return round(settings.engine.cache_gib * GIB)
     batch = _batch(settings, workload, shape, num_episodes)
-    return batch * workload.context * shape.cached * _cache_itemsize(settings)
+    return batch * workload.context * shape.cached * _itemsize(settings.model.sampler_dtype)
 
 
 def _learner_memory(
     settings: TrainSettings, workload: Workload, shape: ModelShape, num_episodes: int
 ) -> dict[str, int]:
-    """Return the parts of rank 0, which also holds the whole weights where it samples from them."""
+    """Return the parts of rank 0 while it learns."""
     ranks, largest = settings.launch.learners, _largest_batch(settings, workload)
-    parts = {name: round(size / ranks) for name, size in asdict(shape.state).items()}
+    parts = {name: round(size / ranks) for name, size in asdict(shape.state_of(ranks)).items()}
     if ranks > 1:
         parts |= beside_shard(settings, shape)
-    parts["activations"] = shape.micro_batch.of(largest)
+    # Ranks gather the matrices of a layer in the type of the products, so nothing is cast.
+    micro_batch = replace(shape.micro_batch, casts=0) if ranks > 1 else shape.micro_batch
+    parts["activations"] = micro_batch.of(largest)
     if _samples_beside(settings):
         parts["cache"] = _cache(settings, workload, shape, num_episodes)
         if uses_vllm(settings):
-            parts["sampler weights"] = shape.weights
+            parts["sampler weights"] = math.ceil(shape.weights / settings.engine.tensor_parallel)
     return parts
 
 
@@ -261,9 +273,17 @@ def _largest_batch(settings: TrainSettings, workload: Workload) -> int:
 
 
 def beside_shard(settings: TrainSettings, shape: ModelShape) -> dict[str, int]:
-    """Return the bytes that rank 0 of several holds in addition to its shard and the cache."""
-    gathered = {"gathered layers": round(_GATHERED * shape.state.weights / shape.layers)}
-    return {**gathered, "sampler weights": shape.weights} if _samples_beside(settings) else gathered
+    """Return the bytes that rank 0 of several holds in addition to its shard, activations and the engine's copy.
+
+    Layers are gathered in the type of the products; embeddings and head, together, in the type that trains. Without
+    policy servers, rank 0 also holds the whole model in the type that trains.
+    """
+    trained = _itemsize(settings.model.dtype)
+    layers = _GATHERED * _itemsize(settings.model.sampler_dtype) * shape.body / shape.layers
+    parts = {"gathered layers": round(layers), "gathered head": trained * shape.outside}
+    if not settings.launch.servers:
+        parts["whole weights"] = trained * (shape.body + shape.outside) + shape.adapters
+    return parts
 
 
 def _samples_beside(settings: TrainSettings) -> bool:
@@ -274,7 +294,12 @@ def _samples_beside(settings: TrainSettings) -> bool:
 def _sampler_memory(
     settings: TrainSettings, workload: Workload, shape: ModelShape, num_episodes: int
 ) -> dict[str, int]:
+    """Return the parts of a policy server, or those of the learner's device while a colocated engine samples."""
     if _samples_beside(settings):
         return {}
     weights = math.ceil(shape.weights / settings.engine.tensor_parallel)
-    return {"weights": weights, "cache": _cache(settings, workload, shape, num_episodes)}
+    parts = {"weights": weights, "cache": _cache(settings, workload, shape, num_episodes)}
+    if settings.engine.colocate:  # gradients are gone after each update
+        state = shape.state_of(settings.launch.learners)
+        parts |= {"learner weights": state.weights, "optimizer": state.optimizer}
+    return parts

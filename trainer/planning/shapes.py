@@ -1,7 +1,7 @@
 """The model of a run without its weights: its shape, and the memory that training and sampling hold."""
 
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from envgym.agents.models.loading import resolve_model
@@ -17,6 +17,8 @@ _PROBE_HEAD_DIM: Final = 8
 """Width of a head in the model that is probed."""
 _PROBE_LAYERS: Final = (1, 3)
 _PROBE_VOCABULARY: Final = 512
+_EXPERTS: Final = ("num_experts", "num_local_experts", "n_routed_experts")
+"""Settings of configurations with experts, of which a token uses some."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,12 +31,18 @@ class ModelShape:
     """Parameters of the layers."""
     head: int
     """Parameters of the output layer."""
+    outside: int
+    """Parameters outside of the layers: embeddings, a head that is not tied to them, and the last norm."""
     width: int
     """Of all attention heads together."""
     cached: int
     """Numbers that the cache holds for each token."""
     state: "StateMemory"
-    """Bytes of weights, gradients and optimizer, on one rank."""
+    """Bytes of weights, gradients and optimizer, where one process learns."""
+    sharded_reference: int = 0
+    """Bytes of weights that ranks hold together in addition: their reference is the whole model, also with adapters."""
+    adapters: int = 0
+    """Bytes of the adapters that train; 0: all weights train."""
     weights: int
     """Bytes of the weights that are sampled from."""
     micro_batch: "MicroBatchMemory"
@@ -44,6 +52,16 @@ class ModelShape:
     def parameters(self) -> int:
         """Parameters that a token is multiplied with."""
         return self.body + self.head
+
+    @property
+    def sent(self) -> int:
+        """Bytes that an update of a policy server moves."""
+        return self.adapters or self.weights
+
+    def state_of(self, num_ranks: int) -> "StateMemory":
+        """Return the bytes of weights, gradients and optimizer of all ranks together."""
+        added = self.sharded_reference if num_ranks > 1 else 0
+        return replace(self.state, weights=self.state.weights + added)
 
 
 def model_shape(
@@ -58,7 +76,8 @@ def model_shape(
         has_reference: whether a copy is kept for a KL term.
         device_type: `cuda` or `cpu`, which decides how many logits exist at a time.
 
-    Raises: UnknownName, InvalidInput: there is no such size or model, or its configuration cannot be read.
+    Raises: UnknownName, InvalidInput: there is no such size or model, its configuration cannot be read, or the formulas
+        do not hold for it.
     """
     import torch
 
@@ -66,14 +85,18 @@ def model_shape(
     from envgym.trainer.models.policy_model import add_adapters
 
     config = _config(settings, size)
+    _check_dense(config)
     with torch.device("meta"):
         model = _made(config).to(getattr(torch, settings.dtype))
     body = sum(item.numel() for name, item in model.named_parameters() if ".layers." in name)
-    itemsize = getattr(torch, settings.sampler_dtype).itemsize
-    weights = itemsize * sum(parameter.numel() for parameter in model.parameters())
+    what, do = "decoder layers of the model", "plan without it, or pass --size"
+    InvalidInput.unless(body, what, "be named layers", "none", where=type(model).__name__, do=do)
+    total = sum(parameter.numel() for parameter in model.parameters())
     trained = add_adapters(model, settings.lora) if settings.lora is not None else model
     heads = config.num_attention_heads
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // heads
+    state = state_memory(trained, optim, reference=has_reference)
+    has_adapters = settings.lora is not None
     return ModelShape(
         config=config,
         layers=config.num_hidden_layers,
@@ -81,9 +104,14 @@ def model_shape(
         head=config.hidden_size * config.vocab_size,
         width=heads * head_dim,
         cached=2 * config.num_hidden_layers * config.num_key_value_heads * head_dim,
-        state=state_memory(trained, optim, reference=has_reference),
-        weights=weights,
-        micro_batch=_micro_batch_memory(settings, config, body, head_dim, device_type),
+        outside=total - body,
+        state=state,
+        sharded_reference=getattr(torch, settings.dtype).itemsize * total if has_adapters and has_reference else 0,
+        adapters=state.gradients if has_adapters else 0,
+        weights=getattr(torch, settings.sampler_dtype).itemsize * total,
+        micro_batch=_micro_batch_memory(
+            settings, config, _casts(settings, config, body, trained), head_dim, device_type
+        ),
     )
 
 
@@ -101,6 +129,26 @@ def _config(settings: ModelSettings, size: str | None) -> Any:  # PretrainedConf
         raise InvalidInput.of("model.name", "have a readable configuration", got, where=source, do=do) from error
 
 
+def _check_dense(config: Any) -> None:  # PretrainedConfig
+    """Check that the formulas hold for a model. Raises: InvalidInput: its layers are of another kind."""
+    experts = [name for name in _EXPERTS if getattr(config, name, None)]
+    got = experts[0] if experts else None if getattr(config, "num_key_value_heads", None) else "no num_key_value_heads"
+    do = "plan a dense model of the kind of Llama or Qwen2.5, such as --size 7B, in its place"
+    must = "have num_key_value_heads and no experts"
+    InvalidInput.unless(got is None, "configuration of a model", must, got, where=config.model_type, do=do)
+
+
+def _casts(settings: ModelSettings, config: Any, body: int, trained: Any) -> int:  # PretrainedConfig, a model
+    """Return the bytes of casts of weights; with checkpointing, those of frozen weights are of one layer at a time."""
+    if settings.precision != "mixed":
+        return 0
+    if settings.lora is None:
+        return 2 * body
+    of_adapters: int = 2 * sum(parameter.numel() for parameter in trained.parameters() if parameter.requires_grad)
+    num_parts: int = config.num_hidden_layers if settings.gradient_checkpointing else 1
+    return of_adapters + 2 * body // num_parts
+
+
 def _made(config: Any) -> Any:  # a model of transformers
     from transformers import AutoModelForCausalLM
 
@@ -108,7 +156,7 @@ def _made(config: Any) -> Any:  # a model of transformers
 
 
 def _micro_batch_memory(
-    settings: ModelSettings, config: Any, body: int, head_dim: int, device_type: str
+    settings: ModelSettings, config: Any, casts: int, head_dim: int, device_type: str
 ) -> "MicroBatchMemory":  # config: PretrainedConfig
     """Measure narrow models of few layers with the same heads, and carry their bytes over to the real sizes.
 
@@ -131,7 +179,7 @@ def _micro_batch_memory(
             is_trained=settings.lora is None,
             is_cast=settings.precision == "mixed",
         ),
-        casts=2 * body if settings.precision == "mixed" else 0,
+        casts=casts,
     )
 
 

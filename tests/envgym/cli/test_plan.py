@@ -54,7 +54,23 @@ def test_text_names_the_parts_and_a_faster_split(config: str, command: Command) 
         (("--gpus", "0"), "--gpus must be at least 1, got 0"),
         (("--gpus", "1", "--gpu", "h20"), "device must be a known name, got 'h20' (--gpu); did you mean h200"),
         (("--gpus", "1", "--turns", "0"), "--turns must be at least 1, got 0"),
-        (("--gpus", "1", "--set", "launch.learners=2"), "launch.learners + launch.servers must be at most 1, got 2"),
+        (("--gpus", "1", "--set", "launch.learners=2"), "devices of learners and servers must be at most 1, got 2"),
+        (
+            ("--gpus", "1", "--turns", "9"),
+            "tokens of an episode must be at most agent.max_context_tokens, which is 2048",
+        ),
+        (
+            ("--gpus", "1", "--turn-tokens", "300"),
+            "tokens of a turn must be at most agent.max_turn_tokens, which is 256, got 300 (envgym plan); lower",
+        ),
+        (
+            ("--gpus", "1", "--set", "engine.backend={name: policy_servers, servers: [127.0.0.1:1]}"),
+            "engine.backend must be transformers or vllm, got policy_servers (envgym plan); plan with",
+        ),
+        (
+            ("--gpus", "1", "--set", "engine.backend=vllm", "--set", "engine.vllm={gpu_memory_utilization: 0.5}"),
+            "engine.vllm.gpu_memory_utilization must be left out, got 0.5 (envgym plan); plan with engine.cache_gib",
+        ),
         (("--gpus", "1", "--size", "32B"), "memory of a learner rank must fit 125.1 GiB"),
     ],
 )
@@ -65,3 +81,22 @@ def test_what_cannot_be_planned_is_one_sentence(
     assert (code, shown) == (2, "")
     assert sentence in error
     assert "\n" not in error.strip()
+
+
+def test_parts_that_are_not_counted_are_named(config: str, command: Command) -> None:
+    options = (
+        "--gpus",
+        "1",
+        "--set",
+        "credit=gae_token",
+        "--set",
+        "filter=keep_all",
+        "--set",
+        "models.judge={kind: snapshot}",
+    )
+    _, shown, _ = command("plan", config, *options)
+    assert "not counted  critic, models.judge\n" in shown
+    _, shown, _ = command("plan", config, *options, "--json")
+    assert json.loads(shown)["not_counted"] == ["critic", "models.judge"]
+    _, shown, _ = command("plan", config, "--gpus", "1")
+    assert "not counted" not in shown

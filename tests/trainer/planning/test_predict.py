@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from envgym.errors import SettingsError, UnknownName
+from envgym.trainer.launch.launch import check_addresses
 from envgym.trainer.learner.memory import MicroBatchMemory, StateMemory
 from envgym.trainer.method import build_method
 from envgym.trainer.planning.constants import ControlCosts, Device, control, device_named, device_names, shapes
@@ -32,6 +33,7 @@ SHAPE = ModelShape(
     layers=10,
     body=90_000_000,
     head=10_000_000,
+    outside=20_000_000,
     width=100,
     cached=1000,
     state=StateMemory(weights=4 * GIB, gradients=4 * GIB, optimizer=8 * GIB),
@@ -89,10 +91,11 @@ def test_two_ranks_halve_the_state_and_the_operations() -> None:
     one, two = planned(), planned(launch={"learners": 2}, engine={"device": "cpu"}, device=replace(DEVICE, link=1e18))
     for part in ("weights", "gradients", "optimizer"):
         assert two.learner_memory[part] == one.learner_memory[part] / 2
-    assert two.learner_memory["gathered layers"] == round(2 * 4 * GIB / 10)
-    assert two.learner_memory["sampler weights"] == 4 * GIB, "rank 0 samples from the whole model"
+    assert two.learner_memory["gathered layers"] == 2 * 4 * 9_000_000
+    assert two.learner_memory["gathered head"] == 4 * 20_000_000
+    assert two.learner_memory["whole weights"] == 4 * 110_000_000, "rank 0 samples from the whole model"
     served = planned(launch={"learners": 2, "servers": 1, "transport": "nccl"})
-    assert "sampler weights" not in served.learner_memory
+    assert "whole weights" not in served.learner_memory
     assert two.learn_s < one.learn_s
 
 
@@ -152,7 +155,7 @@ def test_memory_of_a_rank_is_state_activations_and_cache() -> None:
 def test_the_fastest_split_is_the_best_of_all_that_fit() -> None:
     settings = settings_of(launch={"servers": 1, "transport": "nccl"})
     objective = build_method(settings).objective
-    best = fastest_split(settings, WORK, SHAPE, DEVICE, CONTROL, objective, num_devices=4)
+    best = fastest_split(settings, WORK, SHAPE, DEVICE, CONTROL, objective, num_devices=4, check_split=check_addresses)
     assert best is not None
     times = [
         planned(launch={"learners": n, "servers": 4 - n, "transport": "nccl"}, engine={"device": "cpu"}).step_s
@@ -161,7 +164,71 @@ def test_the_fastest_split_is_the_best_of_all_that_fit() -> None:
     assert best.learners + best.servers == 4
     assert best.step_s == pytest.approx(min(times))
     small = replace(DEVICE, memory=GIB)
-    assert fastest_split(settings, WORK, SHAPE, small, CONTROL, objective, num_devices=4) is None
+    assert (
+        fastest_split(settings, WORK, SHAPE, small, CONTROL, objective, num_devices=4, check_split=check_addresses)
+        is None
+    )
+
+
+# ---- ranks, adapters, engines ----------------------------------------------------------------------------------------
+
+
+def test_ranks_gather_in_the_type_of_the_products_and_cast_nothing() -> None:
+    """In `mixed`, two of 10 layers of 9e6 parameters in 2 bytes; 20e6 outside of them, and the whole model, in 4."""
+    shape = replace(SHAPE, micro_batch=replace(SHAPE.micro_batch, casts=7 * GIB))
+    sections: dict[str, Any] = {"model": {"precision": "mixed"}, "engine": {"device": "cpu"}}
+    one, two = (planned(shape=shape, launch={"learners": size}, **sections).learner_memory for size in (1, 2))
+    assert one["activations"] == two["activations"] + 7 * GIB
+    assert two["gathered layers"] == 2 * 2 * 9_000_000
+    assert two["gathered head"] == 4 * 20_000_000
+    assert two["whole weights"] == 4 * 110_000_000
+
+
+def test_the_reference_of_ranks_is_a_shard_of_the_whole() -> None:
+    shape = replace(SHAPE, sharded_reference=6 * GIB, adapters=GIB)
+    one, four = (
+        planned(shape=shape, launch={"learners": size}, engine={"device": "cpu"}).learner_memory for size in (1, 4)
+    )
+    assert one["weights"] == 4 * GIB
+    assert four["weights"] == (4 + 6) * GIB / 4
+    assert four["whole weights"] == 4 * 110_000_000 + GIB
+
+
+def test_updates_of_adapters_move_only_these() -> None:
+    launch = {"servers": 3, "transport": "nccl"}
+    assert planned(launch=launch, shape=replace(SHAPE, adapters=GIB)).update_s == pytest.approx(3 * GIB / 5e9)
+
+
+def test_requests_of_vllm_are_bounded_by_the_batch_and_by_the_caches_of_its_devices() -> None:
+    """A sequence of 220 tokens has 220 * 1000 numbers of 4 bytes: a cache of 4 such holds 4, two devices 8."""
+    launch = {"servers": 1, "transport": "nccl", "server_engine": "vllm"}
+    work = replace(WORK, env_s=1e6)  # waves are all that counts
+
+    def num_waves(**engine: Any) -> int:
+        return round(planned(launch=launch, work=work, engine=engine).sampling_s / 2e6)
+
+    assert num_waves() == 1
+    assert num_waves(max_batch=2) == 4
+    gib = 4.5 * 220 * 1000 * 4 / GIB
+    assert num_waves(cache_gib=gib) == 2
+    assert num_waves(cache_gib=gib, tensor_parallel=2) == 1
+
+
+def test_a_split_that_a_run_would_refuse_is_not_proposed() -> None:
+    """Adafactor trains no shards, and vLLM in the run's process has no policy servers."""
+
+    def best(num_devices: int, **sections: Any) -> Plan | None:
+        settings = settings_of(**sections)
+        objective = build_method(settings).objective
+        return fastest_split(
+            settings, WORK, SHAPE, DEVICE, CONTROL, objective, num_devices=num_devices, check_split=check_addresses
+        )
+
+    split = best(8, launch={"servers": 1, "transport": "nccl"}, optim={"optimizer": "adafactor", "lr": 5e-4})
+    assert split is not None
+    assert split.learners == 1
+    assert best(4, engine={"backend": "vllm"}) is None
+    assert best(1, launch={"servers": 1, "transport": "nccl"}) is None, "without servers there is no transport"
 
 
 # ---- what cannot fit -------------------------------------------------------------------------------------------------
@@ -187,6 +254,16 @@ def test_more_processes_than_devices_are_refused() -> None:
     assert refusal(2, **split).startswith("devices of learners and servers must be at most 2, got 3 (2 x toy)")
 
 
+def test_the_devices_of_an_embedded_engine_are_counted() -> None:
+    told = refusal(1, engine={"backend": "vllm", "tensor_parallel": 2})
+    assert told.startswith("devices of learners and servers must be at most 1, got 2 (1 x toy)")
+
+
+def test_a_colocated_engine_does_not_fit_beside_the_optimizer() -> None:
+    engine = {"backend": "vllm", "device": "cuda", "colocate": True, "cache_gib": 20}
+    assert "memory of a device that samples in turns must fit 31.5 GiB" in refusal(memory=35 * GIB, engine=engine)
+
+
 def test_a_split_server_reads_and_holds_a_share_of_the_weights_on_each_device() -> None:
     launch = {"servers": 1, "transport": "nccl", "server_engine": "vllm"}
     one, two = (planned(launch=launch, engine={"tensor_parallel": size}) for size in (1, 2))
@@ -199,7 +276,8 @@ def test_an_engine_that_takes_turns_is_no_memory_of_the_learner() -> None:
     settings: dict[str, Any] = {"engine": {"backend": "vllm", "device": "cuda", "cache_gib": 3}}
     beside = planned(**settings)
     turns = planned(engine={**settings["engine"], "colocate": True})
-    assert turns.sampler_memory == {"weights": 4 * GIB, "cache": 3 * GIB}
+    engine = {"weights": 4 * GIB, "cache": 3 * GIB}
+    assert turns.sampler_memory == {**engine, "learner weights": 4 * GIB, "optimizer": 8 * GIB}
     assert sum(beside.learner_memory.values()) - sum(turns.learner_memory.values()) == 7 * GIB
 
 

@@ -1,0 +1,54 @@
+"""What a plan models: settings beyond that are refused, and parts of a run that it leaves out are named."""
+
+from typing import Final
+
+from envgym.agents.settings import MEMORY_SHARE
+from envgym.errors import SettingsError
+from envgym.trainer.planning.predict import Workload
+from envgym.trainer.settings import TrainSettings
+
+_MODELLED: Final = ("transformers", "vllm")
+
+
+def check_modelled(settings: TrainSettings, workload: Workload) -> None:
+    """Check that a plan has formulas for the settings, and that their agent can play episodes of this length.
+
+    Raises: SettingsError: it has none, or the agent cannot.
+    """
+    engine, launch, agent = settings.engine, settings.launch, settings.agent
+    backend, where = engine.backend.name, "envgym plan"
+    do = "plan with launch.servers in place of servers or endpoints of your own"
+    SettingsError.unless(backend in _MODELLED, "engine.backend", "be transformers or vllm", backend, where=where, do=do)
+    do = "plan with launch.launcher=local"
+    SettingsError.unless(
+        launch.launcher != "static", "launch.launcher", "start processes", "static", where=where, do=do
+    )
+    must, do = "be files, nccl or gloo: servers of ipc use the GPUs of the ranks", "plan with another"
+    SettingsError.unless(launch.transport != "ipc", "launch.transport", must, "ipc", where=where, do=do)
+    share, do = engine.vllm.get(MEMORY_SHARE), "plan with engine.cache_gib"
+    SettingsError.unless(share is None, f"engine.vllm.{MEMORY_SHARE}", "be left out", share, where=where, do=do)
+    longest, do = agent.max_turn_tokens, "lower --turn-tokens, or raise agent.max_turn_tokens"
+    must = f"be at most agent.max_turn_tokens, which is {longest}"
+    num_tokens = workload.turn_tokens
+    SettingsError.unless(num_tokens <= longest, "tokens of a turn", must, num_tokens, where=where, do=do)
+    longest, num_tokens = agent.max_context_tokens, workload.context
+    must = f"be at most agent.max_context_tokens, which is {longest}"
+    do = "lower --turns, --prompt-tokens, --turn-tokens or --reply-tokens, or raise agent.max_context_tokens"
+    SettingsError.unless(num_tokens <= longest, "tokens of an episode", must, num_tokens, where=where, do=do)
+
+
+def not_counted(settings: TrainSettings, *, has_critic: bool) -> list[str]:
+    """Return the parts of a run that take time or memory and that a plan leaves out.
+
+    Args:
+        settings: of the run.
+        has_critic: whether the run's credit trains a critic.
+    """
+    parts = ["critic"] if has_critic else []
+    parts += [f"models.{name}" for name in settings.models]
+    parts += [f"controller {choice.name}" for choice in settings.controllers]
+    parts += [f"search {settings.search.name}"] if settings.search.name != "chain" else []
+    sections = ("allocator", "replay", "sft", "demonstrations")
+    parts += [name for name in sections if getattr(settings, name) is not None]
+    parts += ["evaluation.every"] if settings.evaluation.every else []
+    return parts
