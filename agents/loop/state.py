@@ -268,18 +268,17 @@ class _NextContext(NamedTuple):
 
 
 def _next_context(state: AgentState, record: StepRecord) -> _NextContext | None:
-    agent, tools, generation = state.episode.agent, state.episode.tools, state.generation
+    agent, tools, generation, limit = state.episode.agent, state.episode.tools, state.generation, _max_context(state)
     assert generation is not None, "the env answers what was sampled"
     extension = agent.extend(state.history, generation, record.observation, tools)
-    history = state.history.extended(*agent.turn_messages(record))
-    tokens, limit = token_ids(extension.segments), _max_context(state)
+    history, tokens = state.history.extended(*agent.turn_messages(record)), token_ids(extension.segments)
     if extension.rewrite is not None and len(tokens) <= limit:
         return _NextContext(history, tokens, (), _as_prompt(extension.segments), extension.rewrite)
     if extension.rewrite is None:
         context = state.context + (generation.token_ids + tokens)
         if agent.context_length(context, generation) <= limit:
             earlier = EarlierTurn(state.context, generation, context)
-            return _NextContext(history, context, extension.segments, continues=earlier)
+            return _NextContext(history, context, extension.segments, (), None, earlier)
     shorter = shorten(agent.context, history, lambda messages: agent.start(messages, tools), limit)
     if shorter is None:
         return None

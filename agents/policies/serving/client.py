@@ -1,7 +1,7 @@
 """The policy that samples from policy servers: balanced, retried on another server, with versions by the token."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
@@ -93,8 +93,8 @@ class ServedPolicy(Policy):
         self._base_state: object = None
         self._num_clears = 0
         self._sent = SentContexts()
-        self._joined: tuple[Mapping[str, str], str] = {}, ""
-        """Digests of the newest weights, and the one digest of them all."""
+        self._digest = ""
+        """Of the newest weights that the servers have taken, from `join_digests`."""
         self._make_link = partial(self._link_type, token=token, ceiling=self._limits.max_concurrency)
         self._loop = LoopThread("served-policy")
         links = [self._make_link(number, url) for number, url in enumerate(urls)]
@@ -149,7 +149,7 @@ class ServedPolicy(Policy):
         """
         update = self._publish(named_tensors, version)
         self._loop.run(self._fleet.update(update))
-        self._version = version
+        self._version, self._digest = version, join_digests(update.digests)
         self._transport.finish(tuple(self._fleet.taking))
 
     def set_version(self, version: int) -> None:
@@ -169,10 +169,8 @@ class ServedPolicy(Policy):
     @property
     def weights_state(self) -> WeightsState:
         """Which weights the servers have, for clients in other processes."""
-        newest = self._fleet.newest
-        if newest is not None and newest.digests is not self._joined[0]:
-            self._joined = newest.digests, join_digests(newest.digests)
-        return WeightsState(self._version, self._joined[1], self._num_clears)
+        up = [link.started for link in list(self._fleet.links) if link.state is ServerState.UP]
+        return WeightsState(self._version, self._digest, self._num_clears, servers=tuple(sorted(up)))
 
     def _publish(self, named_tensors: "Iterable[tuple[str, Tensor]]", version: int) -> WeightUpdate:
         if not isinstance(named_tensors, AdaptedWeights):

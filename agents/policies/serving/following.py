@@ -1,7 +1,8 @@
 """The policy that samples from servers to which another process brings new weights: that of a rollout worker.
 
 It never changes a server. A server is used when it has the weights that the other process names, by version and by
-checksum. An answer from older weights makes the server unusable until it is started again, as in `ServedPolicy`.
+checksum: the other process has compared those of the servers that it names, this one compares those of the others. An
+answer from older weights makes the server unusable until it is started again, as in `ServedPolicy`.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -33,20 +34,32 @@ class FollowedLink(ServerLink):
         info = await self.read_info()
         self._check(info, expected)
         if info.weight_version != str(version):
-            raise self._other(f"version {info.weight_version}", f"version {version}")
+            raise self._other(f"version {info.weight_version}", f"have version {version}")
+        await self._check_sampling()
         self.info, self.version = info, version
         return False
+
+    async def _check_sampling(self) -> None:
+        """See that the server is in no weight update, also in none that has failed. Raises: as `connect`."""
+        try:
+            answer = await self.ask("GET", "/is_paused")
+        except ServerRefused as error:
+            if error.status == 404:
+                return
+            raise
+        if isinstance(answer, dict) and answer.get("is_paused"):
+            raise self._other("a weight update that has not ended", "sample")
 
     async def check_weights(self, digest: str, *, timeout_s: float) -> None:
         """Compare the server's weights. Raises: as `connect`."""
         answer = await self.ask("POST", "/weight_checker", {"action": "checksum"}, timeout_s=timeout_s)
         checksums = answer.get("checksums") if isinstance(answer, dict) else None
         if join_digests(checksums if isinstance(checksums, dict) else {}) != digest:
-            raise self._other("other checksums", f"the weights of version {self.version}")
+            raise self._other("other checksums", f"have the weights of version {self.version}")
 
     def _other(self, got: str, must: str) -> PolicyServerUnreachable:
         do = "wait until the run has updated it"
-        return PolicyServerUnreachable.of("server", f"have {must}", got, where=self.url, do=do)
+        return PolicyServerUnreachable.of("server", must, got, where=self.url, do=do)
 
 
 class FollowingFleet(ServerFleet):
@@ -61,12 +74,14 @@ class FollowingFleet(ServerFleet):
             await self.look_at(link)
 
     async def follow(self, state: WeightsState) -> None:
-        """Expect other weights from now on; where only their values differ, compare those of every server."""
+        """Expect other weights from now on; those of servers that the state does not name are compared again."""
         before, self.state, self.version = self.state, state, state.version
         for link in self.links:
-            if link.state is ServerState.UP and before.version != state.version:
+            if link.state is not ServerState.UP:
+                continue
+            if link.started in state.servers:
                 link.version = state.version  # an answer of an older one makes it unusable
-            elif link.state is ServerState.UP and before.digest != state.digest:
+            elif state[:2] != before[:2] or link.started in before.servers:
                 self.fail(link, ServerState.DOWN, "its weights are to be compared again")
 
     async def admit(self, link: ServerLink) -> None:

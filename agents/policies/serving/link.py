@@ -80,6 +80,11 @@ class ServerLink:
         """Whether it may be sent requests."""
         return self.state is ServerState.UP and not self.is_leaving
 
+    @property
+    def started(self) -> str:
+        """Address and instance: the server as it was started this time."""
+        return f"{self.url} {self.info.instance}"
+
     def __str__(self) -> str:
         return f"{self.url} is {'leaving' if self.is_leaving else self.state}" + (
             f" ({self.reason})" if self.reason else ""
@@ -232,7 +237,7 @@ class ServerLink:
         except (ConnectionFailed, TimeoutError, ServerRefused, PolicyFailure, OSError) as error:
             self.fail(ServerState.BROKEN, error)
             if update.sender is not None:
-                update.sender.forget(self._key)
+                update.sender.forget(self.started)
         else:
             self.version, self.digests = update.version, update.digests
             self._base = None if update.base is None else update.base.digests
@@ -263,7 +268,7 @@ class ServerLink:
         if update.sender is None:
             await loading
         else:
-            await _together(loading, partial(update.sender.send, self._key))
+            await _together(loading, partial(update.sender.send, self.started))
         await self.ask("POST", "/finish_weight_update", {"weight_version": weight_version}, timeout_s=timeout_s)
         _check_digests(await self._read_checksums(timeout_s), update)
 
@@ -272,16 +277,12 @@ class ServerLink:
         checksums = answer.get("checksums") if isinstance(answer, dict) else None
         return checksums if isinstance(checksums, dict) else {}
 
-    @property
-    def _key(self) -> str:
-        return f"{self.url} {self.info.instance}"
-
     async def _meet(self, sender: GroupSender, timeout_s: float) -> None:
-        meeting = await asyncio.to_thread(sender.prepare, self._key, self._host, self._port)
+        meeting = await asyncio.to_thread(sender.prepare, self.started, self._host, self._port)
         if meeting is not None:
             message = {"init_info": init_info(meeting.address)}
             asking = self.ask("POST", "/init_weight_transfer_engine", message, timeout_s=timeout_s)
-            await _together(asking, partial(sender.meet, self._key, meeting))
+            await _together(asking, partial(sender.meet, self.started, meeting))
 
 
 _ANSWER_S = 2.0

@@ -2,8 +2,8 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Self
 
 
 class WeightsState(NamedTuple):
@@ -16,6 +16,14 @@ class WeightsState(NamedTuple):
     """How often the prefix caches were cleared."""
     revision: int = 0
     """Number of the state among those that were told: the largest one is in force."""
+    servers: tuple[str, ...] = ()
+    """Servers that were proved to have these weights and can be used, as `ServerLink.started` names them."""
+
+    @classmethod
+    def from_json(cls, data: Sequence[Any]) -> Self:  # of JSON
+        """Read what JSON makes of a state."""
+        *plain, servers = data
+        return cls(*plain, tuple(servers))
 
 
 def join_digests(digests: Mapping[str, object]) -> str:

@@ -125,5 +125,5 @@ class RolloutWorker:
         parts, settings = self._ready_parts, body.get("settings")
         if settings is not None:
             parts.add_plan(body["plan"], train_settings(settings))
-        parts.follow(WeightsState(*body["weights"]))
+        parts.follow(WeightsState.from_json(body["weights"]))
         return {}

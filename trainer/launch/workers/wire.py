@@ -64,7 +64,7 @@ class WorkerSetup:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> "WorkerSetup":
         servers = {name: tuple(data[name]) for name in ("policy_servers", "env_servers")}
-        return cls(**{**data, **servers, "weights": WeightsState(*data["weights"])})
+        return cls(**{**data, **servers, "weights": WeightsState.from_json(data["weights"])})
 
 
 class TreeTask(NamedTuple):
@@ -110,7 +110,7 @@ def tree_task_from_json(data: Mapping[str, Any]) -> TreeTask:
         **{
             **data,
             "order": TreeOrder(**{name: value for name, value in (order | read).items() if name != "start"}),
-            "weights": WeightsState(*data["weights"]),
+            "weights": WeightsState.from_json(data["weights"]),
             "replays": tuple(data["replays"]),
         }
     )

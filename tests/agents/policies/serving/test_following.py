@@ -66,10 +66,11 @@ def test_a_server_with_other_weights_is_not_used(served: Served, tmp_path: Path)
 
 def test_a_server_of_older_weights_is_broken_for_the_policy(served: Served) -> None:
     with following(served.http.url, retries=0) as policy:
-        policy.follow(WeightsState(1, "new"))
+        (link,) = policy._fleet.links
+        policy.follow(WeightsState(1, "new", servers=(link.started,)))
         with pytest.raises(PolicyFailure, match="it sampled from version 0, but has version 1"):
             ask(policy, [request((1, 2))])
-        assert policy._fleet.links[0].state is ServerState.BROKEN
+        assert link.state is ServerState.BROKEN
 
 
 def test_weights_of_the_same_version_are_compared_again(served: Served, tmp_path: Path) -> None:
@@ -81,6 +82,39 @@ def test_weights_of_the_same_version_are_compared_again(served: Served, tmp_path
         policy.follow(leader.weights_state)
         policy._loop.run(policy._fleet.look_at(policy._fleet.links[0]))
         assert ask(policy, [request((1, 2))])[0].policy_version == 0
+
+
+def test_a_server_that_the_run_does_not_name_is_compared_before_its_next_use(served: Served, tmp_path: Path) -> None:
+    with client(tmp_path, served.http.url) as leader, following(served.http.url, wait_s=0.2, retries=0) as policy:
+        leader.update_weights(changed(llama(), 3.0), 1)
+        policy.follow(WeightsState(1, "digest of other weights"))
+        with pytest.raises(PolicyFailure, match=r"must have the weights of version 1, got other checksums"):
+            ask(policy, [request((1, 2))])
+        policy.follow(leader.weights_state._replace(servers=()))
+        policy._loop.run(policy._fleet.look_at(policy._fleet.links[0]))
+        assert ask(policy, [request((1, 2))])[0].policy_version == 1
+
+
+def test_a_server_whose_update_has_failed_for_the_run_is_not_used(
+    served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def wrong() -> dict[str, str]:
+        return {"weight": "of another update"}
+
+    with serving(llama()) as other:
+        urls = served.http.url, other.http.url
+        with client(tmp_path, *urls) as leader, following(*urls) as policy:
+            monkeypatch.setattr(other.weights, "compute_digests", wrong)
+            leader.update_weights(changed(llama(), 3.0), 1)
+            assert [link.state for link in leader._fleet.links] == [ServerState.UP, ServerState.BROKEN]
+            monkeypatch.undo()  # its checksums are right now, and it is paused as the update left it
+            policy.follow(leader.weights_state)
+            good, bad = policy._fleet.links
+            policy._loop.run(policy._fleet.look_at(bad))
+            assert (good.state, bad.state) == (ServerState.UP, ServerState.DOWN)
+            assert "must sample, got a weight update that has not ended" in bad.reason
+            answers = ask(policy, [request((1, 2), seed=seed) for seed in range(6)])
+            assert {generation.policy_version for generation in answers} == {1}
 
 
 def test_a_policy_that_follows_updates_nothing(served: Served) -> None:

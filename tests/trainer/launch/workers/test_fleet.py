@@ -346,7 +346,9 @@ def test_an_order_travels_whole() -> None:
         tree = await grown_here(order())
         sampling = Sampling(temperature=0.7, stop_token_ids=(3,))
         changes = {"start": StartState(tree=tree, node=1), "sampling": sampling, "prompts": {"a": "{task}!"}}
-        return TreeTask(order(7, 2, **changes), 3, WeightsState(5, "d", 2, 9), ("rollout-worker-1#2",), "late")
+        return TreeTask(
+            order(7, 2, **changes), 3, WeightsState(5, "d", 2, 9, ("http://one 1",)), ("rollout-worker-1#2",), "late"
+        )
 
     task = asyncio.run(make())
     assert tree_task_from_json(tree_task_to_json(task)) == task
