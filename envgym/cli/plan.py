@@ -59,13 +59,13 @@ def run(args: argparse.Namespace) -> int:
     shape = model_shape(settings.model, settings.optim, size=args.size, has_reference=settings.objective.kl_coef > 0)
     plan = predict(settings, workload, shape, device, control(), objective)
     check_fits(plan, settings, shape, device, num_devices=args.gpus)
-    known = (settings, workload, shape, device, control(), objective)
-    split = fastest_split(*known, num_devices=args.gpus, check_split=check_addresses)
+    inputs = (settings, workload, shape, device, control(), objective)
+    split = fastest_split(*inputs, num_devices=args.gpus, check_split=check_addresses)
     sources = {"device": device.sources, "control": control().sources}
     if args.json:
         sizes = {"parameters": shape.parameters, "context": workload.context}
-        found = {"fastest": split and split.to_json(), "not_counted": left_out, "sources": sources}
-        print_json({**plan.to_json(), **sizes, **found})
+        rest = {"fastest": split and split.to_json(), "not_counted": left_out, "sources": sources}
+        print_json({**plan.to_json(), **sizes, **rest})
         return 0
     _print(plan, workload, args, num_used=devices_used(settings))
     if split is not None and split.step_s < _FASTER * plan.step_s:

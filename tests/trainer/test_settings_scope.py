@@ -1,4 +1,4 @@
-"""Only the code that reads, checks and builds a run takes its settings whole; everything else takes sections."""
+"""Only the code that reads, checks, plans and builds a run takes its settings whole; everything else takes sections."""
 
 import re
 from pathlib import Path
@@ -13,6 +13,9 @@ FILES = [
     "trainer/launch/workers/parts.py",
     "trainer/method.py",
     "trainer/phases.py",
+    "trainer/planning/fit.py",
+    "trainer/planning/predict.py",
+    "trainer/planning/scope.py",
     "trainer/prepare.py",
     "trainer/self_training.py",
     "trainer/settings.py",
