@@ -175,8 +175,6 @@ class TrainLoop:
             comparisons=comparisons_of_run(self.run_directory),
         )
 
-    # ---- phases ----------------------------------------------------------------------------------------------
-
     def _warm_start(self, runner: Runner) -> None:
         metrics = dict(self.context.probed)
         if self.settings.model.adapter is not None and not self.context.policy.shares_weights:
@@ -280,8 +278,6 @@ class TrainLoop:
             self._journal.drop(self.step)  # what other weights sampled under this version
         return changes | self._check_weights(runner)
 
-    # ---- pieces ----------------------------------------------------------------------------------------------
-
     def _collect_plan(self) -> CollectPlan:
         settings, replay = self.settings, self.context.method.replay
         plan, rounds = collect_plan(self.context, settings), settings.resampling.rounds
@@ -365,6 +361,8 @@ class TrainLoop:
         update_policy(self.context, self.step)
 
     def _check_weights(self, runner: Runner) -> Metrics:
+        if self._workers is not None:
+            runner.run(self._workers.tell_weights())  # those that have just changed count for turns under way
         if self._canary is None:
             return {}
         return runner.run(self._canary.check(self.context.policy, self._compute_logprobs, step=self.step))

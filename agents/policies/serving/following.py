@@ -29,10 +29,14 @@ if TYPE_CHECKING:
 class FollowedLink(ServerLink):
     """The connections to a server that is only read and asked for samples."""
 
+    is_known = False
+    """Whether it has answered, and serves the model."""
+
     async def connect(self, expected: ExpectedModel, version: int) -> bool:
         """See what the server serves. Raises: as `ask`; InvalidInput: it is another model, or has other weights."""
         info = await self.read_info()
         self._check(info, expected)
+        self.is_known = True
         if info.weight_version != str(version):
             raise self._other(f"version {info.weight_version}", f"have version {version}")
         await self._check_sampling()
@@ -72,6 +76,11 @@ class FollowingFleet(ServerFleet):
         """Use the servers that can be used; `watch` tries the others again."""
         for link in self.links:
             await self.look_at(link)
+
+    async def wait_for_first(self) -> None:
+        """Wait until a server has answered: its weights may change before the first request. Raises: as there."""
+        if not any(isinstance(link, FollowedLink) and link.is_known for link in self.links):
+            await super().wait_for_first()
 
     async def follow(self, state: WeightsState) -> None:
         """Expect other weights from now on; those of servers that the state does not name are compared again."""
@@ -151,7 +160,7 @@ class FollowingPolicy(ServedPolicy):
             limits: how hard they are used by this process.
             servers: list by which servers join and leave; None: these stay.
 
-        Raises: InvalidInput: no server can be used within `wait_s`.
+        Raises: InvalidInput: no server can be used within `wait_s`, nor has one answered that has other weights.
         """
         self._state = state
 

@@ -36,6 +36,8 @@ _ANSWER = struct.Struct("<4sBBHIII")
 """Mark, why it ended, raw log-probs, unused, tokens, tokens prefilled, spans."""
 _SPAN = struct.Struct("<qI")
 _REQUEST_MARK, _ANSWER_MARK = b"EGQ2", b"EGA2"
+_ROUNDING: Final = 1e-3
+"""Largest log-prob, nats: float32 may round a sum of probabilities to more than 1."""
 _REASONS: Final = (FinishReason.STOP, FinishReason.LENGTH, FinishReason.ABORT)
 _NO_RAW, _SAME_RAW, _OWN_RAW = 0, 1, 2
 """Raw log-probs: there are none, those of the distribution sampled from, others."""
@@ -99,7 +101,7 @@ def _settings(sampling: Sampling, limit: int, model: str, salt: str) -> bytes:
 def read_answer(body: bytes, request: GenerateRequest) -> Generation:
     """Read an answer.
 
-    Raises: BadResponse: it is none. PolicyFailure: it holds log-probs that are not finite.
+    Raises: BadResponse: it is none. PolicyFailure: it holds log-probs that are not finite, or are above 0.
     """
     try:
         mark, reason, kinds, _, count, num_prefilled, num_spans = _ANSWER.unpack_from(body)
@@ -122,6 +124,10 @@ def read_answer(body: bytes, request: GenerateRequest) -> Generation:
         raise BadResponse("the answer has other most probable tokens than were asked for")
     if not math.isfinite(sum(logprobs)):
         raise PolicyFailure("the model returned log-probs that are not finite")
+    if raw is not None and not math.isfinite(sum(raw)):
+        raise PolicyFailure("the model returned raw log-probs that are not finite")
+    if max((*logprobs, *(raw or ())), default=0.0) > _ROUNDING:
+        raise PolicyFailure(f"the model returned a log-prob above {_ROUNDING:g}")
     return Generation(
         token_ids=token_ids,
         behavior_logprobs=logprobs,

@@ -22,8 +22,8 @@ class WeightsState(NamedTuple):
     @classmethod
     def from_json(cls, data: Sequence[Any]) -> Self:  # of JSON
         """Read what JSON makes of a state."""
-        *plain, servers = data
-        return cls(*plain, tuple(servers))
+        state = cls(*data)
+        return state._replace(servers=tuple(state.servers))
 
 
 def join_digests(digests: Mapping[str, object]) -> str:

@@ -19,7 +19,7 @@ from envgym.agents.rollout.pool import AbortHandle
 from envgym.core.tree import Tree
 from envgym.errors import RunError
 from envgym.runtime.http.client import ConnectionFailed, HttpAnswer, HttpConnections
-from envgym.runtime.membership import server_url
+from envgym.runtime.membership import server_url, warn_user
 from envgym.runtime.processes.log import Ids, about, log_event
 from envgym.runtime.processes.restarts import REISSUED, count_failure
 from envgym.trainer.launch.workers.wire import (
@@ -42,6 +42,9 @@ _SHORT_S: Final = 30.0
 """For an answer that takes no sampling."""
 _PAUSE_S: Final = 0.05
 """Until a worker is looked for again."""
+_MAX_LOST: Final = 2
+"""Workers that may be lost with one tree."""
+_TOO_MANY_LOST: Final = f"{_MAX_LOST} rollout workers were lost while they played it"
 _AGAIN_S: Final = 1.0
 """Until a worker whose connection broke is used again, if it has not died."""
 
@@ -141,6 +144,9 @@ class RolloutWorkers:
         self._groups: dict[str, tuple[_WorkerLink, int]] = {}
         """Key of a group -> its worker, and how many of its trees are growing."""
         self._tasks = set[asyncio.Task[None]]()
+        self._dropped: list[HttpConnections] = []
+        """Of workers that have died."""
+        self._is_closed = False
 
     def change(self, settings: Json) -> None:
         """Grow the trees of groups that begin from now on by other settings."""
@@ -153,19 +159,38 @@ class RolloutWorkers:
         return partial(self._grow, plan=self._setup.plan)
 
     async def set_up(self) -> None:
-        """Set up all workers that serve. Raises: RunError: one refuses."""
+        """Set up all workers that serve; one that dies meanwhile is set up later, with its first tree.
+
+        Raises: RunError: one refuses, or does not answer in time.
+        """
         self._begin()
-        links = self._synchronized()
-        await asyncio.gather(*[self._prepare(link, self._setup.plan) for link in links])
+        deadline = time.monotonic() + self._wait_s
+        while links := [link for link in self._synchronized() if self._setup.plan not in link.plans]:
+            preparing = [self._prepare(link, self._setup.plan) for link in links]
+            for link, failure in zip(links, await asyncio.gather(*preparing, return_exceptions=True), strict=True):
+                if isinstance(failure, ConnectionFailed | TimeoutError):
+                    must, do = f"be set up within {self._wait_s:g} s", "look into its log"
+                    where, got = str(self._logs / f"{link.role}.jsonl"), f"{type(failure).__name__}: {failure}"
+                    RunError.unless(time.monotonic() < deadline, link.role, must, got, where=where, do=do)
+                elif failure is not None:
+                    raise failure
+            await asyncio.sleep(_PAUSE_S)
+
+    async def tell_weights(self) -> None:
+        """Tell all workers which weights the policy servers have now: turns under way go on with them."""
+        self._newest_weights()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def close(self) -> None:
         """Close the connections; what is growing was cancelled before."""
         self._addresses.on_change = lambda: None
-        for task in self._tasks:
+        self._is_closed = True
+        tasks = list(self._tasks)
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        for link in self._links.values():
-            await link.connections.close()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for connections in [*self._dropped, *[link.connections for link in self._links.values()]]:
+            await connections.close()
 
     # ---- one tree ------------------------------------------------------------------------------------------------
 
@@ -175,12 +200,17 @@ class RolloutWorkers:
         while True:
             link = await self._acquire(order.group_key, plan)
             try:
-                task = TreeTask(order, plan, self._newest_weights(), tuple(lost), abort.reason)
+                aborted = abort.reason or (_TOO_MANY_LOST if len(lost) >= _MAX_LOST else None)
+                task = TreeTask(order, plan, self._newest_weights(), tuple(lost), aborted)
                 grown = grown_tree_from_json(await self._answer(link, task, abort))
             except (ConnectionFailed, TimeoutError) as error:
                 self._lose(link)
+                if link.name in lost:  # it is not known yet whether it has died
+                    continue
                 lost.append(link.name)
                 count_failure(REISSUED)
+                if len(lost) == _MAX_LOST:
+                    warn_user(f"{order.tree_id} is not played any more: {_TOO_MANY_LOST}")
                 with about(Ids(order.tree_id)):
                     log_event("reissue", worker=link.role, reason=str(error))
             else:
@@ -192,20 +222,22 @@ class RolloutWorkers:
     async def _answer(self, link: _WorkerLink, task: TreeTask, abort: AbortHandle) -> Json:
         asking = asyncio.ensure_future(self._ask(link, TREES, tree_task_to_json(task), timeout_s=_TREE_S))
         try:
-            if task.aborted is not None:
-                return await asking
-            with abort:
-                return await asyncio.shield(asking)
-        except asyncio.CancelledError:
-            if asking.cancelled() or not abort.caught():
-                asking.cancel()
-                raise
-        while not asking.done():  # until the worker knows the tree
-            body = {"tree": task.order.tree_id, "reason": abort.reason}
-            if (await self._ask(link, ABORT, body))["is_growing"]:
-                break
-            await asyncio.sleep(_PAUSE_S)
-        return await asking
+            try:
+                if task.aborted is not None:
+                    return await asking
+                with abort:
+                    return await asyncio.shield(asking)
+            except asyncio.CancelledError:
+                if asking.cancelled() or not abort.caught():
+                    raise
+            while not asking.done():  # until the worker knows the tree
+                body = {"tree": task.order.tree_id, "reason": abort.reason}
+                if (await self._ask(link, ABORT, body))["is_growing"]:
+                    break
+                await asyncio.sleep(_PAUSE_S)
+            return await asking
+        finally:
+            asking.cancel()  # the tree ends in the worker, too, if nobody waits for it any more
 
     async def _ask(self, link: _WorkerLink, path: str, body: Json, *, timeout_s: float = _SHORT_S) -> Json:
         """Return the answer of a worker. Raises: ConnectionFailed, TimeoutError: no answer. RunError: it refuses."""
@@ -265,10 +297,13 @@ class RolloutWorkers:
 
     def _synchronized(self) -> list[_WorkerLink]:
         """Return the workers that serve; what was asked of those that do not any more fails."""
+        if self._is_closed:
+            return []
         up = self._addresses.up()
         for role, link in list(self._links.items()):
             if up.get(role) != link.address:
                 link.connections.drop()
+                self._dropped.append(link.connections)
                 del self._links[role]
         for role, address in up.items():
             if role not in self._links:

@@ -110,7 +110,8 @@ class RolloutWorker:
         try:
             tree, sampled = await parts.grow(task, abort)
         finally:
-            del self._aborts[task.order.tree_id]
+            if self._aborts.get(task.order.tree_id) is abort:  # else the tree was sent once more
+                del self._aborts[task.order.tree_id]
         counts = failure_counts()
         failures, self._failures = counts - self._failures, counts
         return grown_tree_to_json(GrownTree(tree, tuple(sampled), parts.take_reused(), failures))

@@ -59,8 +59,14 @@ def test_a_server_with_other_weights_is_not_used(served: Served, tmp_path: Path)
     with following(served.http.url, state=state) as policy:
         assert ask(policy, [request((1, 2))])[0].policy_version == 1
     for other in (WeightsState(2), state._replace(digest="other"), WeightsState(1, "other")):
-        with pytest.raises(InvalidInput, match="a policy server must be up within"):
-            following(served.http.url, state=other, wait_s=0.1)
+        with following(served.http.url, state=other, wait_s=0.1, retries=0) as policy:
+            with pytest.raises(PolicyFailure, match="no policy server is up"):
+                ask(policy, [request((1, 2))])
+            policy.follow(state._replace(revision=1))  # what counts is the state at the first request
+            policy._loop.run(policy._fleet.look_at(policy._fleet.links[0]))
+            assert ask(policy, [request((1, 2))])[0].policy_version == 1
+    with pytest.raises(InvalidInput, match="a policy server must be up within"):
+        following("http://127.0.0.1:1", wait_s=0.1)
     assert served.weights.hold is None  # it was left as it was
 
 

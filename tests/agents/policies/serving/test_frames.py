@@ -198,6 +198,18 @@ def test_logprobs_that_are_not_finite_are_a_policy_failure() -> None:
             frames.read_answer(frames.write_answer(wrong), asked(SMALL))
 
 
+def test_raw_logprobs_are_checked_as_logprobs_are_and_none_is_above_0() -> None:
+    for wrong, told in (
+        (replace(SMALL, raw_logprobs=(-0.5, math.nan)), "raw log-probs that are not finite"),
+        (replace(SMALL, raw_logprobs=(-0.5, 0.01)), "a log-prob above"),
+        (replace(SMALL, behavior_logprobs=(0.01, -0.5)), "a log-prob above"),
+    ):
+        with pytest.raises(PolicyFailure, match=told):
+            frames.read_answer(frames.write_answer(wrong), asked(SMALL))
+    rounded = replace(SMALL, behavior_logprobs=(1e-6, -0.5))
+    assert frames.read_answer(frames.write_answer(rounded), asked(SMALL)).behavior_logprobs == (1e-6, -0.5)
+
+
 def test_most_probable_tokens_are_those_that_were_asked_for() -> None:
     with pytest.raises(BadResponse, match="other most probable tokens"):
         frames.read_answer(frames.write_answer(SMALL), example())

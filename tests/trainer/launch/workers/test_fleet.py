@@ -24,7 +24,13 @@ from envgym.trainer.env_source import EnvSource
 from envgym.trainer.launch.workers.fleet import RolloutWorkers, WorkerAddresses
 from envgym.trainer.launch.workers.parts import WorkerParts
 from envgym.trainer.launch.workers.server import RolloutWorker
-from envgym.trainer.launch.workers.wire import GrownTree, TreeTask, WorkerSetup, tree_task_from_json, tree_task_to_json
+from envgym.trainer.launch.workers.wire import (
+    GrownTree,
+    TreeTask,
+    WorkerSetup,
+    tree_task_from_json,
+    tree_task_to_json,
+)
 from envgym.trainer.methods.protocols import TaskRequest
 from envgym.trainer.rollout.journal import ReusedTurns, TurnJournal
 from envgym.trainer.rollout.trees import TreeGrower, TreeOrder
