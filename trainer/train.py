@@ -291,7 +291,7 @@ class TrainLoop:
         if run.endpoints.workers is None:
             return None
         return rollout_workers(
-            self.settings.model_dump(mode="json"),
+            self.settings.model_copy(update={"model": self.context.model_settings}).model_dump(mode="json"),
             run.endpoints,
             wait_s=self.settings.launch.start_timeout_s,
             policy=self.context.policy,
