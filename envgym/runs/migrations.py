@@ -127,11 +127,15 @@ def _migrate_sft(sft: Config) -> Config:
 
 
 def _migrate_to_4(config: Config) -> None:
-    """`model.precision` instead of `dtype` and `autocast`; the run keeps its number types."""
+    """`model.precision` instead of `dtype` and `autocast`, and `eps` as a setting of the optimizer; nothing changes."""
     if "model" in config:
         model = config["model"]
         dtype, autocast = model.pop("dtype", "float32"), model.pop("autocast", "none")
         model["precision"] = "mixed" if (dtype, autocast) == ("float32", "bfloat16") else dtype
+    if "eps" in config.get("optim", {}):
+        optim = config["optim"]
+        eps = optim.pop("eps")
+        optim["optimizer"] = {"name": "adamw", **({} if eps == 1e-8 else {"eps": eps})}
 
 
 _CONFIG_STEPS: Final[tuple[tuple[int, Callable[[Config], None]], ...]] = ((2, _migrate_to_2), (4, _migrate_to_4))

@@ -195,7 +195,7 @@ def test_broken_or_missing_episodes_and_newer_schemas_are_named(tmp_path: Path) 
     ):
         read_evaluations(run)
     (run / "run.json").write_text('{"schema": 99}')
-    with pytest.raises(RunError, match=r"run schema must be 1\.\.3, got 99"):
+    with pytest.raises(RunError, match=r"run schema must be 1\.\.4, got 99"):
         read_evaluations(run)
     assert len(list((run / "evals").iterdir())) == 1, "nothing was lost"
 

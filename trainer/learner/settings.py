@@ -1,6 +1,7 @@
 """How a learner updates the weights: the optimizer, the objective and the critic."""
 
-from typing import Final, Literal
+from types import MappingProxyType
+from typing import ClassVar, Final, Literal
 
 from pydantic import Field, model_validator
 
@@ -10,6 +11,8 @@ from envgym.core.segments import Origin
 from envgym.core.tree import Source
 from envgym.errors import sentence
 
+ADAMW_EPS: Final = 1e-8
+"""Default of the constant that AdamW adds to its divisor."""
 LARGEST_BETA: Final = 0.97
 """Decay rate up to which a moment in bfloat16 follows the gradients. An average moves by (1 - beta) of the distance to
 a new value. A smaller move than half a step of bfloat16, 2**-9 of the value, is lost."""
@@ -18,11 +21,15 @@ a new value. A smaller move than half a step of bfloat16, 2**-9 of the value, is
 class OptimSettings(Settings):
     """The optimizer and its schedule."""
 
+    replaced_keys: ClassVar = MappingProxyType(
+        {"eps": "set it with the optimizer: optim.optimizer={name: adamw, eps: 1e-8}"}
+    )
+
     optimizer: Choice = Choice(name="adamw")
     """`adamw`; `muon`: matrices of the layers by orthogonalised momentum, the rest by AdamW; `adafactor`: second
     moments of rows and columns only; or your own."""
     lr: float = Field(default=1e-5, gt=0)
-    """Learning rate after the warmup; of `adafactor`, relative to the root mean square of each tensor of weights."""
+    """Learning rate after the warmup."""
     warmup_steps: int = Field(default=0, ge=0)
     """Train steps over which the learning rate rises from 0."""
     decay: Literal["constant", "linear", "cosine"] = "constant"
@@ -30,8 +37,6 @@ class OptimSettings(Settings):
     betas: tuple[float, float] = (0.9, 0.95)
     """Decay rates of AdamW's first and second moment; at most 0.97 for weights in bfloat16. `muon` uses them for the
     parameters that it leaves to AdamW. `adafactor` does not use them."""
-    eps: float = Field(default=1e-8, gt=0)
-    """Constant that AdamW adds to its divisor."""
     weight_decay: float = Field(default=0.0, ge=0)
     """Decoupled weight decay: a matrix shrinks by this share times the learning rate; vectors do not."""
     grad_clip: float = Field(default=1.0, gt=0)
@@ -46,6 +51,11 @@ class OptimSettings(Settings):
     """Compute each prefix that rows share once; false: every row by itself, padded. Changes time and memory only."""
     compile_layers: bool = False
     """Compile the decoder layers (torch.compile): a longer first step, shorter ones after it, other rounding."""
+
+    @property
+    def eps(self) -> float:
+        """Constant that AdamW adds to its divisor, from the settings of the optimizer."""
+        return float(self.optimizer.settings.get("eps", ADAMW_EPS))
 
 
 class TermSettings(Settings):

@@ -6,6 +6,7 @@ from typing import Literal
 
 from torch import nn
 
+from envgym.config.plugins import Choice
 from envgym.errors import InvalidInput, SettingsError, check_known
 from envgym.trainer.batch.rows import TrainRow
 from envgym.trainer.learner.causal_lm import causal_lm
@@ -78,7 +79,7 @@ class TokenCritic(LearningModel):
                 decay=decay,
                 grad_clip=grad_clip,
                 betas=of_run.betas,
-                eps=of_run.eps,
+                optimizer=Choice(name="adamw", eps=of_run.eps),
             ),
         )
 

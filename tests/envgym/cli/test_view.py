@@ -161,7 +161,7 @@ def test_one_run_that_cannot_be_shown_is_refused_and_among_others_it_is_told(
     RunDirectory.create(folder / "young", name="young", config=YOUNG)
     RunDirectory.create(folder / "newer", name="newer", config=YOUNG)
     (folder / "newer/run.json").write_text(json.dumps({"schema": 99, "name": "newer"}))
-    sentence = "run schema must be 1..3, got 99 (newer); read it with a newer envgym."
+    sentence = "run schema must be 1..4, got 99 (newer); read it with a newer envgym."
     assert command("view", "newer") == (2, "", f"envgym: {sentence}\n")
     shown: list[str] = []
 

@@ -134,7 +134,7 @@ def test_fault_of_the_viewer_is_logged_and_no_fault_of_the_request(
 def test_run_of_a_newer_schema_is_refused(run: RunDirectory) -> None:
     path = run.path / "run.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "schema": 99}))
-    with pytest.raises(RunError, match=r"run schema must be 1\.\.3, got 99 \(.*\); read it with a newer envgym\."):
+    with pytest.raises(RunError, match=r"run schema must be 1\.\.4, got 99 \(.*\); read it with a newer envgym\."):
         ViewedRun(run.path)
 
 

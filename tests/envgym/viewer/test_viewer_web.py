@@ -255,7 +255,7 @@ def test_arrow_keys_walk_through_a_tree(show: Open, viewed: ViewedRun) -> None:
 def test_two_runs_are_compared(page: "Page", show: Open, run: RunDirectory, tmp_path: Path) -> None:
     other = large_run(tmp_path / "other", num_steps=2, episodes_per_step=8)
     other.change_config({**other.config, "optim": {"learning_rate": 0.01}}, step=0)
-    problem = "run schema must be 1..3, got 99 (third); read it with a newer envgym."
+    problem = "run schema must be 1..4, got 99 (third); read it with a newer envgym."
     made = ViewerServer([ViewedRun(run.path), ViewedRun(other.path)], problems=[problem])
     page.route("**/*", lambda route: route.continue_())
     with running(made):

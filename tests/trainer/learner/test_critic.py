@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from envgym.config.plugins import Choice
 from envgym.core.trajectory import Group
 from envgym.trainer.batch.build import build_batch
 from envgym.trainer.batch.rows import TrainRow, ValueTarget
@@ -59,7 +60,12 @@ def taught(seed: int = 0) -> list[TrainRow]:
 
 
 def build_critic(model: PreTrainedModel, **settings: object) -> Critic:
-    critic = Critic(model, CriticSettings.model_validate(settings), OptimSettings(eps=1e-3), device=CPU)
+    critic = Critic(
+        model,
+        CriticSettings.model_validate(settings),
+        OptimSettings(optimizer=Choice(name="adamw", eps=1e-3)),
+        device=CPU,
+    )
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         critic.head.weight_D.copy_(torch.randn(16, generator=generator, dtype=torch.float64))
@@ -137,7 +143,9 @@ def test_gradient_agrees_with_differences(clip: float | None) -> None:
 
 def after(rows: list[TrainRow], critic: dict[str, object] | None, **optim: object) -> tuple[Tensor, Tensor | None]:
     model = copy.deepcopy(MODEL)
-    settings = OptimSettings.model_validate({"lr": 1e-2, "eps": 1e-3, "grad_clip": 1e9, **optim})
+    settings = OptimSettings.model_validate(
+        {"lr": 1e-2, "optimizer": {"name": "adamw", "eps": 1e-3}, "grad_clip": 1e9, **optim}
+    )
     made = None if critic is None else build_critic(model, **critic)
     Learner(model, optim=settings, num_steps=1, device=CPU, critic=made).train_step(rows, OBJECTIVE, step=0)
     weights = torch.cat([weight.detach().flatten() for weight in model.parameters()])

@@ -93,7 +93,9 @@ def objective(mode: str = "token-mean", **settings: float | str) -> Objective:
 def weights_after(model: LlamaForCausalLM, rows: list[TrainRow], goal: Objective, **optim: float) -> torch.Tensor:
     """Return all weights after one train step of plain-looking AdamW."""
     trained = copy.deepcopy(model)
-    settings = OptimSettings.model_validate({"lr": 1e-2, "grad_clip": 1e9, "eps": 1e-3, **optim})
+    settings = OptimSettings.model_validate(
+        {"lr": 1e-2, "grad_clip": 1e9, "optimizer": {"name": "adamw", "eps": 1e-3}, **optim}
+    )
     learner = Learner(trained, optim=settings, num_steps=10, device=CPU)
     learner.train_step(rows, goal, step=0)
     return torch.cat([parameter.detach().flatten() for parameter in trained.parameters()])
@@ -168,7 +170,13 @@ def test_packing_changes_no_update(mode: str) -> None:
     def train(packing: bool, tokens: int) -> torch.Tensor:
         trained, reference = copy.deepcopy(model), build_model(7)
         optim = OptimSettings(
-            lr=1e-2, eps=1e-3, minibatches=2, epochs=2, packing=packing, micro_batch_tokens=tokens, grad_clip=1e9
+            lr=1e-2,
+            optimizer=Choice(name="adamw", eps=1e-3),
+            minibatches=2,
+            epochs=2,
+            packing=packing,
+            micro_batch_tokens=tokens,
+            grad_clip=1e9,
         )
         learner = Learner(trained, optim=optim, num_steps=1, device=CPU, reference=lambda: nullcontext(reference))
         learner.train_step(rows, goal, step=0)

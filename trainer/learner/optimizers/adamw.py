@@ -3,16 +3,20 @@
 from typing import ClassVar
 
 import torch
+from pydantic import Field
 from torch import nn
 
 from envgym.config.settings import Settings
 from envgym.trainer.learner.optimizers.base import bytes_here, decay_groups, left_out_bytes, trainable
 from envgym.trainer.learner.optimizers.exact import ExactAdamW
-from envgym.trainer.learner.settings import OptimSettings
+from envgym.trainer.learner.settings import ADAMW_EPS, OptimSettings
 
 
 class AdamW(Settings):
     """AdamW, fused; for weights in bfloat16 one that loses no update to rounding."""
+
+    eps: float = Field(default=ADAMW_EPS, gt=0)
+    """Constant that is added to the divisor."""
 
     trains_bfloat16: ClassVar = True
     trains_shards: ClassVar = True
@@ -23,8 +27,8 @@ class AdamW(Settings):
         is_short = any(parameter.dtype is torch.bfloat16 for parameter in parameters)
         groups = decay_groups(parameters, optim)
         if is_short:
-            return ExactAdamW(groups, {"lr": optim.lr, "betas": optim.betas, "eps": optim.eps})
-        return torch.optim.AdamW(groups, lr=optim.lr, betas=optim.betas, eps=optim.eps, fused=True)
+            return ExactAdamW(groups, {"lr": optim.lr, "betas": optim.betas, "eps": self.eps})
+        return torch.optim.AdamW(groups, lr=optim.lr, betas=optim.betas, eps=self.eps, fused=True)
 
     def slowest_decay(self, optim: OptimSettings) -> float:
         """Return the larger one of `betas`."""

@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 from envgym.config.settings import Settings
 from envgym.trainer.learner.optimizers.base import bytes_here, decay_groups, left_out_bytes, trainable
 from envgym.trainer.learner.optimizers.exact import ExactAdamW, ParameterGroup
-from envgym.trainer.learner.settings import OptimSettings
+from envgym.trainer.learner.settings import ADAMW_EPS, OptimSettings
 
 _COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 """Of the Newton-Schulz iteration, as `torch.optim.Muon` has them."""
@@ -31,6 +31,9 @@ class Muon(Settings):
     """`adamw`: an update of an m x n matrix is multiplied with 0.2 sqrt(max(m, n)), so that it is about as large as
     AdamW's and `optim.lr` is as for AdamW. `spectral`: it is multiplied with sqrt(max(1, m / n))."""
 
+    eps: float = Field(default=ADAMW_EPS, gt=0)
+    """Constant that AdamW adds to its divisor."""
+
     trains_bfloat16: ClassVar = True
     trains_shards: ClassVar = True
 
@@ -44,7 +47,7 @@ class Muon(Settings):
         }
         groups = [{**group, "is_muon": True, **settings} for group in decay_groups(matrices, optim)]
         groups += [{**group, "is_muon": False} for group in decay_groups(others, optim)]
-        return MuonAdamW(groups, {"lr": optim.lr, "betas": optim.betas, "eps": optim.eps})
+        return MuonAdamW(groups, {"lr": optim.lr, "betas": optim.betas, "eps": self.eps})
 
     def slowest_decay(self, optim: OptimSettings) -> float:
         """Return the largest decay rate of the momentum and of AdamW's moments."""

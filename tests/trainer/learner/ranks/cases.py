@@ -32,7 +32,7 @@ from envgym.trainer.methods.row_ids import RowId
 from tests.trainer.learner.packing.forest import VOCABULARY, build
 
 CPU = torch.device("cpu")
-OPTIM = {"lr": 1e-2, "eps": 1e-3, "grad_clip": 0.05, "weight_decay": 0.1}
+OPTIM = {"lr": 1e-2, "optimizer": {"name": "adamw", "eps": 1e-3}, "grad_clip": 0.05, "weight_decay": 0.1}
 
 
 COMPILING = (".torch.jit.script_method. is deprecated", "The .grad attribute of a Tensor that is not a leaf")
