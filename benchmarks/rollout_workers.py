@@ -39,7 +39,8 @@ from envgym.core.tasks import Split
 from envgym.core.version import __version__
 from envgym.runtime.garbage import rare_collections
 from envgym.trainer.env_source import EnvSource
-from envgym.trainer.launch.workers.fleet import RolloutWorkers, WorkerAddresses
+from envgym.trainer.launch.workers.addresses import WorkerAddresses
+from envgym.trainer.launch.workers.fleet import RolloutWorkers
 from envgym.trainer.launch.workers.parts import WorkerParts
 from envgym.trainer.launch.workers.server import RolloutWorker
 from envgym.trainer.launch.workers.wire import GrownTree, WorkerSetup

@@ -28,8 +28,8 @@ async def _serve(host: str, port: int) -> None:
     from envgym.runtime.garbage import rare_collections
     from envgym.runtime.processes.group import announce
     from envgym.runtime.processes.log import ROLE_VARIABLE
+    from envgym.trainer.launch.workers.addresses import TOKEN_VARIABLE
     from envgym.trainer.launch.workers.server import RolloutWorker
-    from envgym.trainer.launch.workers.wire import TOKEN_VARIABLE
 
     token, do = os.environ.get(TOKEN_VARIABLE), "let envgym train --rollout-workers start it, which sets one"
     what, must = "environment variable", "hold the token of the run, whose settings may name code"

@@ -50,7 +50,7 @@ def open_run_directory(settings: TrainSettings, *, resume: bool) -> RunDirectory
     """Return the run to go on with, or None where a new one can begin; nothing is written.
 
     Args:
-        settings: of now, as `resolve_precision` returns them.
+        settings: of now. With the precision `auto`, which only torch can resolve, the precision is not compared.
         resume: whether a run continues.
 
     Raises: RunError: the directory is taken; or, to resume, holds no run, or one of other settings.
@@ -61,11 +61,15 @@ def open_run_directory(settings: TrainSettings, *, resume: bool) -> RunDirectory
         return None
     run = RunDirectory.open(path)
     check_trusted(path, {})  # what is written there must stay there
-    theirs = resolve_precision(build_settings(TrainSettings, run.config, where=str(path / "config.json")))
-    precision, now = theirs.model.precision, settings.model.precision
-    must = f"be {precision} as in the run, because other number types change what it learns"
-    do = f"set model.precision={precision}, or start another run; auto depends on the device"
-    RunError.unless(precision == now, "model.precision", must, now, where=str(path), do=do)
+    theirs = build_settings(TrainSettings, run.config, where=str(path / "config.json"))
+    if settings.model.precision != "auto":
+        theirs = resolve_precision(theirs)
+        precision, now = theirs.model.precision, settings.model.precision
+        must = f"be {precision} as in the run, because other number types change what it learns"
+        do = f"set model.precision={precision}, or start another run; auto depends on the device"
+        RunError.unless(precision == now, "model.precision", must, now, where=str(path), do=do)
+    else:
+        theirs = theirs.model_copy(update={"model": theirs.model.model_copy(update={"precision": "auto"})})
     free = ("run.directory", *EXTENDABLE)
     check_same(theirs.model_dump(mode="json"), settings.model_dump(mode="json"), where=path, but=free)
     kinds = {f"models.{name}.kind": model.kind.settings for name, model in settings.models.items()}

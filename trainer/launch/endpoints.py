@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from envgym.agents.policies.serving.backend import PolicyEndpoints
 from envgym.agents.settings import EngineSettings
-from envgym.trainer.launch.workers.fleet import WorkerAddresses
+from envgym.trainer.launch.workers.addresses import WorkerAddresses
 from envgym.trainer.learner.ranks.meeting import Meeting
 
 

@@ -49,9 +49,9 @@ from envgym.trainer.launch.server_membership import (
     named_policy_servers,
 )
 from envgym.trainer.launch.settings import LaunchSettings
+from envgym.trainer.launch.workers.addresses import TOKEN_VARIABLE as WORKER_TOKEN
+from envgym.trainer.launch.workers.addresses import WorkerAddresses
 from envgym.trainer.launch.workers.checks import check_settings
-from envgym.trainer.launch.workers.fleet import WorkerAddresses
-from envgym.trainer.launch.workers.wire import TOKEN_VARIABLE as WORKER_TOKEN
 from envgym.trainer.learner.ranks import meeting as ranks
 from envgym.trainer.learner.ranks.meeting import Meeting, free_address, is_torchrun
 from envgym.trainer.settings import TrainSettings

@@ -79,7 +79,7 @@ class TokenCritic(LearningModel):
                 decay=decay,
                 grad_clip=grad_clip,
                 betas=of_run.betas,
-                optimizer=Choice(name="adamw", eps=of_run.eps),
+                optimizer=Choice.model_validate({"name": "adamw", "eps": of_run.eps}),
             ),
         )
 

@@ -63,7 +63,7 @@ def build_critic(model: PreTrainedModel, **settings: object) -> Critic:
     critic = Critic(
         model,
         CriticSettings.model_validate(settings),
-        OptimSettings(optimizer=Choice(name="adamw", eps=1e-3)),
+        OptimSettings(optimizer=Choice.model_validate({"name": "adamw", "eps": 1e-3})),
         device=CPU,
     )
     generator = torch.Generator().manual_seed(0)

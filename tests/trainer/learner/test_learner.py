@@ -171,7 +171,7 @@ def test_packing_changes_no_update(mode: str) -> None:
         trained, reference = copy.deepcopy(model), build_model(7)
         optim = OptimSettings(
             lr=1e-2,
-            optimizer=Choice(name="adamw", eps=1e-3),
+            optimizer=Choice.model_validate({"name": "adamw", "eps": 1e-3}),
             minibatches=2,
             epochs=2,
             packing=packing,

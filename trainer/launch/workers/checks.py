@@ -2,16 +2,17 @@
 
 from collections.abc import Mapping
 from contextlib import closing
+from typing import TYPE_CHECKING
 
 from envgym.agents.loop.agent import AgentSettings
 from envgym.agents.policies.serving.backend import POLICY_SERVERS
-from envgym.agents.search import Strategy
 from envgym.agents.settings import EngineSettings
 from envgym.errors import SettingsError
-from envgym.trainer.env_source import EnvSource
 from envgym.trainer.launch.settings import LaunchSettings
-from envgym.trainer.methods.protocols import Checkpointed
-from envgym.trainer.models.opponent import model_seats
+
+if TYPE_CHECKING:
+    from envgym.agents.search import Strategy
+    from envgym.trainer.env_source import EnvSource
 
 _WHAT = "launch.rollout_workers"
 
@@ -29,8 +30,11 @@ def check_settings(launch: LaunchSettings, engine: EngineSettings, agent: AgentS
     SettingsError.unless(agent.program is None, _WHAT, must, num_workers, where="launch", do=do)
 
 
-def check_parts(env_sources: Mapping[str, EnvSource], search: Strategy, num_workers: int) -> None:
+def check_parts(env_sources: "Mapping[str, EnvSource]", search: "Strategy", num_workers: int) -> None:
     """See that no part which the workers need has a state in the run's process. Raises: SettingsError: one has."""
+    from envgym.trainer.methods.protocols import Checkpointed  # both load torch
+    from envgym.trainer.models.opponent import model_seats
+
     must, do = "be 0 with a search that keeps a state", "leave it out, or choose another search"
     holds = not isinstance(search, Checkpointed)
     SettingsError.unless(holds, _WHAT, must, num_workers, where=f"search {type(search).__name__}", do=do)

@@ -6,22 +6,22 @@ is given to another one, or to the same after its restart, which goes on from th
 
 import asyncio
 import json
-import threading
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from envgym.agents.policies.serving.weights_state import WeightsState
 from envgym.agents.rollout.pool import AbortHandle
 from envgym.core.tree import Tree
 from envgym.errors import RunError
 from envgym.runtime.http.client import ConnectionFailed, HttpAnswer, HttpConnections
-from envgym.runtime.membership import server_url, warn_user
+from envgym.runtime.membership import warn_user
 from envgym.runtime.processes.log import Ids, about, log_event
 from envgym.runtime.processes.restarts import REISSUED, count_failure
+from envgym.trainer.launch.workers.addresses import WorkerAddress, WorkerAddresses
 from envgym.trainer.launch.workers.wire import (
     ABORT,
     CHANGE,
@@ -47,45 +47,6 @@ _MAX_LOST: Final = 2
 _TOO_MANY_LOST: Final = f"{_MAX_LOST} rollout workers were lost while they played it"
 _AGAIN_S: Final = 1.0
 """Until a worker whose connection broke is used again, if it has not died."""
-
-
-class WorkerAddress(NamedTuple):
-    """Where a worker serves."""
-
-    url: str
-    number: int
-    """How often the worker was started before."""
-
-
-class WorkerAddresses:
-    """The workers that serve, by role; changed from any thread as they die and are started again."""
-
-    def __init__(self, urls: Mapping[str, str]) -> None:
-        """Begin with the workers that were started."""
-        self._lock = threading.Lock()
-        self._all = {role: WorkerAddress(url, 0) for role, url in urls.items()}
-        self._down = set[str]()
-        self.on_change: Callable[[], None] = lambda: None
-        """Called after every change."""
-
-    def __len__(self) -> int:
-        """Return how many workers there are, those included that are started again."""
-        return len(self._all)
-
-    def note(self, role: str, announced: Mapping[str, object] | None) -> None:
-        """Change the address of a worker that has died (None), or serves again as it announced."""
-        with self._lock:
-            if announced is None:
-                self._down.add(role)
-            else:
-                self._down.discard(role)
-                self._all[role] = WorkerAddress(server_url(str(announced["url"])), self._all[role].number + 1)
-        self.on_change()
-
-    def up(self) -> dict[str, WorkerAddress]:
-        """Return the workers that serve."""
-        with self._lock:
-            return {role: address for role, address in self._all.items() if role not in self._down}
 
 
 @dataclass(slots=True, eq=False)

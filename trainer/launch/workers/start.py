@@ -11,8 +11,9 @@ from envgym.runs.files import LOGS
 from envgym.runtime.processes.restarts import count_failure
 from envgym.trainer.checks.mask_audit import SampledTurn
 from envgym.trainer.launch.endpoints import Endpoints
+from envgym.trainer.launch.workers.addresses import TOKEN_VARIABLE
 from envgym.trainer.launch.workers.fleet import RolloutWorkers
-from envgym.trainer.launch.workers.wire import TOKEN_VARIABLE, GrownTree, Json, WorkerSetup
+from envgym.trainer.launch.workers.wire import GrownTree, Json, WorkerSetup
 from envgym.trainer.rollout.journal import FOLDER, TurnJournal
 
 

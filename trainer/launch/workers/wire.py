@@ -11,7 +11,7 @@ A refusal has one sentence under `detail`.
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Final, NamedTuple  # JSON that was just decoded
+from typing import Any, NamedTuple  # JSON that was just decoded
 
 from envgym.agents.policies.serving.weights_state import WeightsState
 from envgym.core.serialize import task_from_json, task_to_json, tree_from_json, tree_to_json
@@ -21,8 +21,6 @@ from envgym.trainer.rollout.draws import request_from_json, request_to_json
 from envgym.trainer.rollout.journal import ReusedTurns
 from envgym.trainer.rollout.trees import TreeOrder
 
-TOKEN_VARIABLE: Final = "ENVGYM_WORKER_TOKEN"
-"""Environment variable with the token of the rollout workers of a run."""
 SETUP, TREES, ABORT, CHANGE = "/setup", "/trees", "/abort", "/change"
 Json = dict[str, Any]
 

@@ -9,8 +9,8 @@ from envgym.cli.main import main
 from envgym.errors import SettingsError
 from envgym.trainer.env_source import EnvSource
 from envgym.trainer.launch.launch import check_addresses
+from envgym.trainer.launch.workers.addresses import TOKEN_VARIABLE
 from envgym.trainer.launch.workers.checks import check_parts
-from envgym.trainer.launch.workers.wire import TOKEN_VARIABLE
 from envgym.trainer.models.opponent import ModelParty
 from tests.support.tiny_runs import EvenDuel, EvenWords, tiny_settings
 
