@@ -24,16 +24,17 @@ from tests.support.http_server import http_thread
 @contextmanager
 def sampling_held(served: Served) -> Iterator[threading.Event]:
     """Yield what is set when a request has sampled a token, and does not go on before an update is under way."""
-    began, decode = threading.Event(), served._policy._model.decode
+    began, is_over, decode = threading.Event(), threading.Event(), served._policy._model.decode
 
     def counted(*arguments: Any) -> torch.Tensor:
         began.set()
-        while served.weights.hold is None and not served._policy._lock.is_held:
+        while not (is_over.is_set() or served.weights.hold is not None or served._policy._lock.is_held):
             pass
         return decode(*arguments)
 
     served._policy._model.decode = counted  # type: ignore[method-assign, assignment]  # of this instance
     yield began
+    is_over.set()  # else a request that nobody waits for would keep a thread, and the process, for ever
 
 
 def test_requests_that_a_failed_update_holds_end_at_once(tmp_path: Path) -> None:
