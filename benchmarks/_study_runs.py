@@ -24,6 +24,7 @@ from envgym.runs.directory import RunDirectory, read_object
 from envgym.runs.files import write_json
 from envgym.runs.wall_time import read_wall_time
 from envgym.stats import successes_of
+from envgym.trainer.checks.preflight import resolve_precision
 from envgym.trainer.settings import TrainSettings, load_train_settings
 from envgym.trainer.workflows.critic_value import critic
 
@@ -109,7 +110,7 @@ class Run(Settings):
         """
         directory = (root / self.name).absolute()
         if self.is_training and (directory / "run.json").exists():
-            now = self.settings(root).model_dump(mode="json")
+            now = resolve_precision(self.settings(root)).model_dump(mode="json")
             check_same(RunDirectory.open(directory).config, now, where=directory, but=("run.directory",))
         if self.is_whole(root):
             return
