@@ -9,7 +9,7 @@ from envgym.runs.directory import RunDirectory, file_step
 from envgym.runs.files import sole_writer
 from envgym.trainer.build import build_run_context
 from envgym.trainer.checks.memory import check_memory
-from envgym.trainer.checks.preflight import extend_run, nothing_left_of_refused, open_run_directory, resolve_precision
+from envgym.trainer.checks.preflight import extend_run, nothing_left_of_refused, open_run_directory
 from envgym.trainer.launch.endpoints import Endpoints
 from envgym.trainer.launch.launch import launched
 from envgym.trainer.launch.server_membership import has_servers
@@ -43,9 +43,11 @@ class PreparedRun:
 
 @contextmanager
 def prepared(settings: TrainSettings, *, resume: bool) -> Iterator[PreparedRun]:
-    """Start the processes of a run, build its parts and open its directory, for a block. Raises: as `train`."""
+    """Start the processes of a run, build its parts and open its directory, for a block.
+
+    The precision of the settings must be resolved. Raises: as `train`.
+    """
     method = build_method(settings)
-    settings = resolve_precision(settings)
     directory = open_run_directory(settings, resume=resume)
     with ExitStack() as stack:
         starts = settings.launch.num_started > 0 or has_servers(settings.engine, settings.envs)

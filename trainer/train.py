@@ -22,6 +22,7 @@ from envgym.trainer.batch.rows import TrainRow
 from envgym.trainer.build import changed_run_context, collect_plan
 from envgym.trainer.checks.changes import SettingsInForce
 from envgym.trainer.checks.mask_audit import AuditedPolicy, MaskAudit
+from envgym.trainer.checks.preflight import resolve_precision
 from envgym.trainer.checks.term_audit import TermAudit
 from envgym.trainer.checks.weight_canary import TEXT, WeightCanary
 from envgym.trainer.launch.workers.fleet import RolloutWorkers
@@ -97,6 +98,7 @@ def train(
         SettingsError, UnknownName, RunError: bad settings or directory; nothing has been written then.
     """
     started = time.perf_counter() if started is None else started
+    settings = resolve_precision(settings)  # once: what is recorded, told and sent to workers names it
     with prepared(settings, resume=resume) as run, make_runner() as runner:
         clock = WallClock(run.directory.path, device=describe_device(run.context.device), started=started)
         return TrainLoop(settings, run, Callbacks([TimeKeeper(clock), *callbacks])).run(runner)
@@ -291,7 +293,7 @@ class TrainLoop:
         if run.endpoints.workers is None:
             return None
         return rollout_workers(
-            self.settings.model_copy(update={"model": self.context.model_settings}).model_dump(mode="json"),
+            self.settings.model_dump(mode="json"),
             run.endpoints,
             wait_s=self.settings.launch.start_timeout_s,
             policy=self.context.policy,
