@@ -1,7 +1,9 @@
 """A run is resumed with its own number types, whatever its settings call them and whatever the device is."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,6 +12,7 @@ from envgym.errors import RunError
 from envgym.runs.directory import RunDirectory
 from envgym.trainer.checks import preflight
 from envgym.trainer.checks.preflight import open_run_directory, resolve_precision
+from envgym.trainer.metrics.callbacks import Callback
 from envgym.trainer.settings import TrainSettings, train_settings
 from envgym.trainer.train import train
 from tests.support.tiny_runs import tiny_settings
@@ -18,6 +21,15 @@ from tests.support.tiny_runs import tiny_settings
 def settings_on(directory: Path, device: str, **model: str) -> TrainSettings:
     data = {"run": {"directory": str(directory)}, "model": model, "engine": {"device": device}}
     return resolve_precision(train_settings({**data, "envs": [{"id": "math/arithmetic-v0"}]}))
+
+
+class NotesPrecision(Callback):
+    """Remembers the precision that a run tells when it starts."""
+
+    precision = ""
+
+    def on_start(self, directory: Path, config: Mapping[str, Any], first_step: int, last_step: int) -> None:
+        self.precision = config["model"]["precision"]
 
 
 def created(settings: TrainSettings) -> None:
@@ -31,7 +43,9 @@ def test_auto_is_the_precision_of_the_device(device: str, precision: str, tmp_pa
 
 
 def test_a_run_records_the_precision_that_it_used(tmp_path: Path) -> None:
-    train(tiny_settings(tmp_path / "run", run={"steps": 0}))
+    noted = NotesPrecision()
+    train(tiny_settings(tmp_path / "run", run={"steps": 0}), callbacks=[noted])
+    assert noted.precision == "float32", "callbacks and trackers are told what the file states"
     assert RunDirectory.open(tmp_path / "run").config["model"]["precision"] == "float32"
     train(tiny_settings(tmp_path / "run", run={"steps": 1}), resume=True)  # `auto` again
     assert RunDirectory.open(tmp_path / "run").config["model"]["precision"] == "float32"
