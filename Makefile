@@ -81,6 +81,7 @@ $(PEERS_STAMP): $(STAMP) constraints/speed.txt
 	touch $@
 
 speed: $(PEERS_STAMP)  ## measure every part beside other libraries, and write docs/results/speed.md (less than 30 minutes)
+	$(BIN)/python scripts/test_lanes.py --install connect docker
 	$(BIN)/python -m benchmarks.speed
 
 # The packages go to a folder that is put before those of GPU_PYTHON: that Python may itself be of a virtual environment,

@@ -50,7 +50,10 @@ class Part(_Data):
     limit_s: int
     arguments: tuple[str, ...] = ()
     more_arguments: tuple[str, ...] | None = None
-    peers: bool = False
+    environment: str = ""
+    """NAME of `.venv-NAME`, which runs the part; empty: that of the caller."""
+    docker: bool = False
+    """Whether the part needs a Docker engine, which `scripts/with_docker.py` finds or starts."""
     aims: tuple[Aim, ...] = ()
     compared: tuple[Compared, ...] = ()
 

@@ -25,35 +25,40 @@ from benchmarks._processes import ROOT, reason_of, run_until
 from benchmarks._speed_machine import adopt_orphans, describe_machine, other_seconds
 from benchmarks._speed_plan import Part, Record, arguments_of, is_idle, read_plan, read_profiles
 from envgym.runs.files import write_atomic, write_json
+from scripts.test_lanes import slowness
 
 PAGE: Final = ROOT / "docs" / "results" / "speed.md"
-PEERS: Final = ROOT / ".venv-speed" / "bin" / "python"
 
 
-def measure(part: Part, *, more: bool, peers: Path = PEERS) -> dict[str, Any]:
+def measure(part: Part, *, more: bool, root: Path = ROOT) -> dict[str, Any]:
     """Run a part; return its `result` or `error`, and what else the machine did meanwhile.
 
     Args:
         part: the benchmark.
         more: the arguments of --all.
-        peers: the Python that has the other libraries.
+        root: where the environments of parts lie.
     """
     words = ["-m", part.module, *arguments_of(part, more=more)]
-    python = str(peers if part.peers else sys.executable)
+    starter = ["python", "scripts/with_docker.py"] if part.docker else []
+    shown = f".venv-{part.environment}/bin/python" if part.environment else "python"
+    python = str(root / shown) if part.environment else sys.executable
+    times_as_slow = min(slowness() for _ in range(5))
     load_before, others_before, started = os.getloadavg()[0], other_seconds(os.getpid()), time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         output, errors = Path(folder) / "output", Path(folder) / "errors"
         if Path(python).exists():
-            code = run_until([python, *words], part.limit_s, output=output, errors=errors)
+            command = [*([sys.executable, *starter[1:]] if starter else []), python, *words]
+            code = run_until(command, part.limit_s, output=output, errors=errors)
             found = _found(code, part.limit_s, output, errors)
         else:
-            found = {"error": "the other libraries are not installed: `make speed` makes .venv-speed"}
+            found = {"error": f"the other libraries are not installed: `make speed` makes .venv-{part.environment}"}
     seconds, others_after = time.monotonic() - started, other_seconds(os.getpid())
     others = None if others_before is None or others_after is None else (others_after - others_before) / seconds
     return {
-        "command": shlex.join([".venv-speed/bin/python" if part.peers else "python", *words]),
+        "command": shlex.join([*starter, shown, *words]),
         "measured": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "seconds": round(seconds, 1),
+        "slowness": round(times_as_slow, 2),
         "load_before": round(load_before, 2),
         "load_after": round(os.getloadavg()[0], 2),
         "others_cores": None if others is None else round(others, 3),

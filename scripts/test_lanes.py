@@ -4,7 +4,7 @@ A lane is a marker expression with its own constraints file, time limit and, whe
 Limits are stated for two idle cores; before each lane a piece of work measures by how much longer they are now.
 Standard library only, so that any Python can start it:
 
-    python scripts/test_lanes.py [--all] [--fast] [--debian] [LANE ...]
+    python scripts/test_lanes.py [--all] [--fast] [--debian] [--install] [LANE ...]
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Lane:
     name: str
     steps: tuple[Step, ...]
     limit_s: int
-    """What the lane may take on two idle cores, installing not counted; elsewhere `_slowness` times that. A lane that
+    """What the lane may take on two idle cores, installing not counted; elsewhere `slowness` times that. A lane that
     took longer says so; one that takes twice as long is stopped and has failed."""
     packages: tuple[str, ...] = ()
     """What the lane needs beyond the main environment."""
@@ -262,6 +262,7 @@ def main() -> int:
     parser.add_argument("--all", action="store_true", help="also lanes with packages or environments of their own")
     parser.add_argument("--fast", action="store_true", help="only the fast tests of the core lane")
     parser.add_argument("--debian", action="store_true", help="print the lanes' command:package pairs and stop")
+    parser.add_argument("--install", action="store_true", help="install what the lanes need and run no test")
     arguments = parser.parse_args()
     if unknown := set(arguments.lanes) - {lane.name for lane in LANES}:
         parser.error(f"a lane must be one of {', '.join(x.name for x in LANES)}, got {', '.join(sorted(unknown))}")
@@ -272,6 +273,9 @@ def main() -> int:
     lanes = [lane for lane in LANES if lane.name in chosen]
     if arguments.fast:
         lanes = [Lane(name="fast", steps=(_FAST,), limit_s=300)]
+    if arguments.install:
+        installed = [_prepare(lane) for lane in lanes]
+        return 0 if all(installed) else 1
     return _run_lanes(lanes)
 
 
@@ -287,7 +291,7 @@ def _run_lanes(lanes: list[Lane]) -> int:
         if python is None:
             report.append(f"lane {lane.name}: skipped, {' '.join(lane.requirements)} cannot be installed (see above)")
             continue
-        factor = _slowness()
+        factor = slowness()
         limit_s = lane.limit_s * factor
         print(f"limit {limit_s:.0f} s: {lane.limit_s} s on two idle cores, {factor:.1f} times as slow here", flush=True)
         ready = time.monotonic()
@@ -332,7 +336,7 @@ def _link_environment(python: Path) -> None:
     (there / "_main_environment.pth").write_text(f"import site; site.addsitedir({str(here)!r})\n")
 
 
-def _slowness() -> float:
+def slowness() -> float:
     """Return how many times longer the work takes now than on the machine of the limits; at least 1."""
     begun = time.monotonic()
     for process in [subprocess.Popen([sys.executable, "-I", "-c", _WORK]) for _ in range(2)]:
@@ -370,7 +374,7 @@ def _run_until(command: list[str], begun: float, most_s: float, factor: float) -
     with subprocess.Popen(command, cwd=ROOT, env=environment, start_new_session=True) as process:
         try:
             for known in (factor, None):
-                deadline = begun + most_s * (known or _slowness())
+                deadline = begun + most_s * (known or slowness())
                 with suppress(subprocess.TimeoutExpired):
                     return process.wait(timeout=max(deadline - time.monotonic(), 1))
             return None

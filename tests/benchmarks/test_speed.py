@@ -188,9 +188,9 @@ def test_a_part_beyond_its_limit_is_stopped_and_says_so() -> None:
 
 
 def test_a_part_without_its_libraries_says_how_to_get_them(tmp_path: Path) -> None:
-    found = measure(part("json.tool", peers=True), more=False, peers=tmp_path / "python")
+    found = measure(part("json.tool", environment="speed", docker=True), more=False, root=tmp_path)
     assert "make speed" in found["error"]
-    assert found["command"] == ".venv-speed/bin/python -m json.tool"
+    assert found["command"] == "python scripts/with_docker.py .venv-speed/bin/python -m json.tool"
 
 
 def test_only_some_parts_are_measured_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -95,7 +95,7 @@ def run(tmp_path: Path, tokenizer: PreTrainedTokenizerFast, monkeypatch: pytest.
 
     def ran(env_id: str, count: int, response_length: int = RESPONSE_LENGTH) -> list[tuple[Any, Any, OracleServer]]:
         path = tmp_path / "train.parquet"
-        assert main(["connect", "verl", env_id, "--rows", str(count), "--out", str(path)]) == 0
+        assert main(["connect", "verl", env_id, "--rows", str(count), "--out", str(path), "--overwrite"]) == 0
 
         async def play_all() -> list[tuple[Any, Any, OracleServer]]:
             played = []
