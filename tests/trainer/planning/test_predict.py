@@ -12,8 +12,9 @@ from envgym.trainer.learner.memory import MicroBatchMemory, StateMemory
 from envgym.trainer.method import build_method
 from envgym.trainer.planning.constants import ControlCosts, Device, control, device_named, device_names, shapes
 from envgym.trainer.planning.fit import check_fits, fastest_split
-from envgym.trainer.planning.predict import Plan, Workload, predict
+from envgym.trainer.planning.predict import Plan, predict
 from envgym.trainer.planning.shapes import ModelShape
+from envgym.trainer.planning.workload import Workload
 from envgym.trainer.settings import train_settings
 
 GIB = 2**30
@@ -59,32 +60,92 @@ def settings_of(**sections: Any) -> Any:  # TrainSettings
 
 
 def test_sampling_is_decoding_steps_and_prefills() -> None:
-    """8 episodes at once: 2 * 50 steps of 10 layers, 8 sequences of 2 * 1e8 operations, and the bytes that are read.
+    """8 episodes at once: 2 turns of 50 steps of 10 layers, 8 sequences of 2 * 1e8 operations, and the bytes read.
 
-    A step reads 4 GiB of weights and 8 * 110 tokens of 4,000 bytes. Each episode prefills 100 + 20 tokens.
+    A step reads 4 GiB of weights and a cache of 8 * (100 + 70 / 2 + 50 / 2) tokens of 4,000 bytes, which each turn
+    copies once. A turn prefills in one more pass; 2 groups prefill a prompt of 100 tokens and 8 episodes a reply of 20.
     """
-    step_s = 10 * 0.001 + 8 * 2e8 / 1e12 + (4 * GIB + 8 * 110 * 4000) / 1e9
-    assert planned().sampling_s == pytest.approx(100 * step_s + 8 * 120 * 2 * 9e7 / 1e12)
+    cache = 8 * 160 * 4000
+    step_s = 10 * 0.001 + 8 * 2e8 / 1e12 + (4 * GIB + cache) / 1e9
+    turn_s = 50 * step_s + 10 * 0.001 + 2 * cache / 1e9
+    assert planned().sampling_s == pytest.approx(2 * turn_s + PREFILL_S)
+
+
+PREFILL_S = (2 * 9e7 * (2 * 100 + 8 * 20) + 4 * 10 * 100 * (2 * 100**2 / 2 + 8 * 20 * 160)) / 1e12
 
 
 def test_sequences_beyond_the_batch_wait_for_another_wave() -> None:
     whole = planned(engine={"max_batch": 8}).sampling_s
     halved = planned(engine={"max_batch": 4}).sampling_s
-    prefill_s = 8 * 120 * 2 * 9e7 / 1e12
-    step_s = 10 * 0.001 + 4 * 2e8 / 1e12 + (4 * GIB + 4 * 110 * 4000) / 1e9
-    assert halved == pytest.approx(2 * 100 * step_s + prefill_s)
+    cache = 4 * 160 * 4000
+    step_s = 10 * 0.001 + 4 * 2e8 / 1e12 + (4 * GIB + cache) / 1e9
+    turn_s = 50 * step_s + 10 * 0.001 + 2 * cache / 1e9
+    assert halved == pytest.approx(2 * 2 * turn_s + PREFILL_S)
     assert halved > whole
 
 
-def test_learning_computes_each_prompt_of_a_group_once() -> None:
-    """2 prompts of 100 and 8 ends of 120 tokens; the head reads 8 * 2 * 50 tokens; 1,160 tokens are 5 micro-batches."""
-    tokens = 2 * 100 + 8 * 120
-    flops = 6 * (9e7 * tokens + 1e7 * 800) + 12 * 10 * 100 * tokens * 110
-    expected = flops / 1e12 + 5 * 10 * 0.01 + 2 * 16 * GIB / 1e9
+def test_a_cache_that_is_read_slower_than_weights_takes_longer() -> None:
+    slower = planned(device=replace(DEVICE, cache_bandwidth=DEVICE.bandwidth / 2)).sampling_s
+    assert slower - planned().sampling_s == pytest.approx(100 * 8 * 160 * 4000 / 1e9)
+
+
+def test_zero_turns_cost_nothing() -> None:
+    plan = planned(work=replace(WORK, turns=0))
+    assert (plan.sampling_s, plan.control_s, plan.learn_s) == (0.0, 0.0, 0.0)
+
+
+def test_learning_computes_the_prompt_of_a_group_once_in_each_pack() -> None:
+    """A micro-batch of 256 tokens holds a prompt of 100 and one end of 120 tokens, so 8 have a prompt each.
+
+    The head reads 8 * 2 * 50 tokens. A token attends those before it: 5,000 pairs in a prompt, 120 * 160 behind it.
+    """
+    tokens, pairs = 8 * 220, 8 * (5000 + 120 * 160)
+    flops = 6 * (9e7 * tokens + 1e7 * 800) + 12 * 10 * 100 * pairs
     assert planned().tokens == tokens
-    assert planned().learn_s == pytest.approx(expected)
+    assert planned().learn_s == pytest.approx(flops / 1e12 + 8 * 10 * 0.01 + 2 * 16 * GIB / 1e9)
+    whole = planned(optim={"micro_batch_tokens": 600})
+    tokens, pairs = 2 * 100 + 8 * 120, 2 * 5000 + 8 * 120 * 160
+    flops = 6 * (9e7 * tokens + 1e7 * 800) + 12 * 10 * 100 * pairs
+    assert whole.tokens == tokens, "a group of 580 tokens is a pack"
+    assert whole.learn_s == pytest.approx(flops / 1e12 + 2 * 10 * 0.01 + 2 * 16 * GIB / 1e9)
     padded = planned(optim={"micro_batch_tokens": 256, "packing": False})
     assert padded.tokens == 8 * 220
+
+
+def test_activations_and_attention_have_rates_of_their_own() -> None:
+    device = replace(DEVICE, attention_flops=DEVICE.train_flops / 4, activation_bandwidth=GIB)
+    added = planned(device=device).learn_s - planned().learn_s
+    pair_flops = 12 * 10 * 100 * 8 * (5000 + 120 * 160)
+    assert added == pytest.approx(3 * pair_flops / 1e12 + 8 * 220 / 100), "a token keeps a hundredth of a GiB"
+
+
+def test_rounds_add_the_controller_and_continuous_service_hides_it() -> None:
+    rounds = planned(launch={"servers": 1, "transport": "nccl"})
+    assert rounds.collect_s == rounds.sampling_s + rounds.control_s
+    rollout = {"groups": 2, "group_size": 4, "deterministic": False}
+    continuous = planned(launch={"servers": 1, "transport": "nccl"}, rollout=rollout)
+    assert continuous.collect_s == max(continuous.sampling_s, continuous.control_s)
+
+
+def test_the_canary_is_two_forward_passes_of_a_short_text() -> None:
+    checks_s = planned().checks_s
+    assert checks_s == pytest.approx(10 * (0.001 + 0.01 / 3) + 2 * 16 * 2 * 1e8 / 1e12)
+    assert planned(canary={"enabled": False}).checks_s == 0.0
+
+
+def test_two_ranks_halve_the_operations_of_an_update() -> None:
+    """With a link and passes that take no time, what is left of learning are operations and bytes."""
+    free = replace(DEVICE, link=1e30, pass_layer_s=0.0)
+    one, two = (planned(device=free, launch={"learners": n}, engine={"device": "cpu"}).learn_s for n in (1, 2))
+    assert two == pytest.approx(one / 2)
+
+
+def test_gathering_adds_to_an_update_where_nothing_overlaps() -> None:
+    """4 micro-batches of a rank gather 4 GiB twice and scatter it once, and have 10 layers."""
+    launch: dict[str, Any] = {"launch": {"learners": 2}, "engine": {"device": "cpu"}}
+    serial = replace(DEVICE, link_overlaps=False, gather_layer_s=0.1)
+    added = planned(device=serial, **launch).learn_s - planned(device=replace(DEVICE, link=1e30), **launch).learn_s
+    assert added == pytest.approx(4 * (3 * 4 * GIB / 1e9 + 10 * 0.1))
 
 
 def test_two_ranks_halve_the_state_and_the_operations() -> None:
@@ -93,6 +154,7 @@ def test_two_ranks_halve_the_state_and_the_operations() -> None:
         assert two.learner_memory[part] == one.learner_memory[part] / 2
     assert two.learner_memory["gathered layers"] == 2 * 4 * 9_000_000
     assert two.learner_memory["gathered head"] == 4 * 20_000_000
+    assert two.learner_memory["whole gradients"] == 4 * (9_000_000 + 20_000_000)
     assert two.learner_memory["whole weights"] == 4 * 110_000_000, "rank 0 samples from the whole model"
     served = planned(launch={"learners": 2, "servers": 1, "transport": "nccl"})
     assert "whole weights" not in served.learner_memory
@@ -101,7 +163,7 @@ def test_two_ranks_halve_the_state_and_the_operations() -> None:
 
 def test_learners_that_wait_for_their_link_are_not_faster() -> None:
     plan = planned(launch={"learners": 2}, engine={"device": "cpu"})
-    gathered_s = 3 * 3 * 4 * GIB / 1e9  # 3 micro-batches of a rank
+    gathered_s = 4 * 3 * 4 * GIB / 1e9  # 4 micro-batches of a rank
     assert plan.learn_s == pytest.approx(gathered_s + 2 * 16 * GIB / 2 / 1e9)
 
 
@@ -117,7 +179,8 @@ def test_a_controller_is_the_bottleneck_of_many_servers() -> None:
     }
     assert planned(**workers).control_s == pytest.approx(6 * (0.002 + 110e-6)), "of 16 turns one has 6"
     assert plan.bottleneck == "control"
-    assert plan.step_s == pytest.approx(plan.control_s + plan.learn_s)
+    seconds = plan.sampling_s + plan.control_s + plan.learn_s + plan.update_s + plan.checks_s
+    assert plan.step_s == pytest.approx(seconds)
 
 
 @pytest.mark.parametrize("transport, per_byte", [("files", 2e-9 + 3e-9), ("nccl", 3 / 5e9)])
@@ -131,7 +194,7 @@ def test_sampling_ahead_takes_the_longer_of_two() -> None:
     rollout = {"groups": 2, "group_size": 4, "staleness": 1, "deterministic": False}
     plan = planned(rollout=rollout, launch={"servers": 1, "transport": "nccl"}, correction={"name": "tis"})
     assert plan.overlaps
-    assert plan.step_s == max(plan.collect_s, plan.learn_s + plan.update_s)
+    assert plan.step_s == max(plan.collect_s, plan.learn_s + plan.update_s + plan.checks_s)
 
 
 @pytest.mark.parametrize(
@@ -148,8 +211,14 @@ def test_memory_of_a_rank_is_state_activations_and_cache() -> None:
     """A micro-batch of 220 tokens keeps 2.2 GiB; the head's 1 GiB is more than 0.22 inside a layer."""
     parts = planned().learner_memory
     assert parts["activations"] == pytest.approx(3.2 * GIB)
-    assert parts["cache"] == 8 * 220 * 1000 * 4
-    assert sum(parts.values()) == pytest.approx(16 * GIB + 3.2 * GIB + 7_040_000)
+    assert parts["cache"] == 8 * 320 * 1000 * 4, "from 128 columns by 192 to 320, which hold 220"
+    assert sum(parts.values()) == pytest.approx(16 * GIB + 3.2 * GIB + 10_240_000)
+
+
+def test_a_process_that_keeps_what_it_frees_has_the_smaller_caches_and_its_libraries() -> None:
+    kept = planned(device=replace(DEVICE, keeps_freed=True, libraries=GIB)).learner_memory
+    plain = planned().learner_memory
+    assert kept == {**plain, "freed caches": 8 * (128 + 192) * 1000 * 4, "libraries": GIB}
 
 
 def test_the_fastest_split_is_the_best_of_all_that_fit() -> None:
@@ -268,7 +337,7 @@ def test_a_split_server_reads_and_holds_a_share_of_the_weights_on_each_device() 
     launch = {"servers": 1, "transport": "nccl", "server_engine": "vllm"}
     one, two = (planned(launch=launch, engine={"tensor_parallel": size}) for size in (1, 2))
     assert two.sampler_memory["weights"] == one.sampler_memory["weights"] / 2 == 2 * GIB
-    layers_s = 100 * 10 * 0.0001  # 2 * 50 recorded steps of 10 layers
+    layers_s = 102 * 10 * 0.0001  # 2 turns of 50 recorded steps and a prefill, with 10 layers
     assert two.sampling_s - layers_s == pytest.approx((one.sampling_s - layers_s) / 2)
 
 
