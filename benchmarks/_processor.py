@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -15,7 +16,8 @@ from envgym.agents.protocols import GenerateRequest, Sampling
 from envgym.trainer.batch.rows import scored_row
 from envgym.trainer.learner.allocator import freed_memory_kept
 from envgym.trainer.learner.forward import ForwardPass
-from envgym.trainer.learner.memory import micro_batch_memory
+from envgym.trainer.learner.memory import micro_batch_memory, state_memory
+from envgym.trainer.learner.optimizers.base import build_optimizer
 from envgym.trainer.learner.settings import OptimSettings
 from envgym.trainer.planning.constants import Device
 
@@ -185,3 +187,36 @@ def mean_seconds(work: Callable[[], object], clock: Callable[[], float], repeats
     for _ in range(repeats):
         work()
     return (clock() - started) / repeats
+
+
+def heap_overhead() -> float:
+    """Return the growth of this process over the bytes of tensors, in updates of several micro-batches.
+
+    The process must have held less before. Gradients and moments that stay lie between activations that are freed, so
+    that the C library cannot use all of that memory again.
+    """
+    with freed_memory_kept():
+        model = llama(320, 4)
+        optim = OptimSettings(micro_batch_tokens=_HEAP_TOKENS)
+        forward = ForwardPass(model, optim, device=torch.device("cpu"))
+        optimizer = build_optimizer(model, optim)
+        rows = [scored_row(tuple((7 * k + n) % VOCABULARY for k in range(_HEAP_TOKENS)), first=1) for n in range(3)]
+        before = _memory("VmRSS")
+        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # the peak begins anew
+        for _ in range(2):
+            for batch in forward.micro_batches(rows, range(len(rows))):
+                with forward.mode():
+                    scored = forward.hidden_states(batch).logprobs(temperature=1.0, with_entropy=True)
+                scored.logprobs_BT.sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        state, kept = state_memory(model, optim, reference=False), micro_batch_memory(forward)
+        return (_memory("VmHWM") - before) / (state.gradients + state.optimizer + kept.of(_HEAP_TOKENS))
+
+
+_HEAP_TOKENS: Final = 512
+
+
+def _memory(name: str) -> int:
+    lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(name))

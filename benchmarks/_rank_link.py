@@ -40,7 +40,9 @@ def measure_link() -> list[Measured]:
         for code, log in zip(codes, errors, strict=True):
             if code != 0:
                 raise RuntimeError(reason_of(code, _LIMIT_S, log))
-        return [Measured(tuple(counts), seconds) for counts, seconds in json.loads(logs[0].read_text().splitlines()[-1])]
+        return [
+            Measured(tuple(counts), seconds) for counts, seconds in json.loads(logs[0].read_text().splitlines()[-1])
+        ]
 
 
 def _work(rank: int, meeting: str) -> list[Measured]:

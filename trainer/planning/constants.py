@@ -47,6 +47,9 @@ class Device:
     """Whether layers are gathered while others are computed."""
     keeps_freed: bool = False
     """Whether the sampling thread keeps memory that it frees, which the learner then cannot use."""
+    heap_overhead: float = 1.0
+    """Bytes that a process takes for each byte of gradients, optimizer and activations, where an update has several
+    micro-batches: gradients that stay lie between activations that are freed."""
     libraries: float = 0.0
     """Bytes that a process without a model holds; 0: not measured."""
     sources: tuple[str, ...] = ()

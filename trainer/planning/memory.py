@@ -14,19 +14,24 @@ _GATHERED: Final = 2
 """Layers of a sharded model that are whole at the same time: the one that is computed and the next one."""
 
 
-def learner_memory(settings: TrainSettings, workload: Workload, shape: ModelShape, device: Device) -> dict[str, int]:
-    """Return the parts of rank 0 while it learns."""
-    ranks, largest = settings.launch.learners, Packing.of(settings, workload).largest
+def learner_memory(
+    settings: TrainSettings, workload: Workload, shape: ModelShape, device: Device | None
+) -> dict[str, int]:
+    """Return the parts of rank 0 while it learns; without a device, those of its tensors."""
+    ranks, packing = settings.launch.learners, Packing.of(settings, workload)
     parts = {name: round(size / ranks) for name, size in asdict(shape.state_of(ranks)).items()}
     if ranks > 1:
         parts |= beside_shard(settings, shape)
     # Ranks gather the matrices of a layer in the type of the products, so nothing is cast.
     micro_batch = replace(shape.micro_batch, casts=0) if ranks > 1 else shape.micro_batch
-    parts["activations"] = micro_batch.of(largest)
+    parts["activations"] = micro_batch.of(packing.largest)
     if _samples_beside(settings):
         parts |= _cache(settings, workload, shape, device)
         if uses_vllm(settings):
             parts["sampler weights"] = math.ceil(shape.weights / settings.engine.tensor_parallel)
+    if device is not None and device.heap_overhead > 1 and packing.batches * settings.optim.minibatches > 1:
+        changing = sum(parts[name] for name in ("gradients", "optimizer", "activations"))
+        parts["unused heap"] = round((device.heap_overhead - 1) * changing)
     return _with_libraries(parts, device)
 
 
@@ -46,8 +51,13 @@ def beside_shard(settings: TrainSettings, shape: ModelShape) -> dict[str, int]:
     return parts
 
 
-def sampler_memory(settings: TrainSettings, workload: Workload, shape: ModelShape, device: Device) -> dict[str, int]:
-    """Return the parts of a policy server, or those of the learner's device while a colocated engine samples."""
+def sampler_memory(
+    settings: TrainSettings, workload: Workload, shape: ModelShape, device: Device | None
+) -> dict[str, int]:
+    """Return the parts of a policy server, or those of the learner's device while a colocated engine samples.
+
+    Without a device these are the parts of its tensors.
+    """
     if _samples_beside(settings):
         return {}
     weights = math.ceil(shape.weights / settings.engine.tensor_parallel)
@@ -58,15 +68,16 @@ def sampler_memory(settings: TrainSettings, workload: Workload, shape: ModelShap
     return _with_libraries(parts, device)
 
 
-def _cache(settings: TrainSettings, workload: Workload, shape: ModelShape, device: Device) -> dict[str, int]:
+def _cache(settings: TrainSettings, workload: Workload, shape: ModelShape, device: Device | None) -> dict[str, int]:
     """Return the bytes of an engine's cache, and of the smaller ones before it where the process keeps them."""
     *smaller, largest = cache_sizes(settings, workload, shape)
-    return {"cache": largest} | ({"freed caches": sum(smaller)} if device.keeps_freed and smaller else {})
+    is_kept = device is not None and device.keeps_freed and bool(smaller)
+    return {"cache": largest} | ({"freed caches": sum(smaller)} if is_kept else {})
 
 
-def _with_libraries(parts: dict[str, int], device: Device) -> dict[str, int]:
-    """Return the parts, and what a process without a model holds on a device where it was measured."""
-    return parts | ({"libraries": round(device.libraries)} if device.libraries else {})
+def _with_libraries(parts: dict[str, int], device: Device | None) -> dict[str, int]:
+    """Return the parts of tensors, and what a process without a model holds on a device where it was measured."""
+    return parts | ({"libraries": round(device.libraries)} if device is not None and device.libraries else {})
 
 
 def _samples_beside(settings: TrainSettings) -> bool:

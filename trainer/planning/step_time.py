@@ -58,7 +58,7 @@ def learn_s(
         return 0.0
     optim, ranks, packing = settings.optim, settings.launch.learners, Packing.of(settings, workload)
     sampled = settings.rollout.groups * settings.rollout.group_size * workload.turns * workload.turn_tokens
-    flops = 6 * (shape.body * packing.tokens + shape.head * sampled)
+    flops = 6.0 * (shape.body * packing.tokens + shape.head * sampled)
     pair_flops = 12 * shape.layers * shape.width * packing.pairs
     if settings.model.lora is not None:
         flops *= 1 - FORWARD_SHARE  # no gradient of the frozen weights

@@ -1,8 +1,11 @@
 """How long episodes are, and how a step deals them out to engines and micro-batches."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
+from envgym.core.tree import Tree
 from envgym.trainer.settings import TrainSettings
 
 
@@ -20,6 +23,20 @@ class Workload:
     """Tokens of an environment's reply; the last turn has none."""
     env_s: float = 0.0
     """Seconds that the environment takes for a turn."""
+
+    @classmethod
+    def of(cls, trees: Sequence[Tree]) -> "Workload":
+        """Return the mean lengths of episodes that are chains and have at least a turn; `env_s` is left out."""
+        prompts = fmean(tree.nodes[0].edge.num_tokens for tree in trees)
+        turns = max(1.0, fmean(sum(node.edge.ends_turn for node in tree.nodes) for tree in trees))
+        sampled = fmean(tree.cost.tokens_generated for tree in trees)
+        context = fmean(sum(node.edge.num_tokens for node in tree.nodes) for tree in trees)
+        return cls(
+            turns=round(turns),
+            prompt_tokens=round(prompts),
+            turn_tokens=round(sampled / turns),
+            reply_tokens=round((context - prompts - sampled) / max(turns - 1, 1)),
+        )
 
     @property
     def context(self) -> int:
