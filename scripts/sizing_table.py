@@ -12,9 +12,11 @@ from typing import Final
 from envgym.trainer.launch.launch import check_addresses
 from envgym.trainer.method import build_method
 from envgym.trainer.planning.constants import control, device_named, shapes
+from envgym.trainer.planning.engine import GIB
 from envgym.trainer.planning.fit import fastest_split
-from envgym.trainer.planning.predict import GIB, Plan, Workload
+from envgym.trainer.planning.predict import Plan
 from envgym.trainer.planning.shapes import model_shape
+from envgym.trainer.planning.workload import Workload
 from envgym.trainer.settings import train_settings
 
 PAGE: Final = Path(__file__).resolve().parent.parent / "docs" / "scaling.md"

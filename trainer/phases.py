@@ -102,7 +102,7 @@ def dry_runs(phases: Sequence[TrainSettings]) -> list[DryRun]:
 
     def run(settings: TrainSettings) -> DryRun:  # whose model is freed before the next one is loaded
         context = build_run_context(settings)
-        return dry_run(context, collect_plan(context, settings), settings.sft)
+        return dry_run(context, collect_plan(context, settings), settings)
 
     return [run(settings) for settings in untrained_phases(phases)]
 

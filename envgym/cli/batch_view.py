@@ -127,6 +127,10 @@ def _cost_lines(cost: StepCost, steps: int) -> Iterable[str]:
     yield f"micro-batches   {cost.num_micro_batches} with {cost.computed_tokens} tokens to compute"
     yield f"time per step   {cost.step_s:.2f} s: collect {cost.collect_s:.2f} s (measured), learn {cost.learn_s:.2f} s"
     yield f"                {cost.step_s * steps / 60:.1f} min for {steps} steps, without evaluations"
+    yield f"bottleneck      {cost.bottleneck}"
+    if cost.devices:
+        sizes = ", ".join(f"{name} {size / _MIB:.1f} MiB" for name, size in cost.devices.items())
+        yield f"each device     {sizes} (planned, with the sampler's cache)"
 
 
 # ---- overfit one batch ----------------------------------------------------------------------------------------------

@@ -8,7 +8,8 @@ from envgym.cli.common import add_json_argument, add_set_argument, at_least_0, e
 from envgym.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from envgym.trainer.planning.predict import Plan, Workload
+    from envgym.trainer.planning.predict import Plan
+    from envgym.trainer.planning.workload import Workload
 
 _GIB: Final = 2**30
 _FASTER: Final = 0.95
@@ -42,8 +43,9 @@ def run(args: argparse.Namespace) -> int:
     from envgym.trainer.method import build_method
     from envgym.trainer.methods.protocols import CriticCredit
     from envgym.trainer.planning.constants import control, device_named
+    from envgym.trainer.planning.engine import devices_used
     from envgym.trainer.planning.fit import check_fits, fastest_split
-    from envgym.trainer.planning.predict import devices_used, predict
+    from envgym.trainer.planning.predict import predict
     from envgym.trainer.planning.scope import check_modelled, not_counted
     from envgym.trainer.planning.shapes import model_shape
     from envgym.trainer.settings import load_train_settings
@@ -80,7 +82,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _workload(args: argparse.Namespace, max_turn_tokens: int) -> "Workload":
-    from envgym.trainer.planning.predict import Workload
+    from envgym.trainer.planning.workload import Workload
 
     lengths = {name: getattr(args, name) for name in (item.name for item in fields(Workload))}
     lengths = {name: value for name, value in lengths.items() if value is not None}

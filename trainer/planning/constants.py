@@ -1,5 +1,6 @@
 """Measured constants of devices and of the control plane, read from one data file."""
 
+import math
 import tomllib
 from dataclasses import dataclass, field, fields
 from functools import cache
@@ -34,8 +35,35 @@ class Device:
     """Time of a decoding step for each sequence, whatever the model."""
     decode_flops: float | None = None
     """Operations per second of a decoding step; None: those of training."""
+    attention_flops: float | None = None
+    """Operations per second of scores and values in attention; None: those of training."""
+    activation_bandwidth: float = math.inf
+    """Bytes of kept activations per second, of operations between the products; inf: `train_flops` includes them."""
+    cache_bandwidth: float | None = None
+    """Bytes of the cache that a decoding step reads per second; None: those of other memory."""
+    gather_layer_s: float = 0.0
+    """Time of the collectives of a layer and micro-batch, whatever its size."""
+    link_overlaps: bool = True
+    """Whether layers are gathered while others are computed."""
+    keeps_freed: bool = False
+    """Whether the sampling thread keeps memory that it frees, which the learner then cannot use."""
+    heap_overhead: float = 1.0
+    """Bytes that a process takes for each byte of gradients, optimizer and activations, where an update has several
+    micro-batches: gradients that stay lie between activations that are freed."""
+    libraries: float = 0.0
+    """Bytes that a process without a model holds; 0: not measured."""
     sources: tuple[str, ...] = ()
     """Where the numbers come from."""
+
+    @property
+    def attention_rate(self) -> float:
+        """Operations per second of attention."""
+        return self.attention_flops or self.train_flops
+
+    @property
+    def cache_rate(self) -> float:
+        """Bytes of the cache that are read per second."""
+        return self.cache_bandwidth or self.bandwidth
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +114,7 @@ def shapes() -> dict[str, dict[str, Any]]:
     return dict(_data()["shapes"])
 
 
-def _numbers(kind: type[Device] | type[ControlCosts], data: dict[str, Any]) -> dict[str, float]:
+def _numbers(kind: type[Device] | type[ControlCosts], data: dict[str, Any]) -> dict[str, Any]:
     names = {item.name for item in fields(kind)}
     return {name: value for name, value in data.items() if name in names}
 

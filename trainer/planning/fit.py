@@ -10,8 +10,11 @@ from envgym.errors import EnvgymError, SettingsError
 from envgym.trainer.learner.objective import Objective
 from envgym.trainer.learner.optimizers.base import check_optimizer
 from envgym.trainer.planning.constants import ControlCosts, Device
-from envgym.trainer.planning.predict import GIB, Plan, Workload, beside_shard, devices_used, predict, uses_vllm
+from envgym.trainer.planning.engine import GIB, devices_used, uses_vllm
+from envgym.trainer.planning.memory import beside_shard
+from envgym.trainer.planning.predict import Plan, predict
 from envgym.trainer.planning.shapes import ModelShape
+from envgym.trainer.planning.workload import Workload
 from envgym.trainer.settings import TrainSettings
 
 USABLE: Final = 0.9

@@ -4,7 +4,7 @@ from typing import Final
 
 from envgym.agents.settings import MEMORY_SHARE
 from envgym.errors import SettingsError
-from envgym.trainer.planning.predict import Workload
+from envgym.trainer.planning.workload import Workload
 from envgym.trainer.settings import TrainSettings
 
 _MODELLED: Final = ("transformers", "vllm")

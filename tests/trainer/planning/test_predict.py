@@ -1,90 +1,102 @@
 """What a run takes: worked examples, laws of the parts, and what cannot fit."""
 
-import re
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from envgym.errors import SettingsError, UnknownName
-from envgym.trainer.launch.launch import check_addresses
-from envgym.trainer.learner.memory import MicroBatchMemory, StateMemory
-from envgym.trainer.method import build_method
-from envgym.trainer.planning.constants import ControlCosts, Device, control, device_named, device_names, shapes
-from envgym.trainer.planning.fit import check_fits, fastest_split
-from envgym.trainer.planning.predict import Plan, Workload, predict
-from envgym.trainer.planning.shapes import ModelShape
-from envgym.trainer.settings import train_settings
-
-GIB = 2**30
-DEVICE = Device(
-    name="toy",
-    memory=100 * GIB,
-    train_flops=1e12,
-    pass_layer_s=0.01,
-    bandwidth=1e9,
-    link=1e9,
-    decode_layer_s=0.001,
-    recorded_layer_s=0.0001,
-)
-CONTROL = ControlCosts(turn_s=0.002, context_s=1e-6, local_turn_s=1e-4, file_s=2e-9, file_server_s=1e-9, transport=5e9)
-SHAPE = ModelShape(
-    config=None,
-    layers=10,
-    body=90_000_000,
-    head=10_000_000,
-    outside=20_000_000,
-    width=100,
-    cached=1000,
-    state=StateMemory(weights=4 * GIB, gradients=4 * GIB, optimizer=8 * GIB),
-    weights=4 * GIB,
-    micro_batch=MicroBatchMemory(per_token=GIB / 100, per_token_in_layer=GIB / 1000, head=GIB),
-)
-WORK = Workload(turns=2, prompt_tokens=100, turn_tokens=50, reply_tokens=20)
-"""An episode has 100 + 2 * 50 + 20 = 220 tokens."""
-
-
-def planned(*, shape: ModelShape = SHAPE, work: Workload = WORK, device: Device = DEVICE, **sections: Any) -> Plan:
-    return predict(settings_of(**sections), work, shape, device, CONTROL, build_method(settings_of()).objective)
-
-
-def settings_of(**sections: Any) -> Any:  # TrainSettings
-    base: dict[str, Any] = {
-        "envs": [{"id": "math/arithmetic-v0"}],
-        "rollout": {"groups": 2, "group_size": 4},
-        "optim": {"micro_batch_tokens": 256},
-    }
-    settings = train_settings({**base, **sections})
-    return settings.model_copy(update={"model": settings.model.on("cpu")})
+from envgym.errors import UnknownName
+from envgym.trainer.planning.constants import control, device_named, device_names, shapes
+from tests.support.toy_plan import DEVICE, GIB, SHAPE, WORK, planned
 
 
 def test_sampling_is_decoding_steps_and_prefills() -> None:
-    """8 episodes at once: 2 * 50 steps of 10 layers, 8 sequences of 2 * 1e8 operations, and the bytes that are read.
+    """8 episodes at once: 2 turns of 50 steps of 10 layers, 8 sequences of 2 * 1e8 operations, and the bytes read.
 
-    A step reads 4 GiB of weights and 8 * 110 tokens of 4,000 bytes. Each episode prefills 100 + 20 tokens.
+    A step reads 4 GiB of weights and a cache of 8 * (100 + 70 / 2 + 50 / 2) tokens of 4,000 bytes, which each turn
+    copies once. A turn prefills in one more pass; 2 groups prefill a prompt of 100 tokens and 8 episodes a reply of 20.
     """
-    step_s = 10 * 0.001 + 8 * 2e8 / 1e12 + (4 * GIB + 8 * 110 * 4000) / 1e9
-    assert planned().sampling_s == pytest.approx(100 * step_s + 8 * 120 * 2 * 9e7 / 1e12)
+    cache = 8 * 160 * 4000
+    step_s = 10 * 0.001 + 8 * 2e8 / 1e12 + (4 * GIB + cache) / 1e9
+    turn_s = 50 * step_s + 10 * 0.001 + 2 * cache / 1e9
+    assert planned().sampling_s == pytest.approx(2 * turn_s + PREFILL_S)
+
+
+PREFILL_S = (2 * 9e7 * (2 * 100 + 8 * 20) + 4 * 10 * 100 * (2 * 100**2 / 2 + 8 * 20 * 160)) / 1e12
 
 
 def test_sequences_beyond_the_batch_wait_for_another_wave() -> None:
     whole = planned(engine={"max_batch": 8}).sampling_s
     halved = planned(engine={"max_batch": 4}).sampling_s
-    prefill_s = 8 * 120 * 2 * 9e7 / 1e12
-    step_s = 10 * 0.001 + 4 * 2e8 / 1e12 + (4 * GIB + 4 * 110 * 4000) / 1e9
-    assert halved == pytest.approx(2 * 100 * step_s + prefill_s)
+    cache = 4 * 160 * 4000
+    step_s = 10 * 0.001 + 4 * 2e8 / 1e12 + (4 * GIB + cache) / 1e9
+    turn_s = 50 * step_s + 10 * 0.001 + 2 * cache / 1e9
+    assert halved == pytest.approx(2 * 2 * turn_s + PREFILL_S)
     assert halved > whole
 
 
-def test_learning_computes_each_prompt_of_a_group_once() -> None:
-    """2 prompts of 100 and 8 ends of 120 tokens; the head reads 8 * 2 * 50 tokens; 1,160 tokens are 5 micro-batches."""
-    tokens = 2 * 100 + 8 * 120
-    flops = 6 * (9e7 * tokens + 1e7 * 800) + 12 * 10 * 100 * tokens * 110
-    expected = flops / 1e12 + 5 * 10 * 0.01 + 2 * 16 * GIB / 1e9
+def test_a_cache_that_is_read_slower_than_weights_takes_longer() -> None:
+    slower = planned(device=replace(DEVICE, cache_bandwidth=DEVICE.bandwidth / 2)).sampling_s
+    assert slower - planned().sampling_s == pytest.approx(100 * 8 * 160 * 4000 / 1e9)
+
+
+def test_zero_turns_cost_nothing() -> None:
+    plan = planned(work=replace(WORK, turns=0))
+    assert (plan.sampling_s, plan.control_s, plan.learn_s) == (0.0, 0.0, 0.0)
+
+
+def test_learning_computes_the_prompt_of_a_group_once_in_each_pack() -> None:
+    """A micro-batch of 256 tokens holds a prompt of 100 and one end of 120 tokens, so 8 have a prompt each.
+
+    The head reads 8 * 2 * 50 tokens. A token attends those before it: 5,000 pairs in a prompt, 120 * 160 behind it.
+    """
+    tokens, pairs = 8 * 220, 8 * (5000 + 120 * 160)
+    flops = 6 * (9e7 * tokens + 1e7 * 800) + 12 * 10 * 100 * pairs
     assert planned().tokens == tokens
-    assert planned().learn_s == pytest.approx(expected)
+    assert planned().learn_s == pytest.approx(flops / 1e12 + 8 * 10 * 0.01 + 2 * 16 * GIB / 1e9)
+    whole = planned(optim={"micro_batch_tokens": 600})
+    tokens, pairs = 2 * 100 + 8 * 120, 2 * 5000 + 8 * 120 * 160
+    flops = 6 * (9e7 * tokens + 1e7 * 800) + 12 * 10 * 100 * pairs
+    assert whole.tokens == tokens, "a group of 580 tokens is a pack"
+    assert whole.learn_s == pytest.approx(flops / 1e12 + 2 * 10 * 0.01 + 2 * 16 * GIB / 1e9)
     padded = planned(optim={"micro_batch_tokens": 256, "packing": False})
     assert padded.tokens == 8 * 220
+
+
+def test_activations_and_attention_have_rates_of_their_own() -> None:
+    device = replace(DEVICE, attention_flops=DEVICE.train_flops / 4, activation_bandwidth=GIB)
+    added = planned(device=device).learn_s - planned().learn_s
+    pair_flops = 12 * 10 * 100 * 8 * (5000 + 120 * 160)
+    assert added == pytest.approx(3 * pair_flops / 1e12 + 8 * 220 / 100), "a token keeps a hundredth of a GiB"
+
+
+def test_rounds_add_the_controller_and_continuous_service_hides_it() -> None:
+    rounds = planned(launch={"servers": 1, "transport": "nccl"})
+    assert rounds.collect_s == rounds.sampling_s + rounds.control_s
+    rollout = {"groups": 2, "group_size": 4, "deterministic": False}
+    continuous = planned(launch={"servers": 1, "transport": "nccl"}, rollout=rollout)
+    assert continuous.collect_s == max(continuous.sampling_s, continuous.control_s)
+
+
+def test_the_canary_is_two_forward_passes_of_a_short_text() -> None:
+    checks_s = planned().checks_s
+    assert checks_s == pytest.approx(10 * (0.001 + 0.01 / 3) + 2 * 16 * 2 * 1e8 / 1e12)
+    assert planned(canary={"enabled": False}).checks_s == 0.0
+
+
+def test_two_ranks_halve_the_operations_of_an_update() -> None:
+    """With a link and passes that take no time, what is left of learning are operations and bytes."""
+    free = replace(DEVICE, link=1e30, pass_layer_s=0.0)
+    one, two = (planned(device=free, launch={"learners": n}, engine={"device": "cpu"}).learn_s for n in (1, 2))
+    assert two == pytest.approx(one / 2)
+
+
+def test_gathering_adds_to_an_update_where_nothing_overlaps() -> None:
+    """4 micro-batches of a rank gather 4 GiB twice and scatter it once, and have 10 layers."""
+    launch: dict[str, Any] = {"launch": {"learners": 2}, "engine": {"device": "cpu"}}
+    serial = replace(DEVICE, link_overlaps=False, gather_layer_s=0.1)
+    added = planned(device=serial, **launch).learn_s - planned(device=replace(DEVICE, link=1e30), **launch).learn_s
+    assert added == pytest.approx(4 * (3 * 4 * GIB / 1e9 + 10 * 0.1))
 
 
 def test_two_ranks_halve_the_state_and_the_operations() -> None:
@@ -93,6 +105,7 @@ def test_two_ranks_halve_the_state_and_the_operations() -> None:
         assert two.learner_memory[part] == one.learner_memory[part] / 2
     assert two.learner_memory["gathered layers"] == 2 * 4 * 9_000_000
     assert two.learner_memory["gathered head"] == 4 * 20_000_000
+    assert two.learner_memory["whole gradients"] == 4 * (9_000_000 + 20_000_000)
     assert two.learner_memory["whole weights"] == 4 * 110_000_000, "rank 0 samples from the whole model"
     served = planned(launch={"learners": 2, "servers": 1, "transport": "nccl"})
     assert "whole weights" not in served.learner_memory
@@ -101,7 +114,7 @@ def test_two_ranks_halve_the_state_and_the_operations() -> None:
 
 def test_learners_that_wait_for_their_link_are_not_faster() -> None:
     plan = planned(launch={"learners": 2}, engine={"device": "cpu"})
-    gathered_s = 3 * 3 * 4 * GIB / 1e9  # 3 micro-batches of a rank
+    gathered_s = 4 * 3 * 4 * GIB / 1e9  # 4 micro-batches of a rank
     assert plan.learn_s == pytest.approx(gathered_s + 2 * 16 * GIB / 2 / 1e9)
 
 
@@ -117,7 +130,8 @@ def test_a_controller_is_the_bottleneck_of_many_servers() -> None:
     }
     assert planned(**workers).control_s == pytest.approx(6 * (0.002 + 110e-6)), "of 16 turns one has 6"
     assert plan.bottleneck == "control"
-    assert plan.step_s == pytest.approx(plan.control_s + plan.learn_s)
+    seconds = plan.sampling_s + plan.control_s + plan.learn_s + plan.update_s + plan.checks_s
+    assert plan.step_s == pytest.approx(seconds)
 
 
 @pytest.mark.parametrize("transport, per_byte", [("files", 2e-9 + 3e-9), ("nccl", 3 / 5e9)])
@@ -131,7 +145,7 @@ def test_sampling_ahead_takes_the_longer_of_two() -> None:
     rollout = {"groups": 2, "group_size": 4, "staleness": 1, "deterministic": False}
     plan = planned(rollout=rollout, launch={"servers": 1, "transport": "nccl"}, correction={"name": "tis"})
     assert plan.overlaps
-    assert plan.step_s == max(plan.collect_s, plan.learn_s + plan.update_s)
+    assert plan.step_s == max(plan.collect_s, plan.learn_s + plan.update_s + plan.checks_s)
 
 
 @pytest.mark.parametrize(
@@ -148,26 +162,18 @@ def test_memory_of_a_rank_is_state_activations_and_cache() -> None:
     """A micro-batch of 220 tokens keeps 2.2 GiB; the head's 1 GiB is more than 0.22 inside a layer."""
     parts = planned().learner_memory
     assert parts["activations"] == pytest.approx(3.2 * GIB)
-    assert parts["cache"] == 8 * 220 * 1000 * 4
-    assert sum(parts.values()) == pytest.approx(16 * GIB + 3.2 * GIB + 7_040_000)
+    assert parts["cache"] == 8 * 320 * 1000 * 4, "from 128 columns by 192 to 320, which hold 220"
+    assert sum(parts.values()) == pytest.approx(16 * GIB + 3.2 * GIB + 10_240_000)
 
 
-def test_the_fastest_split_is_the_best_of_all_that_fit() -> None:
-    settings = settings_of(launch={"servers": 1, "transport": "nccl"})
-    objective = build_method(settings).objective
-    best = fastest_split(settings, WORK, SHAPE, DEVICE, CONTROL, objective, num_devices=4, check_split=check_addresses)
-    assert best is not None
-    times = [
-        planned(launch={"learners": n, "servers": 4 - n, "transport": "nccl"}, engine={"device": "cpu"}).step_s
-        for n in (1, 2, 3)
-    ]
-    assert best.learners + best.servers == 4
-    assert best.step_s == pytest.approx(min(times))
-    small = replace(DEVICE, memory=GIB)
-    assert (
-        fastest_split(settings, WORK, SHAPE, small, CONTROL, objective, num_devices=4, check_split=check_addresses)
-        is None
-    )
+def test_a_process_that_keeps_what_it_frees_has_the_smaller_caches_and_its_libraries() -> None:
+    kept = planned(device=replace(DEVICE, keeps_freed=True, libraries=GIB)).learner_memory
+    plain = planned().learner_memory
+    assert kept == {**plain, "freed caches": 8 * (128 + 192) * 1000 * 4, "libraries": GIB}
+    loose = planned(device=replace(DEVICE, heap_overhead=1.25)).learner_memory
+    assert loose == {**plain, "unused heap": round((4 + 8 + 3.2) * GIB / 4)}, "of gradients, optimizer, activations"
+    whole = planned(device=replace(DEVICE, heap_overhead=1.25), optim={"micro_batch_tokens": 2000}).learner_memory
+    assert "unused heap" not in whole, "one micro-batch leaves no holes"
 
 
 # ---- ranks, adapters, engines ----------------------------------------------------------------------------------------
@@ -212,99 +218,6 @@ def test_requests_of_vllm_are_bounded_by_the_batch_and_by_the_caches_of_its_devi
     gib = 4.5 * 220 * 1000 * 4 / GIB
     assert num_waves(cache_gib=gib) == 2
     assert num_waves(cache_gib=gib, tensor_parallel=2) == 1
-
-
-def test_a_split_that_a_run_would_refuse_is_not_proposed() -> None:
-    """Adafactor trains no shards, and vLLM in the run's process has no policy servers."""
-
-    def best(num_devices: int, **sections: Any) -> Plan | None:
-        settings = settings_of(**sections)
-        objective = build_method(settings).objective
-        return fastest_split(
-            settings, WORK, SHAPE, DEVICE, CONTROL, objective, num_devices=num_devices, check_split=check_addresses
-        )
-
-    split = best(8, launch={"servers": 1, "transport": "nccl"}, optim={"optimizer": "adafactor", "lr": 5e-4})
-    assert split is not None
-    assert split.learners == 1
-    assert best(4, engine={"backend": "vllm"}) is None
-    assert best(1, launch={"servers": 1, "transport": "nccl"}) is None, "without servers there is no transport"
-
-
-# ---- what cannot fit -------------------------------------------------------------------------------------------------
-
-
-def refusal(num_devices: int = 1, memory: float = DEVICE.memory, **sections: Any) -> str:
-    settings, device = settings_of(**sections), replace(DEVICE, memory=memory)
-    plan = planned(device=device, **sections)
-    with pytest.raises(SettingsError) as refused:
-        check_fits(plan, settings, SHAPE, device, num_devices=num_devices)
-    return str(refused.value)
-
-
-def test_more_processes_than_devices_are_refused() -> None:
-    assert refusal(2, launch={"servers": 2, "transport": "nccl"}) == (
-        "devices of learners and servers must be at most 2, got 3 (2 x toy); "
-        "lower launch.learners or launch.servers, or raise --gpus."
-    )
-    split: dict[str, Any] = {
-        "launch": {"servers": 1, "transport": "nccl", "server_engine": "vllm"},
-        "engine": {"tensor_parallel": 2},
-    }
-    assert refusal(2, **split).startswith("devices of learners and servers must be at most 2, got 3 (2 x toy)")
-
-
-def test_the_devices_of_an_embedded_engine_are_counted() -> None:
-    told = refusal(1, engine={"backend": "vllm", "tensor_parallel": 2})
-    assert told.startswith("devices of learners and servers must be at most 1, got 2 (1 x toy)")
-
-
-def test_a_colocated_engine_does_not_fit_beside_the_optimizer() -> None:
-    engine = {"backend": "vllm", "device": "cuda", "colocate": True, "cache_gib": 20}
-    assert "memory of a device that samples in turns must fit 31.5 GiB" in refusal(memory=35 * GIB, engine=engine)
-
-
-def test_a_split_server_reads_and_holds_a_share_of_the_weights_on_each_device() -> None:
-    launch = {"servers": 1, "transport": "nccl", "server_engine": "vllm"}
-    one, two = (planned(launch=launch, engine={"tensor_parallel": size}) for size in (1, 2))
-    assert two.sampler_memory["weights"] == one.sampler_memory["weights"] / 2 == 2 * GIB
-    layers_s = 100 * 10 * 0.0001  # 2 * 50 recorded steps of 10 layers
-    assert two.sampling_s - layers_s == pytest.approx((one.sampling_s - layers_s) / 2)
-
-
-def test_an_engine_that_takes_turns_is_no_memory_of_the_learner() -> None:
-    settings: dict[str, Any] = {"engine": {"backend": "vllm", "device": "cuda", "cache_gib": 3}}
-    beside = planned(**settings)
-    turns = planned(engine={**settings["engine"], "colocate": True})
-    engine = {"weights": 4 * GIB, "cache": 3 * GIB}
-    assert turns.sampler_memory == {**engine, "learner weights": 4 * GIB, "optimizer": 8 * GIB}
-    assert sum(beside.learner_memory.values()) - sum(turns.learner_memory.values()) == 7 * GIB
-
-
-def test_activations_that_do_not_fit_name_a_micro_batch_that_does() -> None:
-    sections: dict[str, Any] = {"optim": {"micro_batch_tokens": 2320}, "rollout": {"groups": 4, "group_size": 4}}
-    memory = 25 * GIB
-    told = refusal(memory=memory, **sections)
-    assert "memory of a learner rank must fit 22.5 GiB (90% of the device), got 41.5 GiB" in told
-    tokens = int(re.findall(r"lower optim.micro_batch_tokens to (\d+)", told)[0])
-    fitting = {**sections, "optim": {"micro_batch_tokens": tokens}}
-    check_fits(planned(**fitting), settings_of(**fitting), SHAPE, replace(DEVICE, memory=memory), num_devices=1)
-
-
-def test_a_state_that_does_not_fit_names_the_ranks_that_hold_it() -> None:
-    memory = 18 * GIB
-    told = refusal(memory=memory)
-    learners = int(re.findall(r"raise launch.learners to (\d+), or set model.lora", told)[0])
-    more: dict[str, Any] = {"launch": {"learners": learners}, "engine": {"device": "cpu"}}
-    check_fits(planned(**more), settings_of(**more), SHAPE, replace(DEVICE, memory=memory), num_devices=learners)
-
-
-def test_a_server_that_does_not_fit_is_refused_too() -> None:
-    shape = replace(SHAPE, weights=95 * GIB)
-    sections: dict[str, Any] = {"launch": {"servers": 1, "transport": "nccl"}}
-    plan = planned(shape=shape, **sections)
-    with pytest.raises(SettingsError, match=r"memory of a policy server must fit 90.0 GiB .*got 95.* smaller model"):
-        check_fits(plan, settings_of(**sections), shape, DEVICE, num_devices=2)
 
 
 # ---- constants -------------------------------------------------------------------------------------------------------

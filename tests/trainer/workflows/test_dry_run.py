@@ -112,6 +112,24 @@ def test_time_counts_every_pass_over_the_rows(
     assert found.cost.passes == pytest.approx(passes)
 
 
+def test_memory_of_each_device_is_planned_for_episodes_of_this_length(capsys: pytest.CaptureFixture[str]) -> None:
+    """A policy server takes the sampler's cache, and a copy of the weights, from the learner."""
+    alone, served = (
+        dry_runs([settings(**sections)])[0] for sections in ({}, {"launch": {"servers": 1, "transport": "files"}})
+    )
+    assert alone.cost is not None
+    assert served.cost is not None
+    cache = alone.cost.devices["learner"] - served.cost.devices["learner"]
+    assert cache > 0
+    assert served.cost.devices["policy server"] == served.cost.state.weights + cache
+    chunk = 3 * 256 * 448 * 4  # three buffers of the head for 256 tokens; the measured micro-batch may have fewer
+    assert served.cost.memory <= served.cost.devices["learner"] <= served.cost.memory + chunk
+    print_dry_run(served)
+    text = capsys.readouterr().out
+    assert f"bottleneck      {served.cost.bottleneck}\n" in text
+    assert re.search(r"^each device     learner \d+\.\d MiB, policy server \d+\.\d MiB \(planned", text, re.MULTILINE)
+
+
 def tiny_directory(folder: Path, generation_config: dict[str, Any]) -> str:
     write_tiny(folder, TinySettings(**SHAPE))
     (folder / "generation_config.json").write_text(json.dumps(generation_config), encoding="utf-8")
