@@ -106,6 +106,9 @@ mutation: $(STAMP)  ## break the code in 600 places and see that laws and worked
 nightly: $(STAMP)  ## fuzz for an hour, soak, collect for long in every mode, kill parts of runs, then `make mutation`
 	ENVGYM_FUZZ_SECONDS=3600 $(BIN)/python -m pytest -q -m fuzz
 	ENVGYM_SOAK_RUNS=10000 $(BIN)/python -m pytest -q tests/envgym/sandbox/test_soak.py
+	ENVGYM_SOAK_RUNS=200 $(BIN)/python scripts/with_docker.py \
+		$(BIN)/python -m pytest -q tests/envs/harbor/test_episodes.py -k in_a_row
+	ENVGYM_MOVEMENT_ALL=1 $(BIN)/python -m pytest -q tests/trainer/learner/ranks/test_movement.py
 	ENVGYM_ASYNC_STEPS=30 $(BIN)/python -m pytest -q tests/trainer/rollout/test_asynchronous_modes.py
 	ENVGYM_BFCL_ALL=1 $(BIN)/python -m pytest -q tests/envs/tools/test_bfcl_answers.py tests/envs/tools/test_bfcl_talks.py
 	ENVGYM_COVERAGE_RUNS=20000 $(BIN)/python -m pytest -q --timeout 3600 tests/envgym/stats/test_coverage.py

@@ -123,8 +123,8 @@ def scripted_calls() -> Iterator[None]:
         grpo_trainer.parse_response = before
 
 
-def train(trainer: Any, after_step: Callable[[float, dict[str, float], int], None]) -> None:
-    """Train; after every step tell its seconds, the seconds of its phases, and how many tokens it sampled."""
+def train(trainer: Any, after_step: Callable[[float, dict[str, float], int], bool]) -> None:
+    """Train until `after_step` is true, which gets the seconds of a step, those of its phases, and its new tokens."""
     from transformers import TrainerCallback
 
     with timed(type(trainer), _METHODS) as spent, scripted_calls(), warnings.catch_warnings():
@@ -137,10 +137,10 @@ def train(trainer: Any, after_step: Callable[[float, dict[str, float], int], Non
                 spent.update(dict.fromkeys(spent, 0.0))
                 self.started = time.perf_counter()
 
-            def on_step_end(self, *_: object, **__: object) -> None:
+            def on_step_end(self, args: object, state: object, control: Any, **_: object) -> None:
                 seconds = time.perf_counter() - self.started
                 sampled = trainer._metrics["train"]["completions/mean_length"][-1] * trainer.num_generations
-                after_step(seconds, phases(seconds, spent), round(sampled))
+                control.should_training_stop |= after_step(seconds, phases(seconds, spent), round(sampled))
 
         trainer.add_callback(Clock())
         trainer.train()

@@ -1,6 +1,7 @@
 """A training step on packed against padded rows, and both against the arithmetic that they need.
 
-Run: python -m benchmarks.packing [--model smollm2] [--cells G8-P512 D3 ...] [--repeats 3]. Prints one JSON line.
+Run: python -m benchmarks.packing [--model smollm2] [--cells G8-P512 D3 ...] [--repeats 3] [--seconds 0].
+Prints one JSON line. A cell ends after `--repeats` rounds, or after that at which its share of `--seconds` is used.
 Cells: G rows on a prompt of P tokens, full binary trees of depth D, and rows that share nothing. Both sides train on
 the same rows in processes of their own, because a process keeps its peak; after one step to warm up they alternate,
 step by step. Padded is a fair opponent: length buckets, and the head on trained tokens only. `speedup` is the median
@@ -11,6 +12,7 @@ compiles what no earlier run has left in torch's cache.
 """
 
 import argparse
+import math
 import multiprocessing
 import random
 import resource
@@ -111,9 +113,9 @@ def gflops(model: Any, batches: Any) -> float:  # a transformers model; MicroBat
 
 
 def measure(cell: str, name: str, options: argparse.Namespace, turns: "Connection") -> None:
-    """Load the model and train on a cell's rows, first once to warm up; say so, then do a step whenever it is told to.
+    """Load the model and train on a cell's rows, first once to warm up; say so, then do a step for every True.
 
-    The last thing sent is the `Side`.
+    The answer to False is the `Side`.
     """
     import torch
 
@@ -141,8 +143,7 @@ def measure(cell: str, name: str, options: argparse.Namespace, turns: "Connectio
     first_s = timed(train)
     turns.send(None)
     seconds = []
-    for _ in range(options.repeats):
-        turns.recv()
+    while turns.recv():
         seconds.append(timed(train))
         turns.send(None)
     batches = learner.micro_batches(rows, range(len(rows)))
@@ -159,7 +160,9 @@ def measure(cell: str, name: str, options: argparse.Namespace, turns: "Connectio
     turns.send(side)
 
 
-def alternate(cell: str, options: argparse.Namespace) -> list[Side]:
+def alternate(cell: str, options: argparse.Namespace, seconds: float) -> list[Side]:
+    """Let the sides take turns, for a wall time after which one more round ends."""
+    deadline = time.monotonic() + seconds
     processes = multiprocessing.get_context("spawn")
     turns: list[Connection] = []
     for name in options.sides:
@@ -168,10 +171,14 @@ def alternate(cell: str, options: argparse.Namespace) -> list[Side]:
         theirs.close()  # so that the end of the process ends the wait below
         ours.recv()
         turns.append(ours)
-    for _ in range(options.repeats):
+    for done in range(options.repeats):
+        if done and time.monotonic() > deadline:
+            break
         for turn in turns:
-            turn.send(None)
+            turn.send(True)
             turn.recv()
+    for turn in turns:
+        turn.send(False)
     return [turn.recv() for turn in turns]
 
 
@@ -215,12 +222,14 @@ def main() -> None:
         sides=("packed", "padded"),
         dtype="float32",
         repeats=3,
+        seconds=0,
         threads=2,
         micro_batch_tokens=8192,
     )
+    share = options.seconds / len(options.cells) or math.inf
     results: dict[str, object] = {}
     for cell in options.cells:
-        sides = alternate(cell, options)
+        sides = alternate(cell, options, share)
         named = {name: side._asdict() for name, side in zip(options.sides, sides, strict=True)}
         results[cell] = {**compare(*sides), **named}
         print(f"{cell}: {results[cell]}", file=sys.stderr)

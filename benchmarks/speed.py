@@ -1,11 +1,12 @@
 """Measure the speed of every part beside the libraries that do the same, and write the pages of the results.
 
-Run: make speed, or python -m benchmarks.speed [--only PART ...] [--all] [--page docs/results/speed.md]. Writes the
-page, a JSON file beside it with what was measured, and `packing.md`. Parts and aims are in `benchmarks/speed.toml`.
+Run: make speed, or python -m benchmarks.speed [--only PART ...] [--resume] [--all] [--page docs/results/speed.md].
+Writes the page, a JSON file beside it with what was measured, and `packing.md`. Parts and aims are in
+`benchmarks/speed.toml`.
 
 Parts run one after another, each a benchmark in a process of its own with a time limit; nothing is run twice. A part
 that fails or is stopped has its reason in the file. `--only` replaces the figures of some parts and keeps those of the
-others. The file is written after every part, so that a run that was stopped loses one part at most.
+others. The file is written after every part, so that a run that was stopped loses one part at most; `--resume` goes on.
 """
 
 import argparse
@@ -100,6 +101,7 @@ def main() -> int:
     parser.add_argument(
         "--only", nargs="+", metavar="PART", choices=list(plan.parts), help=f"of {' '.join(plan.parts)}"
     )
+    parser.add_argument("--resume", action="store_true", help="keep what is in the file, and measure what it lacks")
     parser.add_argument("--all", action="store_true", help="every cell of packing, which takes much longer")
     parser.add_argument("--page", type=Path, default=PAGE, help="default: docs/results/speed.md")
     parser.add_argument("--render", action="store_true", help="measure nothing: write the pages from the file")
@@ -109,22 +111,25 @@ def main() -> int:
         write_pages(options.page, record)
         return 0
     machine = describe_machine()
-    if options.only and record["machine"] != machine:
+    if (options.only or options.resume) and record["machine"] != machine:
         parser.error(
-            f"--only must run on the machine and versions of the other figures, got {machine} "
+            f"--only and --resume must run on the machine and versions of the other figures, got {machine} "
             f"({options.page.with_suffix('.json')} is of {record['machine']}); measure all parts"
         )
-    if not options.only:
+    if not (options.only or options.resume):
         record = {"machine": machine, "parts": {}}
+    chosen = options.only or plan.parts
+    if options.resume:
+        chosen = [name for name in chosen if "result" not in record["parts"].get(name, {})]
     adopt_orphans()
-    for name in options.only or plan.parts:
+    for name in chosen:
         print(f"{name} ...", file=sys.stderr, flush=True)
         measured = measure(plan.parts[name], more=options.all)
         record["parts"][name] = measured
         write_pages(options.page, record)
         state = measured.get("error", "measured" if is_idle(measured) else "measured, not idle").partition("\n")[0]
         print(f"{name}: {state}, {measured['seconds']:.0f} s", file=sys.stderr, flush=True)
-    failed = [name for name in options.only or plan.parts if "error" in record["parts"][name]]
+    failed = [name for name in chosen if "error" in record["parts"][name]]
     print(json.dumps({"benchmark": "speed", "page": str(options.page), "failed": failed}))
     return 1 if failed else 0
 

@@ -1,6 +1,7 @@
 """Seconds of one GRPO step of envgym against TRL's `GRPOTrainer`: same prompts, group, lengths and precision.
 
-Run: .venv-peers/bin/python benchmarks/trl_step.py [--cases single tools] [--steps 2]. Prints one JSON line.
+Run: .venv-peers/bin/python benchmarks/trl_step.py [--cases single tools] [--steps 2] [--seconds 0]. Prints one
+JSON line. A case ends after `--steps` steps, or after the first one at which its share of `--seconds` is used up.
 Cases: `single`, one turn of 64 new tokens; `tools`, three turns of 32 with a tool's answer between them. On both sides
 nothing but the limit ends a turn, a scripted parser takes every turn of `tools` for a call, and the tool runs. TRL goes
 through its own tool loop. envgym's step is that of its training loop as it comes, with canary, mask audit and saved
@@ -11,10 +12,12 @@ counted on both sides.
 
 import argparse
 import asyncio
+import math
 import os
 import statistics
 import sys
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import version
@@ -202,8 +205,9 @@ def compare(ours: Sequence[Step], theirs: Sequence[Step]) -> dict[str, object]:
     }
 
 
-def run_case(case: Case, options: argparse.Namespace) -> dict[str, object]:
-    """Let the two sides take turns; the first step of each does not count."""
+def run_case(case: Case, options: argparse.Namespace, seconds: float) -> dict[str, object]:
+    """Let the two sides take turns, for a wall time after which one more step ends; the first step does not count."""
+    deadline = time.monotonic() + seconds
     ours: list[Step] = []
     theirs: list[Step] = []
     with tempfile.TemporaryDirectory() as folder:
@@ -219,10 +223,11 @@ def run_case(case: Case, options: argparse.Namespace) -> dict[str, object]:
         )
         assert ids == side.opening, "both sides begin with the same tokens"
 
-        def after_step(seconds: float, phases: dict[str, float], new_tokens: int) -> None:
+        def after_step(seconds: float, phases: dict[str, float], new_tokens: int) -> bool:
             theirs.append(Step(seconds, phases, new_tokens))
             ours.append(side.step())
             print(f"trl {seconds:.2f} s, envgym {ours[-1].seconds:.2f} s", file=sys.stderr)
+            return len(ours) > 1 and time.monotonic() > deadline
 
         try:
             train(trainer, after_step)
@@ -232,11 +237,20 @@ def run_case(case: Case, options: argparse.Namespace) -> dict[str, object]:
 
 
 def main() -> None:
-    """Measure the cases, `--steps` steps of each after one to warm up, and print one line."""
+    """Measure the cases, each after one step to warm up, and print one line."""
     threads, names = torch.get_num_threads(), tuple(TARGETS)
     options = read_options(
-        __doc__, model="smollm2", cases=names, steps=2, group=8, single_tokens=64, turn_tokens=32, threads=threads
+        __doc__,
+        model="smollm2",
+        cases=names,
+        steps=2,
+        seconds=0,
+        group=8,
+        single_tokens=64,
+        turn_tokens=32,
+        threads=threads,
     )
+    share = options.seconds / len(options.cases) or math.inf
     torch.set_num_threads(options.threads)
     register(ENV_ID, "benchmarks._talks:Ledger")
     cases = {
@@ -246,7 +260,7 @@ def main() -> None:
     results: dict[str, object] = {}
     for name in options.cases:
         before = os.getloadavg()[0]
-        compared = run_case(cases[name], options)
+        compared = run_case(cases[name], options, share)
         results[name] = {**compared, "target": TARGETS[name], "load": [round(before, 1), round(os.getloadavg()[0], 1)]}
     settings = {"model": options.model, "group": options.group, "threads": options.threads}
     print_result("trl_step", **settings, cases=results, trl=version("trl"), torch=torch.__version__)

@@ -212,6 +212,11 @@ def test_only_some_parts_are_measured_again(tmp_path: Path, monkeypatch: pytest.
     assert second["parts"].pop("loop") == {"error": "no", "seconds": 0.0}
     assert second["parts"] == {name: part for name, part in first["parts"].items() if name != "loop"}
     assert "**Not measured**: no." in page.read_text()
+    given.clear()
+    monkeypatch.setattr(sys, "argv", ["speed", "--page", str(page), "--resume"])
+    assert speed.main() == 0
+    assert given == [read_plan().parts["loop"]]
+    assert json.loads(page.with_suffix(".json").read_text()) == first
 
 
 def test_figures_of_two_machines_are_not_mixed(
@@ -222,7 +227,7 @@ def test_figures_of_two_machines_are_not_mixed(
     monkeypatch.setattr(sys, "argv", ["speed", "--page", str(page), "--only", "loop"])
     with pytest.raises(SystemExit):
         speed.main()
-    assert "--only must run on the machine and versions of the other figures" in capsys.readouterr().err
+    assert "--only and --resume must run on the machine and versions of the other figures" in capsys.readouterr().err
 
 
 def test_envgym_plays_the_game_of_the_others() -> None:

@@ -1,5 +1,7 @@
 """Episodes in containers: shells, users, limits, forks, verification, and what fails in one sentence."""
 
+import os
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +15,7 @@ from envgym.errors import EnvFailure, ForkUnsupported
 from envgym.parsing import tool_call_action
 from tests.envs.harbor.conftest import Begin, leftovers
 from tests.support.containers import bash, hand_in, solve
+from tests.support.env_server import wait_until
 from tests.support.task_folders import DOCKERFILE, TEST, TOML, write_task
 
 if TYPE_CHECKING:
@@ -22,6 +25,7 @@ pytestmark = pytest.mark.docker
 SHIPPED = sorted(path.name for path in Path(DEFAULT_FOLDER).iterdir() if path.is_dir())
 ONE = Scored(value=1.0)
 ZERO = Scored(value=0.0)
+NUM_EPISODES = int(os.environ.get("ENVGYM_SOAK_RUNS", "30"))
 
 
 @pytest.mark.parametrize("name", SHIPPED)
@@ -325,12 +329,25 @@ def test_a_base_is_mapped_and_a_health_check_that_succeeds_begins(begin: Begin, 
 
 def test_episodes_in_a_row_leave_nothing(begin: Begin, tmp_path: Path, engine: "APIClient") -> None:
     env = begin(write_task(tmp_path))
-    task, before = env.task, leftovers(engine)
-    for number in range(30):
+    task, before, layers = env.task, leftovers(engine), len(engine.images(all=True))
+    for number in range(NUM_EPISODES):
         env.reset(seed=number, options={"task": task})
         if number % 3 == 0:
-            bash(env, "echo 42 > answer.txt; sleep 1000 &")
+            bash(env, "echo 42 > answer.txt; sleep 98765 &")
+            wait_until(lambda: is_running("sleep", "98765"))
         if number % 3 != 1:
             assert hand_in(env) == (ONE if number % 3 == 0 else ZERO)
     env.close()
     assert len(leftovers(engine) - before) == 0
+    assert len(engine.images(all=True)) == layers
+    assert not is_running("sleep", "98765")
+
+
+def is_running(*command: str) -> bool:
+    """Return whether a process of this machine runs a command; those of containers are among them."""
+    wanted = "".join(f"{word}\0" for word in command).encode()
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):  # it has just ended
+            if path.read_bytes() == wanted:
+                return True
+    return False

@@ -1,6 +1,6 @@
 """Adafactor: second moments as the product of a row and a column. Source: 1804.04235."""
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from pydantic import Field
@@ -9,7 +9,7 @@ from torch.optim._adafactor import adafactor
 
 from envgym.config.settings import Settings
 from envgym.trainer.learner.optimizers.base import bytes_here, decay_groups, left_out_bytes, trainable
-from envgym.trainer.learner.optimizers.exact import LEFT_OUT, ExactOptimizer, ParameterGroup
+from envgym.trainer.learner.optimizers.exact import ExactOptimizer, ParameterGroup
 from envgym.trainer.learner.settings import OptimSettings
 
 
@@ -50,6 +50,8 @@ class Adafactor(Settings):
 class ExactAdafactor(ExactOptimizer):
     """Adafactor whose state is in float32 whatever the number type of its parameters is."""
 
+    own_dtypes = frozenset(("row_var", "col_var", "variance"))
+
     def new_state(self, parameter: Tensor, group: ParameterGroup) -> dict[str, Tensor]:
         """Return the step and the means of squared gradients, in float32 or wider."""
         return _new_state(parameter)
@@ -73,15 +75,6 @@ class ExactAdafactor(ExactOptimizer):
             eps2=group["eps2"],
             maximize=False,
         )
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Put a state back in the number types that it was saved in; torch casts it to those of the parameters."""
-        super().load_state_dict(state_dict)
-        parameters = [parameter for group in self.param_groups for parameter in group["params"]]
-        for number, values in state_dict["state"].items():
-            parameter = parameters[number]
-            for name in values.keys() - {"step", LEFT_OUT}:
-                self.state[parameter][name] = values[name].to(parameter.device, copy=True)
 
 
 def _new_state(parameter: Tensor) -> dict[str, Tensor]:

@@ -7,7 +7,7 @@ Every step computes on the float32 weight, and writes back its rounding and the 
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from typing import Any, Final, overload
+from typing import Any, ClassVar, Final, overload
 
 import torch
 from torch import Tensor
@@ -26,6 +26,9 @@ class ExactOptimizer(torch.optim.Optimizer, ABC):
 
     Parameters of other dtypes are updated as they are. Of a sharded parameter a rank updates its shard.
     """
+
+    own_dtypes: ClassVar[frozenset[str]] = frozenset()
+    """Names of the tensors of a state whose dtype is not that of the parameter."""
 
     @overload
     def step(self, closure: None = None) -> None: ...
@@ -64,6 +67,25 @@ class ExactOptimizer(torch.optim.Optimizer, ABC):
         """Return whether `update` computes every number of a group's weights by itself, so that slices may be given."""
         return False
 
+    def read(self, stored: dict[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:
+        """Return a state, or slices of its tensors, as `update` takes it: floating-point tensors in a dtype."""
+        return {name: value.to(dtype) if value.ndim else value for name, value in stored.items()}
+
+    def write(self, state: dict[str, Tensor], stored: dict[str, Tensor]) -> None:
+        """Write what `read` returned back to the tensors that it was read from."""
+        for name, value in state.items():
+            if value is not stored[name]:
+                stored[name].copy_(value)
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Put a state back. Torch casts it to the dtypes of the parameters, apart from `own_dtypes`."""
+        super().load_state_dict(state_dict)
+        parameters = [parameter for group in self.param_groups for parameter in group["params"]]
+        for number, values in state_dict["state"].items():
+            parameter = parameters[number]
+            for name in values.keys() & self.own_dtypes:
+                self.state[parameter][name] = values[name].to(parameter.device, copy=True)
+
     def _step(self, parameter: Tensor, group: ParameterGroup) -> None:
         state: dict[str, Tensor] = self.state[parameter]
         if not state:
@@ -88,13 +110,12 @@ class ExactOptimizer(torch.optim.Optimizer, ABC):
         is_short = weight.dtype is torch.bfloat16
         exact = joined(weight, state[LEFT_OUT]) if is_short else weight
         stored = {name: value for name, value in state.items() if name != LEFT_OUT}
-        wide = {name: value.to(exact.dtype) if value.ndim else value for name, value in stored.items()}
+        wide = self.read(stored, exact.dtype)
         self.update(exact, gradient.to(exact.dtype), wide, group, parameter)
+        self.write(wide, stored)
         if is_short:
             for part, value in zip((weight, state[LEFT_OUT]), split(exact), strict=True):
                 part.copy_(value)
-            for name, value in wide.items():
-                stored[name].copy_(value)
 
 
 class ExactAdamW(ExactOptimizer):
@@ -135,12 +156,16 @@ class ExactAdamW(ExactOptimizer):
 def _slices(
     weight: Tensor, gradient: Tensor, tensors: dict[str, Tensor]
 ) -> Iterator[tuple[Tensor, Tensor, dict[str, Tensor]]]:
-    """Yield views of at most `SLICE` numbers of tensors of one shape; of rows where their memory is not contiguous."""
+    """Yield views of at most `SLICE` numbers of a weight; of rows where the memory of a tensor is not contiguous.
+
+    A tensor has the shape of the weight, or one number for so many of the weight's, of which `SLICE` is a multiple.
+    """
     listed = [weight, gradient, *tensors.values()]
     if all(tensor.is_contiguous() for tensor in listed):
         listed = [tensor.view(-1) for tensor in listed]
     num_rows = max(1, SLICE * len(listed[0]) // max(1, weight.numel()))
-    for parts in zip(*(tensor.split(num_rows) for tensor in listed), strict=True):
+    sizes = [max(1, num_rows * len(tensor) // max(1, len(listed[0]))) for tensor in listed]
+    for parts in zip(*(tensor.split(size) for tensor, size in zip(listed, sizes, strict=True)), strict=True):
         yield parts[0], parts[1], dict(zip(tensors, parts[2:], strict=True))
 
 

@@ -72,14 +72,22 @@ def test_a_saved_state_continues_with_the_same_bits(name: str, dtype: torch.dtyp
 
 @pytest.mark.parametrize(
     "name, dtype, per_weight",
-    [("adamw", WIDE, 8), ("adamw", SHORT, 6), ("muon", WIDE, 4), ("muon", SHORT, 4), ("adafactor", WIDE, 0)],
+    [
+        ("adamw", WIDE, 8),
+        ("adamw", SHORT, 6),
+        ("adamw_8bit", WIDE, 2 + 2 / 64),
+        ("adamw_8bit", SHORT, 4 + 2 / 64),
+        ("muon", WIDE, 4),
+        ("muon", SHORT, 4),
+        ("adafactor", WIDE, 0),
+    ],
 )
-def test_the_stated_memory_is_what_the_optimizer_holds(name: str, dtype: torch.dtype, per_weight: int) -> None:
+def test_the_stated_memory_is_what_the_optimizer_holds(name: str, dtype: torch.dtype, per_weight: float) -> None:
     model, optimizer = trained(dtype, build_optimizer, 1e-5, optimizer={"name": name})
     stated = state_memory(model, optim_of(name), reference=False).optimizer
     held = sum(v.numel() * v.element_size() for state in optimizer.state.values() for v in state.values() if v.ndim)
     assert held == stated
-    vector = {"adamw": per_weight, "muon": 8 if dtype is WIDE else 6, "adafactor": 4}[name] * (SIZE // 8)
+    vector = (4 if name == "adafactor" else 8 if dtype is WIDE else 6) * (SIZE // 8)
     factors = 4 * (2 + SIZE // 2) if name == "adafactor" else 0
     assert held == per_weight * SIZE + vector + factors
 

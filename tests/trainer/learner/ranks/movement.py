@@ -1,5 +1,6 @@
 """How far 50 updates move the weights by precision; run as a program, it makes them as one rank of several."""
 
+import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,6 +24,8 @@ CPU: Final = torch.device("cpu")
 OptimizerOf = Callable[[nn.Module, OptimSettings], torch.optim.Optimizer]
 STEPS: Final = 50
 RATES: Final = (1e-6, 5e-6, 1e-5, 1e-4)
+SOME_RATES: Final = RATES if "ENVGYM_MOVEMENT_ALL" in os.environ else (RATES[0], RATES[-1])
+"""Those of adapters, and those of several ranks: every update takes long. `make nightly` has all."""
 PRECISIONS: Final = {  # dtype of the weights, and of the matrix products where it is another
     "float32": (torch.float32, None),
     "mixed": (torch.float32, torch.bfloat16),
@@ -45,14 +48,14 @@ MOVEMENTS: Final = [
     for precision in PRECISIONS
     for movement in (
         *(Movement(precision=precision, rate=rate) for rate in RATES),
-        *(Movement(precision=precision, rate=rate, lora=True) for rate in (RATES[0], RATES[-1])),
+        *(Movement(precision=precision, rate=rate, lora=True) for rate in SOME_RATES),
         Movement(precision=precision, rate=1e-5, optimizer="muon"),
     )
 ]
-ON_RANKS: Final = [item for item in MOVEMENTS if item.precision != "float32" and item.rate in (RATES[0], RATES[-1])] + [
-    item for item in MOVEMENTS if item.precision != "float32" and item.optimizer == "muon"
+ON_RANKS: Final = [
+    item for item in MOVEMENTS if item.precision != "float32" and (item.rate in SOME_RATES or item.optimizer == "muon")
 ]
-"""Those that several ranks make: rates in between are one process's, as every update takes long."""
+"""Those that several ranks make."""
 
 
 def model_of(movement: Movement) -> Any:  # PreTrainedModel or PeftModel

@@ -1,0 +1,89 @@
+"""8-bit AdamW: what codes stand for, how much they lose, and that updates are those of AdamW."""
+
+import pytest
+import torch
+
+from envgym.trainer.learner.optimizers.adamw_8bit import BLOCK, ExactAdamW8bit
+from envgym.trainer.learner.optimizers.base import build_optimizer
+from envgym.trainer.learner.optimizers.exact import ExactAdamW
+from envgym.trainer.learner.settings import OptimSettings
+from tests.trainer.learner.optimizers.steady import RATES, Weights, exact_values, moved, trained
+
+
+def stored(moment: torch.Tensor) -> torch.Tensor:
+    """Return the magnitudes of a moment that was written and read, by codes with a sign and by those without."""
+    parameter = torch.nn.Parameter(torch.zeros_like(moment))
+    optimizer = ExactAdamW8bit([parameter], {"lr": 1e-3, "betas": (0.9, 0.95), "eps": 1e-8})
+    state = optimizer.new_state(parameter, {})
+    optimizer.write({"exp_avg": moment.clone(), "exp_avg_sq": moment.abs()}, state)
+    read = optimizer.read(state, torch.float32)
+    assert torch.equal(read["exp_avg"].sign(), moment.sign() * (read["exp_avg"] != 0))
+    return torch.stack((read["exp_avg"].abs(), read["exp_avg_sq"]))
+
+
+def test_the_largest_number_of_a_block_and_zero_are_exact() -> None:
+    moment = torch.zeros(4096)
+    moment[::BLOCK] = torch.arange(1.0, 17.0) * 1e-9
+    assert torch.equal(stored(moment), torch.stack((moment, moment)))
+
+
+@pytest.mark.parametrize("decade, signed, unsigned", [(0, 1 / 64, 1 / 128), (3, 1 / 8, 1 / 16), (6, 1.0, 1 / 2)])
+def test_a_number_of_a_decade_is_rounded_by_half_a_code_at_most(decade: int, signed: float, unsigned: float) -> None:
+    # The decade below the largest number of a block has 64 codes with a sign and 128 without, each further one half.
+    rng = torch.Generator().manual_seed(0)
+    moment = (0.1 + 0.9 * torch.rand(4096, generator=rng)) * 10.0**-decade
+    moment[::BLOCK] = 1.0
+    gaps = (stored(moment) - moment).abs().amax(1) / 10.0**-decade
+    for gap, codes in zip(gaps.tolist(), (signed, unsigned), strict=True):
+        assert 0.3 * codes <= gap <= 0.46 * codes + 1e-6  # a code is 0.9 / number wide; at the ends of the decade less
+
+
+@pytest.mark.parametrize("rate", RATES)
+def test_weights_move_as_by_adamw(rate: float) -> None:
+    start = [parameter.detach() for parameter in Weights(torch.float32).parameters()]
+    values = {
+        name: exact_values(*trained(torch.float32, build_optimizer, rate, optimizer={"name": name}, betas=(0.9, 0.999)))
+        for name in ("adamw", "adamw_8bit")
+    }
+    ours, theirs = (moved(values[name], start) for name in ("adamw_8bit", "adamw"))
+    assert ours == pytest.approx(theirs, rel=0.01)
+    apart = moved(values["adamw_8bit"], values["adamw"])
+    assert 0 < apart[0] < 0.05 * theirs[0]  # the matrix has codes
+    assert apart[1] < 1e-3 * theirs[1]  # the vector has not: fused or not
+
+
+def test_a_tensor_without_whole_blocks_is_updated_as_by_adamw() -> None:
+    rng = torch.Generator().manual_seed(0)
+    start, gradients = torch.randn(4097, generator=rng), torch.randn(3, 4097, generator=rng)
+    values = []
+    for kind in (ExactAdamW, ExactAdamW8bit):
+        parameter = torch.nn.Parameter(start.clone())
+        optimizer = kind(
+            [{"params": [parameter], "weight_decay": 0.1}], {"lr": 1e-3, "betas": (0.9, 0.95), "eps": 1e-8}
+        )
+        for gradient in gradients:
+            parameter.grad = gradient.clone()
+            optimizer.step()
+        values.append(parameter.detach())
+    assert torch.equal(*values)
+
+
+def test_slices_do_not_change_an_update(monkeypatch: pytest.MonkeyPatch) -> None:
+    def values() -> torch.Tensor:
+        model, _ = trained(torch.bfloat16, build_optimizer, 1e-4, optimizer={"name": "adamw_8bit"})
+        return model.matrix.detach()
+
+    whole = values()
+    monkeypatch.setattr("envgym.trainer.learner.optimizers.exact.SLICE", 2 * BLOCK)
+    assert torch.equal(values(), whole)
+
+
+def test_a_state_of_adamw_goes_on_with_its_moments() -> None:
+    models, optimizers = zip(*(trained(torch.float32, build_optimizer, 1e-4) for _ in range(2)), strict=True)
+    optim = OptimSettings.model_validate({"lr": 1e-4, "optimizer": {"name": "adamw_8bit"}})
+    coded = build_optimizer(models[1], optim)
+    coded.load_state_dict(optimizers[1].state_dict())
+    for model, optimizer in ((models[0], optimizers[0]), (models[1], coded)):
+        model.push(0)
+        optimizer.step()
+    assert models[1].matrix.detach() == pytest.approx(models[0].matrix.detach(), abs=1e-9)
