@@ -26,7 +26,7 @@ from benchmarks._processes import ROOT, reason_of, run_until
 from benchmarks._speed_machine import adopt_orphans, describe_machine, other_seconds
 from benchmarks._speed_plan import Part, Record, arguments_of, is_idle, read_plan, read_profiles
 from envgym.runs.files import write_atomic, write_json
-from scripts.test_lanes import slowness
+from scripts.lanes.running import slowness
 
 PAGE: Final = ROOT / "docs" / "results" / "speed.md"
 

@@ -117,3 +117,12 @@ def browser() -> Iterator["Browser"]:
         started = driver.chromium.launch(executable_path=BROWSER, args=FLAGS.split())
         yield started
         started.close()
+
+
+@pytest.fixture(scope="session")
+def vllm_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Yield the address of one server of vLLM for all tests of a process that leave its weights as they are."""
+    from tests.support.vllm_server import serve_with_vllm  # imports torch
+
+    with serve_with_vllm(tmp_path_factory.mktemp("served")) as url:
+        yield url

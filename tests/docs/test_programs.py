@@ -15,7 +15,6 @@ from envgym.agents.protocols import Policy
 from envgym.config.settings import apply_overrides
 from envgym.core.turns import Ending
 from envgym.runtime.event_loop import run_coroutine
-from tests.agents.policies.vllm.test_serve import running as vllm_server
 from tests.support.pages import BLOCKS, SMALL, blocks_of
 
 Names = dict[str, Any]
@@ -97,13 +96,12 @@ def test_programs_of_a_page_run(page: str, folder: Path, capsys: pytest.CaptureF
 
 @pytest.mark.vllm
 @pytest.mark.filterwarnings("ignore")
-def test_programs_with_vllm_run(tmp_path: Path) -> None:
+def test_programs_with_vllm_run(vllm_url: str) -> None:
     names: Names = {"Policy": Policy}
-    with vllm_server(tmp_path) as url:
-        replaced = {"path/or/hub-name": str(resolve_model("tiny")), "http://host:8000/v1": url, "NAME": "tiny"}
-        for block in blocks_of("docs/engines.md", "python"):
-            text = block.text
-            for old, new in replaced.items():
-                text = text.replace(old, new)
-            exec(compile(text, block.page, "exec"), names)
-        run_coroutine(names["evaluate"]())
+    replaced = {"path/or/hub-name": str(resolve_model("tiny")), "http://host:8000/v1": vllm_url, "NAME": "tiny"}
+    for block in blocks_of("docs/engines.md", "python"):
+        text = block.text
+        for old, new in replaced.items():
+            text = text.replace(old, new)
+        exec(compile(text, block.page, "exec"), names)
+    run_coroutine(names["evaluate"]())

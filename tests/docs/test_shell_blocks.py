@@ -7,7 +7,6 @@ import shlex
 import shutil
 import subprocess
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -17,7 +16,6 @@ from _pytest.mark import ParameterSet  # pytest does not export it
 from envgym.cli.main import main
 from envgym.runtime.cache import cache_directory
 from tests.agents.policies.fake_server import running as fake_server
-from tests.agents.policies.vllm.test_serve import running as vllm_server
 from tests.support.env_server import serve_envs
 from tests.support.pages import BLOCKS, SMALL, blocks_of
 from tests.support.retrievers import serve_retriever, served_url
@@ -126,13 +124,11 @@ def cases() -> list[ParameterSet]:
     return found
 
 
-@contextmanager
-def endpoint(folder: Path, lines: Sequence[str]) -> Iterator[str]:
+@pytest.fixture
+def endpoint(lines: Sequence[str], request: pytest.FixtureRequest) -> Iterator[str]:
     """Serve what the lines ask for, if they do: a model by vLLM, else one that always answers the same."""
-    asked = [line for line in lines if "--endpoint" in line]
-    if any(lane_of(line) == "vllm" for line in asked):
-        with vllm_server(folder) as url:
-            yield url
+    if any(lane_of(line) == "vllm" for line in lines if "--endpoint" in line):
+        yield request.getfixturevalue("vllm_url")
         return
     with fake_server() as server:
         server.script = [REPLY]
@@ -142,14 +138,17 @@ def endpoint(folder: Path, lines: Sequence[str]) -> Iterator[str]:
 @pytest.mark.docs
 @pytest.mark.parametrize("lines", cases())
 def test_lines_of_a_page_run(
-    lines: Sequence[str], folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    lines: Sequence[str],
+    endpoint: str,
+    folder: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     if lines[0] == "envgym train first.yaml":  # the page begins without it
         shutil.rmtree("runs/first")
-    with endpoint(folder, lines) as url:
-        for line in lines:
-            line = re.sub(r"http://\w+:8000/v1", url, line)
-            run(made_small(line), capsys, monkeypatch)
+    for line in lines:
+        line = re.sub(r"http://\w+:8000/v1", endpoint, line)
+        run(made_small(line), capsys, monkeypatch)
 
 
 @pytest.mark.docs

@@ -173,13 +173,16 @@ class _Parse:
 
 
 def match(pattern: Term, term: Term, values: dict[str, Term]) -> bool:
-    """Find what the variables of a pattern stand for in a term; `values` gets them."""
+    """Find what the variables of a pattern stand for in a term; `values` gets them, in part if nothing fits."""
     if isinstance(pattern, str):
         value = values.setdefault(pattern, term)
         return value is term or value == term
     if not isinstance(term, tuple) or not isinstance(pattern, tuple) or pattern[0] != term[0]:
         return False
-    return all([match(pattern[number], term[number], values) for number in range(1, len(pattern))])  # noqa: C419  # fast
+    for number in range(1, len(pattern)):  # noqa: SIM110  # `all` of a generator takes twice as long
+        if not match(pattern[number], term[number], values):
+            return False
+    return True
 
 
 def substitute(pattern: Term, values: Mapping[str, Term]) -> Term:

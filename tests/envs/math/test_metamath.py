@@ -48,8 +48,8 @@ TRICKS = (
 )
 
 
-TestMetamath = conformance("math/metamath-v0")
-TestWholeMetamathProofs = conformance("math/metamath-v0", mode="proof", attempts=3, held_out="inferences")
+TestMetamath = conformance("math/metamath-v0", num_tasks=6)
+TestWholeMetamathProofs = conformance("math/metamath-v0", num_tasks=3, mode="proof", attempts=3, held_out="inferences")
 
 
 def started(goal: str, *hypotheses: str, uses: str = "all", **options: object) -> Metamath:

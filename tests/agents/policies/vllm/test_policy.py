@@ -6,8 +6,9 @@ import multiprocessing
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -32,20 +33,6 @@ pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("ignore")]
 
 LONG = tuple(range(40, 240))
 """A context of several cache blocks."""
-
-
-@pytest.fixture(scope="module")
-def model() -> LlamaForCausalLM:
-    loaded = load("tiny").model
-    assert isinstance(loaded, LlamaForCausalLM)
-    return loaded
-
-
-@pytest.fixture(scope="module")
-def policy() -> Iterator[VllmPolicy]:
-    made = VllmPolicy(resolve_model("tiny"), max_context=1000, cache_gib=0.1, threads=1, with_raw=True)
-    yield made
-    made.close()
 
 
 @pytest.fixture(autouse=True)
@@ -113,20 +100,27 @@ def test_scores_are_those_of_transformers(policy: VllmPolicy, model: LlamaForCau
         assert found == pytest.approx([0.0, *expected] if row else [], abs=1e-2)
 
 
-def test_adapters_are_added_to_the_base_and_again_after_a_restart(policy: VllmPolicy, model: LlamaForCausalLM) -> None:
-    plain, lora = copy.deepcopy(model), adapted(copy.deepcopy(model), 2)
+def test_adapters_are_added_to_the_base(policy: VllmPolicy, model: LlamaForCausalLM) -> None:
+    lora = adapted(copy.deepcopy(model), 2)
     for version in (1, 2):
-        train_adapters(lora, seed=version)
-        policy.update_weights(merged_weights(lora), version)
+        expected = add_adapters(policy, model, lora, version)
+    before = raw_logprobs(model, LONG)[:-1].gather(1, torch.tensor(LONG[1:])[:, None])[:, 0]
+    assert (expected - before).abs().max() > 0.1
+    assert logprobs_of_long(policy) == pytest.approx(expected.tolist(), abs=1e-2)
+
+
+def add_adapters(policy: VllmPolicy, model: LlamaForCausalLM, lora: Any, version: int) -> torch.Tensor:
+    """Update to new adapters; return the log-probs of `LONG` by transformers, [T - 1] nats."""
+    train_adapters(lora, seed=version)
+    policy.update_weights(merged_weights(lora), version)
+    plain = copy.deepcopy(model)
     plain.load_state_dict(dict(merged_weights(lora)), strict=False)  # the head is tied
-    tokens = list(enumerate(LONG[1:]))
-    expected, before = (raw_logprobs(one, LONG) for one in (plain, model))
-    assert max(abs(expected[place, token] - before[place, token]).item() for place, token in tokens) > 0.1
-    for _ in range(2):
-        (found,) = asyncio.run(policy.compute_logprobs([LONG]))
-        assert found[1:] == pytest.approx([expected[place, token].item() for place, token in tokens], abs=1e-2)
-        policy.sleep()  # ends the process on a CPU
-        policy.wake()
+    return raw_logprobs(plain, LONG)[:-1].gather(1, torch.tensor(LONG[1:])[:, None])[:, 0]
+
+
+def logprobs_of_long(policy: VllmPolicy) -> tuple[float, ...]:
+    (found,) = asyncio.run(policy.compute_logprobs([LONG]))
+    return found[1:]
 
 
 # ---- sampling -------------------------------------------------------------------------------------------------------
@@ -255,7 +249,9 @@ def test_weights_that_do_not_fit_are_refused_and_the_old_ones_stay(policy: VllmP
     assert policy.version == 0
 
 
-def test_adapters_are_sampled_from_merged_in_training_and_evaluation(policy: VllmPolicy, tmp_path: Path) -> None:
+def test_adapters_are_merged_in_training_and_evaluation_whose_engine_is_given_up_when_it_dies(
+    policy: VllmPolicy, tmp_path: Path
+) -> None:
     peft = pytest.importorskip("peft")
     adapted = peft.get_peft_model(load("tiny").model, peft.LoraConfig(r=4, target_modules=["q_proj", "down_proj"]))
     torch.manual_seed(1)
@@ -272,13 +268,32 @@ def test_adapters_are_sampled_from_merged_in_training_and_evaluation(policy: Vll
 
     adapted.save_pretrained(tmp_path)
     evaluated = ModelSettings(name="tiny", adapter=str(tmp_path), train_steps=7)
-    engine = EngineSettings(backend=Choice(name="vllm"), device="cpu", threads=1, cache_gib=0.1, max_context=1000)
-    local = build_policy(evaluated, engine)
+    section: dict[str, Any] = {"device": "cpu", "threads": 1, "cache_gib": 0.1, "max_context": 1000, "restarts": 0}
+    others = multiprocessing.active_children()
+    local = build_policy(evaluated, EngineSettings(backend=Choice(name="vllm"), **section))
     assert isinstance(local, VllmPolicy)
-    (again,) = generate(local, [item])
-    local.close()
-    assert (again.token_ids, again.policy_version) == (found.token_ids, 7)
-    assert again.behavior_logprobs == pytest.approx(found.behavior_logprobs, abs=1e-3)
+    try:
+        (again,) = generate(local, [item])
+        assert (again.token_ids, again.policy_version) == (found.token_ids, 7)
+        assert again.behavior_logprobs == pytest.approx(found.behavior_logprobs, abs=1e-3)
+        check_given_up(local, set(multiprocessing.active_children()) - set(others))
+    finally:
+        local.close()
+
+
+def check_given_up(policy: VllmPolicy, engines: Set[BaseProcess]) -> None:
+    """Kill an engine that may not be started again: the policy gives it up."""
+
+    async def die() -> None:
+        waiting = asyncio.create_task(policy.generate(request(LONG, max_new_tokens=700)))
+        await asyncio.sleep(0.5)
+        for engine in engines:
+            engine.kill()
+        await waiting
+
+    for says in ("vLLM crashed: ", "vLLM crashed 1 times without an answer in between: "):
+        with pytest.raises(PolicyFailure, match=says):
+            asyncio.run(die())
 
 
 # ---- failures -------------------------------------------------------------------------------------------------------
@@ -311,25 +326,6 @@ def test_an_engine_that_dies_fails_what_is_under_way_and_comes_back_with_the_new
     assert again.raw_logprobs == pytest.approx(expected.raw_logprobs, abs=1e-4)
 
 
-def test_an_engine_that_keeps_dying_is_given_up() -> None:
-    others = multiprocessing.active_children()
-    made = VllmPolicy(resolve_model("tiny"), max_context=1000, cache_gib=0.1, threads=1, restarts=0)
-
-    async def die() -> None:
-        waiting = asyncio.create_task(made.generate(request(LONG, max_new_tokens=700)))
-        await asyncio.sleep(0.5)
-        for child in set(multiprocessing.active_children()) - set(others):
-            child.kill()
-        await waiting
-
-    try:
-        for says in ("vLLM crashed: ", "vLLM crashed 1 times without an answer in between: "):
-            with pytest.raises(PolicyFailure, match=says):
-                asyncio.run(die())
-    finally:
-        made.close()
-
-
 def test_an_engine_whose_owner_is_killed_while_it_loads_ends_too(tmp_path: Path) -> None:
     script = tmp_path / "owner.py"
     script.write_text(
@@ -350,10 +346,10 @@ def test_an_engine_whose_owner_is_killed_while_it_loads_ends_too(tmp_path: Path)
 def test_a_sleeping_policy_refuses_and_wakes_with_the_newest_weights(
     policy: VllmPolicy, model: LlamaForCausalLM
 ) -> None:
-    policy.update_weights(merged_weights(other_weights(model)), 2)
+    expected = add_adapters(policy, model, adapted(copy.deepcopy(model), 2), 2)
     item = request(LONG, seed=4)
     before = generate(policy, [item])[0]
-    policy.sleep()
+    policy.sleep()  # ends the process on a CPU
     policy.sleep()
     with pytest.raises(PolicyFailure, match="policy must be awake, got asleep"):
         generate(policy, [item])
@@ -362,14 +358,15 @@ def test_a_sleeping_policy_refuses_and_wakes_with_the_newest_weights(
     after = generate(policy, [item])[0]
     assert (after.token_ids, after.policy_version) == (before.token_ids, 2)
     assert after.raw_logprobs == pytest.approx(before.raw_logprobs, abs=1e-4)
+    assert logprobs_of_long(policy) == pytest.approx(expected.tolist(), abs=1e-2), "the base with its adapters"
 
     policy.sleep()
     policy.update_weights(merged_weights(model), 3)
     assert policy._engine._llm is None, "an update wakes nobody"
     policy.wake()
     after = generate(policy, [item])[0]
-    expected = behind(model, item, after).gather(1, torch.tensor(after.token_ids)[:, None])[:, 0].tolist()
-    assert after.raw_logprobs == pytest.approx(expected, abs=1e-2)
+    expected = behind(model, item, after).gather(1, torch.tensor(after.token_ids)[:, None])[:, 0]
+    assert after.raw_logprobs == pytest.approx(expected.tolist(), abs=1e-2)
     assert (after.policy_version, after.num_prefilled) == (3, len(LONG))
 
 

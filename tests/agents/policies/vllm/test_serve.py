@@ -1,25 +1,17 @@
 """The policy of a served model against a server that vLLM really runs, on the CPU, beside transformers' numbers."""
 
 import asyncio
-import os
-import signal
-import socket
-import subprocess
-import sys
-import time
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-import httpx
 import pytest
 import torch
 from transformers import LlamaForCausalLM, PreTrainedModel
 
 from envgym.agents.evaluation.run import run_evaluation
-from envgym.agents.models.loading import load, resolve_model
+from envgym.agents.models.weights import merged_weights
 from envgym.agents.policies.vllm.policy import VllmPolicy
 from envgym.agents.policies.vllm.server_policy import VllmServerPolicy
 from envgym.agents.protocols import FinishReason, GenerateRequest, Generation, Policy
@@ -31,63 +23,11 @@ pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("ignore")]
 
 T = TypeVar("T")
 LONG = tuple(range(40, 240))
-_OPTIONS = (
-    "--dtype=float32 --max-model-len=1001 --kv-cache-memory-bytes=100000000 --block-size=32 --enforce-eager "
-    "--logprobs-mode=processed_logprobs --enable-prompt-tokens-details --served-model-name=tiny"
-)
 
 
-@pytest.fixture(scope="module")
-def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with running(tmp_path_factory.mktemp("served")) as made:
-        yield made
-
-
-@pytest.fixture(scope="module")
-def model() -> LlamaForCausalLM:
-    loaded = load("tiny").model
-    assert isinstance(loaded, LlamaForCausalLM)
-    return loaded
-
-
-@contextmanager
-def running(folder: Path) -> Iterator[str]:
-    """Serve the tiny model as `vllm serve` does, whose script asks for a package that is called `vllm`."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    words = f"--host=127.0.0.1 --port={port} --model={resolve_model('tiny')} {_OPTIONS}"
-    quiet = {"VLLM_LOGGING_LEVEL": "ERROR", "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1"}
-    with (folder / "log").open("wb") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "vllm.entrypoints.openai.api_server", *words.split()],
-            env={**os.environ, **quiet, "OMP_NUM_THREADS": "1", "VLLM_WORKER_MULTIPROC_METHOD": "spawn"},
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-        url = f"http://127.0.0.1:{port}/v1"
-        try:
-            wait_for(process, url, folder / "log")
-            yield url
-        finally:
-            process.terminate()
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(timeout=60)
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)  # what it left behind
-            process.wait()
-
-
-def wait_for(process: "subprocess.Popen[bytes]", url: str, log: Path) -> None:
-    while process.poll() is None:
-        try:
-            httpx.get(url + "/models", trust_env=False).raise_for_status()
-        except httpx.HTTPError:
-            time.sleep(0.5)
-        else:
-            return
-    pytest.fail(log.read_text(errors="replace")[-2000:])
+@pytest.fixture
+def url(vllm_url: str) -> str:
+    return vllm_url
 
 
 def ask(url: str, use: Callable[[Policy], Awaitable[T]], name: str = "tiny") -> T:
@@ -127,14 +67,12 @@ def test_log_probs_are_those_of_transformers(url: str, model: LlamaForCausalLM, 
         assert (found.finish_reason, found.policy_version) == (FinishReason.LENGTH, 3)
 
 
-def test_the_served_model_says_what_the_one_in_this_process_says(url: str) -> None:
+def test_the_served_model_says_what_the_one_in_this_process_says(
+    url: str, policy: VllmPolicy, model: LlamaForCausalLM
+) -> None:
+    policy.update_weights(merged_weights(model), 0)  # other tests leave other weights
     items = [request(LONG, seed=seed, temperature=float(seed > 0), max_new_tokens=20) for seed in range(4)]
-    theirs = ask(url, partial(generate, items))
-    local = VllmPolicy(resolve_model("tiny"), max_context=1000, cache_gib=0.1, threads=1)
-    try:
-        ours = asyncio.run(generate(items, local))
-    finally:
-        local.close()
+    theirs, ours = ask(url, partial(generate, items)), asyncio.run(generate(items, policy))
     for one, other in zip(theirs, ours, strict=True):
         assert one.token_ids == other.token_ids
         assert one.behavior_logprobs == pytest.approx(other.behavior_logprobs, abs=1e-3)

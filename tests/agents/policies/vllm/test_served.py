@@ -2,6 +2,7 @@
 
 import asyncio
 import copy
+import itertools
 import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -208,30 +209,37 @@ def _update_by_other_ways(policy: ServedPolicy, model: PreTrainedModel) -> None:
             other.close()
 
 
-@pytest.mark.parametrize("way", ["files", "ipc", "gloo"])
-def test_vllm_adds_adapters_to_the_base_that_it_was_started_with(
-    way: str, url: str, model: LlamaForCausalLM, tmp_path: Path
+def test_vllm_adds_adapters_to_the_base_that_it_was_started_with_and_to_others_by_every_transport(
+    url: str, model: LlamaForCausalLM, tmp_path: Path
 ) -> None:
-    transports: dict[str, WeightTransport] = {
-        "files": FileTransport(tmp_path / "weights"),
-        "ipc": SharedTransport(CPU),
-        "gloo": GroupTransport("gloo", device=CPU, timeout_s=60),
-    }
-    policy = ServedPolicy([url], transport=transports[way], limits=LIMITS, token="right")
-    base, plain, lora = copy.deepcopy(model), copy.deepcopy(model), adapted(model, 2)
+    transports: list[WeightTransport] = [
+        FileTransport(tmp_path / "weights"),
+        SharedTransport(CPU),
+        GroupTransport("gloo", device=CPU, timeout_s=60),
+    ]
+    policies = [ServedPolicy([url], transport=one, limits=LIMITS, token="right") for one in transports]
+    versions = itertools.count(1)
+    base, lora = copy.deepcopy(model), adapted(model, 2)
     try:
-        for version in (1, 2):
-            train_adapters(lora, seed=version)
-            policy.update_weights(merged_weights(lora), version)
-            plain.load_state_dict(dict(merged_weights(lora)), strict=False)  # the head is tied
-            assert largest_gap(policy, plain) < 1e-4
-            assert largest_gap(policy, base) > 0.01
-        change(base, 3)  # another base: all weights, without adapters, and adapters again
-        policy.update_weights(base.named_parameters(), 3)
-        assert largest_gap(policy, base) < 1e-4
-        train_adapters(lora, seed=4)
-        policy.update_weights(merged_weights(lora), 4)
-        plain.load_state_dict(dict(merged_weights(lora)), strict=False)  # the head is tied
-        assert largest_gap(policy, plain) < 1e-4
+        for policy in policies:
+            for _ in range(2):
+                add_adapters(policy, lora, next(versions))
+                assert largest_gap(policy, base) > 0.01
+        for policy in policies:
+            version = next(versions)
+            change(base, version)  # another base: all weights, without adapters, and adapters again
+            policy.update_weights(base.named_parameters(), version)
+            assert largest_gap(policy, base) < 1e-4
+            add_adapters(policy, lora, next(versions))
     finally:
-        policy.close()
+        for policy in policies:
+            policy.close()
+
+
+def add_adapters(policy: ServedPolicy, lora: Any, version: int) -> None:
+    """Update to new adapters, and compare with transformers."""
+    train_adapters(lora, seed=version)
+    policy.update_weights(merged_weights(lora), version)
+    plain: Any = load("tiny", dtype="float32", device="cpu").model
+    plain.load_state_dict(dict(merged_weights(lora)), strict=False)  # the head is tied
+    assert largest_gap(policy, plain) < 1e-4

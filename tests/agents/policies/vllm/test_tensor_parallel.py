@@ -1,42 +1,40 @@
 """vLLM with two workers on the CPU that have half of the weights each, beside transformers' numbers."""
 
-import asyncio
+import json
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
-from transformers import LlamaForCausalLM
 
-from envgym.agents.models.loading import load, resolve_model
+from envgym.agents.models.loading import resolve_model
 from envgym.agents.models.tiny import TinySettings
 from envgym.agents.models.weights import merged_weights
 from envgym.agents.policies.serving.client import ServedPolicy
-from envgym.agents.policies.vllm.policy import VllmPolicy
 from envgym.agents.policies.weights.transport import FileTransport, GroupTransport, SharedTransport, WeightTransport
 from envgym.agents.policies.weights.weight_store import compute_digests
-from envgym.agents.protocols import Policy
 from envgym.sandbox._tree import descendants
-from tests.agents.policies.small_models import raw_logprobs, request
 from tests.agents.policies.vllm.test_served import LIMITS, change, live_digests
+from tests.agents.policies.vllm.two_workers import largest_gap, loaded
 from tests.envgym.sandbox.processes import command_of
 from tests.support.retrievers import serve, served_url
+from tests.support.sources import ROOT
 
 pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(600)]
 
-ROW = tuple(range(40, 140))
 SHAPE = {"hidden_size": 128, "num_layers": 2, "num_heads": 4, "intermediate_size": 64}
-ENDS_WITH_OWNER = """
-from envgym.agents.policies.vllm.policy import VllmPolicy
-if __name__ == "__main__":
-    VllmPolicy({source!r}, max_context=300, cache_gib=0.05, threads=1, tensor_parallel=2)
-    print("ready", flush=True)
-    input()
-"""
+
+
+class Owner(NamedTuple):
+    """A program that has an engine with two workers."""
+
+    process: "subprocess.Popen[bytes]"
+    found: dict[str, float]
+    """What it has compared."""
 
 
 def tiny(num_kv_heads: int) -> str:
@@ -44,37 +42,30 @@ def tiny(num_kv_heads: int) -> str:
     return resolve_model("tiny", tiny=TinySettings(**SHAPE, num_kv_heads=num_kv_heads))
 
 
-def loaded(source: str) -> LlamaForCausalLM:
-    model = load(source).model
-    assert isinstance(model, LlamaForCausalLM)
-    return model
+@pytest.fixture(scope="module")
+def owner() -> Iterator[Owner]:
+    command = [sys.executable, "-m", "tests.agents.policies.vllm.two_workers", tiny(2)]
+    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        yield Owner(process, json.loads(process.stdout.readline()))
+        process.kill()
 
 
-def largest_gap(policy: Policy, model: LlamaForCausalLM) -> float:
-    found, expected = asyncio.run(policy.compute_logprobs([ROW]))[0], raw_logprobs(model, ROW)
-    return max(abs(found[place + 1] - expected[place, token].item()) for place, token in enumerate(ROW[1:]))
+def test_two_workers_give_the_numbers_of_one_and_both_take_new_weights(owner: Owner) -> None:
+    assert owner.found["first"] < 1e-4
+    assert owner.found["changed"] > 0.01
+    assert owner.found["updated"] < 1e-4
+    assert owner.found["sampled"] < 1e-4
+    assert owner.found["version"] == 1
 
 
-@pytest.fixture
-def policy() -> Iterator[VllmPolicy]:
-    made = VllmPolicy(tiny(2), max_context=300, cache_gib=0.05, threads=1, tensor_parallel=2)
-    yield made
-    made.close()
-
-
-def test_two_workers_give_the_numbers_of_one_and_both_take_new_weights(policy: VllmPolicy) -> None:
-    model = loaded(tiny(2))
-    assert largest_gap(policy, model) < 1e-4
-    change(model, 1)
-    assert largest_gap(policy, model) > 0.01
-    policy.update_weights(merged_weights(model), 1)
-    assert largest_gap(policy, model) < 1e-4
-    item = request(ROW, seed=3)
-    found = asyncio.run(policy.generate(item))
-    after = raw_logprobs(model, ROW + found.token_ids)[len(ROW) - 1 : -1]
-    chosen = after.gather(1, torch.tensor(found.token_ids)[:, None])[:, 0].tolist()
-    assert found.behavior_logprobs == pytest.approx(chosen, abs=1e-4)
-    assert found.policy_version == 1
+def test_engine_and_workers_end_with_an_owner_that_was_killed(owner: Owner) -> None:
+    started = [pid for pid in descendants(owner.process.pid) if b"VLLM::" in command_of(pid)]
+    names = sorted(command_of(pid).split(b"\0")[0].split(b" ")[0] for pid in started)
+    assert len([name for name in names if b"Worker" in name]) == 2, names
+    owner.process.kill()
+    while any(map(command_of, started)):  # until the test's time is up
+        time.sleep(0.2)
 
 
 def test_server_of_two_workers_takes_weights_by_every_transport_and_proves_each(tmp_path: Path) -> None:
@@ -124,16 +115,3 @@ def test_other_workers_are_told_that_the_first_received_no_description(monkeypat
     assert sent == [None]
     with pytest.raises(RuntimeError, match="the first worker of this engine received no description"):
         other._receive_description()
-
-
-def test_engine_and_workers_end_with_an_owner_that_was_killed() -> None:
-    script = ENDS_WITH_OWNER.format(source=tiny(2))
-    with subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as owner:
-        assert owner.stdout is not None
-        assert owner.stdout.readline() == b"ready\n"
-        started = [pid for pid in descendants(owner.pid) if b"VLLM::" in command_of(pid)]
-        names = sorted(command_of(pid).split(b"\0")[0].split(b" ")[0] for pid in started)
-        assert len([name for name in names if b"Worker" in name]) == 2, names
-        owner.kill()
-    while any(map(command_of, started)):  # until the test's time is up
-        time.sleep(0.2)

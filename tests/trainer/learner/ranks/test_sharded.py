@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.trainer.learner.ranks.cases import CASES, COMPILING, run_case
+from tests.trainer.learner.ranks.cases import CASES, COMPILING, cases_of, run_case
 
 # Starting several programs is slow where cores are few.
 pytestmark = [
@@ -56,12 +56,13 @@ def ranked(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     told = finish(ranks)
     assert [rank.returncode for rank in ranks] == [0] * request.param, "\n".join(told)
     found: Mapping[str, Any] = torch.load(Path(out), weights_only=False)
-    return found
+    return {**found, "num_ranks": request.param}
 
 
 @pytest.fixture(scope="module")
 def alone() -> Mapping[str, Any]:
-    return {name: run_case(case, None) for name, case in CASES.items()}
+    cases = {**CASES, "traced": cases_of(1)["compiled"]}
+    return {name: run_case(case, None) for name, case in cases.items()}
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -70,7 +71,8 @@ def test_a_train_step_is_that_of_one_process(name: str, ranked: Mapping[str, Any
     of_metrics, of_logprobs = 1e-5, 10 * bound
     if CASES[name].autocast is not None:  # other packs are rounded otherwise in the backward pass; the first is exact
         bound, of_metrics, of_logprobs = 1e-4, 1e-3, 0.05
-    found, expected = ranked[name], alone[name]
+    is_traced = name == "compiled" and cases_of(ranked["num_ranks"])[name].traced
+    found, expected = ranked[name], alone["traced" if is_traced else name]
     assert found["metrics"].keys() == expected["metrics"].keys()
     for key, value in expected["metrics"].items():
         assert found["metrics"][key] == pytest.approx(value, rel=of_metrics, abs=1e-6), key
