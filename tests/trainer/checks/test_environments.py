@@ -9,9 +9,9 @@ from envgym.agents.settings import EnvSettings, EvaluationSettings
 from envgym.core.tasks import Split, Task
 from envgym.errors import InvalidInput, SettingsError, UnknownName
 from envgym.trainer.checks.environments import (
-    check_hint_wrappers,
     check_skills,
     check_task_inputs,
+    check_wrapper_inputs,
     warn_of_idle_choices,
 )
 from envgym.trainer.env_source import EnvSource, build_env_sources
@@ -28,6 +28,15 @@ from tests.support.toys import Counter
 from tests.support.unlabelled import HERE
 
 ARITHMETIC = "math/arithmetic-v0"
+PLAIN = "puzzles/guess_number-v0"
+"""Its tasks have none of the keys that methods read."""
+
+
+def wrapped(**wrapper: Any) -> dict[str, Any]:
+    """Return the section of an env with a wrapper."""
+    return {"envs": [{"id": PLAIN, "wrappers": [wrapper]}]}
+
+
 MODELS = {"models": {"judge": {"kind": f"{HERE}:Reader"}, "writer": {"kind": f"{HERE}:Reader"}}}
 NAMED = {"template": "{task} {reference} {answer}"}
 MISSING: list[tuple[dict[str, Any], str]] = [
@@ -36,15 +45,20 @@ MISSING: list[tuple[dict[str, Any], str]] = [
     ({"curriculum": "sub_goals"}, "sub_goals must be in the metadata of some tasks, got none in 256 tasks of"),
     ({"curriculum": "ada_rft"}, "difficulty must be in the metadata of every task, got a task of"),
     ({"curriculum": "bots"}, "weak must be in the metadata of every task, got a task of"),
-    ({"curriculum": {"name": "bots", "weak": "level"}}, "strong must be in the metadata of every task, got a task of"),
+    ({"curriculum": {"name": "bots", "weak": "size"}}, "strong must be in the metadata of every task, got a task of"),
     ({"allocator": "guide", "loss": "guide"}, "hint must be in the metadata of some tasks"),
     ({"allocator": {"name": "scaf_grpo", "warmup_steps": 0}}, "hints must be in the metadata of some tasks"),
     ({"annotate": [{"name": "judge", "reference": "anser"}]}, "anser must be in the payload of every task"),
     ({"annotate": [{"name": "rlpr", "reference": "anser"}]}, "anser must be in the payload of every task"),
     ({"annotate": [{"name": "verifree", "reference": "anser"}]}, "anser must be in the payload of every task"),
     ({"annotate": [{"name": "rewriter", "reference": "anser"}]}, "anser must be in the payload of every task"),
+    (
+        wrapped(name="hint", metadata_key="clue"),
+        r"clue must be in the metadata of some .*\(envs, wrapper hint\)",
+    ),
+    (wrapped(name="subproblems", own=True), "subproblems must be in the payload of every task, got a task of"),
 ]
-"""Sections -> the sentence about the tasks of arithmetic, whose payload has `answer`."""
+"""Sections -> the sentence about the tasks of `PLAIN`."""
 
 
 class TwoTasks:
@@ -87,12 +101,12 @@ def test_a_run_whose_tasks_lack_an_input_does_not_start(
     data = {
         "run": {"directory": str(tmp_path / "run"), "steps": 1, "trackers": []},
         "model": {"name": "tiny"},
-        "envs": [{"id": ARITHMETIC}],
+        "envs": [{"id": PLAIN}],
         "models": {**MODELS["models"], "initial": {"kind": "snapshot"}},
     }
     with pytest.raises(SettingsError, match=sentence) as error:
         train(train_settings({**data, **sections}))
-    assert ARITHMETIC in str(error.value)
+    assert PLAIN in str(error.value)
     assert str(error.value).count("; ") == 1, "one remedy"
     assert not (tmp_path / "run").exists()
 
@@ -185,9 +199,9 @@ def test_a_hint_wrapper_whose_tasks_have_no_hint_is_refused() -> None:
             [EnvSettings.model_validate({"id": GRADED, "wrappers": [wrapper]})], EvaluationSettings(tasks=1)
         )
 
-    check_hint_wrappers(sources("hint"))
+    check_wrapper_inputs(sources("hint"))
     with pytest.raises(SettingsError, match=r"hnt must be in the metadata of some tasks, got none .* wrapper hint"):
-        check_hint_wrappers(sources("hnt"))
+        check_wrapper_inputs(sources("hnt"))
 
 
 def test_choices_that_are_likely_to_do_nothing_are_logged(caplog: pytest.LogCaptureFixture) -> None:

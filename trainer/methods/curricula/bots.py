@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field, PrivateAttr
 
+from envgym.core.task_needs import TaskNeed
 from envgym.seeds import generator
 from envgym.trainer.methods.curricula.base import (
     LearningCurriculum,
@@ -18,7 +19,6 @@ from envgym.trainer.methods.curricula.base import (
 )
 from envgym.trainer.methods.curricula.uniform import turns_of_step
 from envgym.trainer.methods.protocols import CurriculumContext, EnvSupply, StepOutcome, TaskRequest
-from envgym.trainer.methods.task_needs import TaskNeed
 
 Floats = npt.NDArray[np.float64]
 
