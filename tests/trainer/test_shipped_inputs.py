@@ -1,5 +1,6 @@
 """Methods that read hints and steps of tasks change the episodes of shipped environments."""
 
+import json
 import zlib
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from envgym.core.segments import Origin
 from envgym.core.tasks import Split, Task
 from envgym.core.tree import Source, Tree
 from envgym.envs.math.arithmetic import Arithmetic
+from envgym.errors import SettingsError
 from envgym.records import Reply
 from envgym.runs.directory import RunDirectory
 from envgym.runs.episodes import trees_of
@@ -121,3 +123,30 @@ def test_wrapper_shows_the_hint_of_a_shipped_task(env_id: str) -> None:
     assert f"Hint: {task.metadata['hint']}" in text_of(record.observation.messages[-1])
     assert record.plain is not None
     assert str(task.metadata["hint"]) not in text_of(record.plain.messages[-1])
+
+
+COLUMNS: dict[str, dict[str, Any]] = {
+    "hinted": {"hint": "Count."},
+    "guide": {"hint": "Count."},
+    "scaf_grpo": {"hints": {"plan": ["Count."]}},
+    "sub_goals": {"sub_goals": ["one", "two"]},
+    "ada_rft": {"difficulty": 3},
+    "bots": {"weak": 0.1, "strong": 0.9},
+}
+"""Method -> the columns of a data set that it reads."""
+
+
+@pytest.mark.parametrize("name", COLUMNS)
+def test_columns_of_a_problem_set_reach_the_method_that_reads_them(name: str, tmp_path: Path) -> None:
+    def check(columns: dict[str, Any]) -> None:
+        path = tmp_path / f"{len(columns)}.jsonl"
+        rows = [{"question": f"{number} + 1?", "answer": str(number + 1), **columns} for number in range(20)]
+        path.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
+        env = {"id": "math/problems-v0", "settings": {"data": str(path)}}
+        sources = build_env_sources([EnvSettings.model_validate(env)], EvaluationSettings(tasks=1))
+        sections = METHODS.get(name, {"curriculum": {"name": name}})
+        check_task_inputs(build_method(train_settings({"envs": [env], **sections})).task_readers, sources)
+
+    check(COLUMNS[name])
+    with pytest.raises(SettingsError, match=f"{next(iter(COLUMNS[name]))} must be in the metadata of"):
+        check({})

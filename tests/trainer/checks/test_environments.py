@@ -1,5 +1,6 @@
 """What methods read of tasks is looked for before a run starts; a missing input is refused in one sentence."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from tests.support.graded import GRADED
 from tests.support.toys import Counter
 from tests.support.unlabelled import HERE
 
+ROOT = Path(__file__).resolve().parents[3]
 ARITHMETIC = "math/arithmetic-v0"
 PLAIN = "puzzles/guess_number-v0"
 """Its tasks have none of the keys that methods read."""
@@ -177,6 +179,15 @@ def test_tasks_that_have_what_is_read_start() -> None:
     check({"curriculum": "bots"}, *sources.values())
     check({"allocator": "guide", "loss": "guide"}, *sources.values())
     check({"allocator": "scaf_grpo"}, *sources.values())
+
+
+def test_every_method_and_wrapper_that_reads_tasks_declares_what_it_reads() -> None:
+    reads = re.compile(r"task\.(?:metadata|payload)\b|metadata_(?:text|number)\(")
+    folders = (ROOT / "trainer" / "methods", ROOT / "envgym" / "wrappers")
+    readers = [path for folder in folders for path in folder.rglob("*.py") if reads.search(path.read_text("utf-8"))]
+    assert len(readers) >= 8
+    silent = {path.stem for path in readers if "def task_needs" not in path.read_text("utf-8")}
+    assert silent == {"base", "writers"}, "helpers of curricula; `rewriter`, whose need is that of its base class"
 
 
 @pytest.mark.parametrize("name", ["skill_bank", "withdrawn_skills"])
