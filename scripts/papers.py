@@ -1,9 +1,9 @@
-"""Write docs/papers.md from the rows in docs/papers/: which paper is which file, and which test shows it.
+"""Write docs/papers.md from the rows in docs/papers/: which paper is which file, how far it is built, and its tests.
 
 Run: python scripts/papers.py [--check]. A file `docs/papers/POINT.toml` is a section of the page, a table `[key]` of it
-a row (`Row` says which keys it has). `_named.toml` lists the papers whose status the page states, `_own.toml` the names
-of our tables that come from no paper. With `--check` nothing is written: what is wrong is printed, and the exit status
-is 1.
+a row (`Row` has its keys; a row without a status is refused). `_named.toml` lists the papers whose status the page
+states, `_own.toml` the names of our tables that come from no paper. With `--check` nothing is written: what is wrong is
+printed, and the exit status is 1.
 """
 
 import argparse
@@ -12,8 +12,9 @@ import re
 import sys
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final, Literal, TypeGuard
 
 from pydantic import Field, ValidationError
 
@@ -41,14 +42,16 @@ _NAMED_IN_SETTINGS: Final = (
 _ARXIV: Final = re.compile(r"\d{4}\.\d{5}")
 _INTRO: Final = """# Papers
 
-Which paper is which file, under which settings, where ours differs, and which tests show it. Files are relative to the
-repository's root; settings are keys of a training configuration. Written by `scripts/papers.py` from the rows in
-`docs/papers/`: edit those.
+Each row names a paper, its status, its files, its settings, its differences from the paper, and tests.
+Files are relative to the repository's root. Settings are keys of a training configuration. `works` means that every
+element of the paper's method is built, with the deviations that the row names. `part` means that the elements after
+"Missing" are not built. The tests of a row name every plug-in of the row. `scripts/papers.py` writes this page from the
+rows in `docs/papers/`.
 """
 _STATUS_INTRO: Final = """## Status
 
-How far the papers are built by which the seams of the trainer are proven: `works` with the deviations that its rows
-name, `part` where a row says what is missing, `not built` without a row.
+Status of the papers that prove the plug-in points of the trainer. A paper is `part` if one of its rows is, and
+`not built` without a row.
 """
 _OWN_INTRO: Final = """## Without a paper
 """
@@ -68,11 +71,13 @@ class Row(Settings):
     plugins: tuple[str, ...] = ()
     """`kind.NAME` of our tables that `settings` does not spell like that."""
     deviations: str
-    """Where ours differs from the paper, or `none`; with status `part` also what is missing."""
-    status: Literal["works", "part"] = "works"
-    """Whether the paper's method is whole."""
+    """Where ours differs from the paper, or `none`."""
+    status: Literal["works", "part"]
+    """`works`: the paper's method is whole; `part`: an element of it is missing."""
+    missing: str = ""
+    """The elements of the paper that are not built, in a sentence; only of status `part`."""
     tests: tuple[str, ...] = Field(min_length=1)
-    """`tests/PATH.py::test_name` of the tests that show it."""
+    """`tests/PATH.py::test_name` of the tests that show it; together they name every plug-in of the row."""
 
     def named(self) -> set[tuple[str, str]]:
         """Return kind and name of every plug-in that the row is about."""
@@ -140,9 +145,50 @@ def _faults_of_row(row: Row) -> Iterator[str]:
     for test in row.tests:
         if not is_test(test):
             yield f"tests must be tests/PATH.py::test_name of a test that exists, got {test}"
+    if (row.status == "part") != bool(row.missing):
+        yield f"missing must be given with status part only, got {row.missing!r} with {row.status}"
+    has_tests = all(map(is_test, row.tests))
+    named_in_tests = frozenset[str]().union(*map(names_in, row.tests)) if has_tests else frozenset[str]()
     for kind, name in sorted(row.named()):
         if kind not in KINDS or name not in KINDS[kind].table:
             yield f"plug-ins must be in a table, got {kind}.name={name}"
+        elif has_tests and not named_in_tests & _names_of_plugin(kind, name):
+            yield f"tests must name every plug-in of the row, got none that names {kind}.name={name}"
+
+
+def _names_of_plugin(kind: str, name: str) -> set[str]:
+    """Return the words by which a test names a plug-in: its name, its class, or for recipes their whole table."""
+    return {name, KINDS[kind].table[name].rpartition(":")[2], *(["RECIPE"] if kind == "recipe" else [])}
+
+
+@cache
+def names_in(test: str) -> frozenset[str]:
+    """Return the names and texts in a test and in what its file defines for all tests."""
+    path, _, name = test.partition("::")
+    parts = [part for part in _tree_of(path).body if not isinstance(part, ast.Import | ast.ImportFrom)]
+    shared = [
+        part for part in parts if not (_is_function(part) and part.name.startswith("test_") and part.name != name)
+    ]
+    words: set[str] = set()
+    for node in (node for part in shared for node in ast.walk(part)):
+        match node:
+            case (
+                ast.Name(id=word)
+                | ast.Attribute(attr=word)
+                | ast.keyword(arg=str(word))
+                | ast.Constant(value=str(word))
+            ):
+                words.add(word)
+    return frozenset(words)
+
+
+@cache
+def _tree_of(path: str) -> ast.Module:
+    return ast.parse((ROOT / path).read_text(encoding="utf-8"))
+
+
+def _is_function(node: ast.stmt) -> TypeGuard[ast.FunctionDef | ast.AsyncFunctionDef]:
+    return isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
 
 
 def is_test(test: str) -> bool:
@@ -150,8 +196,7 @@ def is_test(test: str) -> bool:
     path, _, name = test.partition("::")
     if not name.startswith("test_") or not (ROOT / path).is_file():
         return False
-    tree = ast.parse((ROOT / path).read_text(encoding="utf-8"))
-    return any(isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == name for node in tree.body)
+    return any(_is_function(node) and node.name == name for node in _tree_of(path).body)
 
 
 def missing(sections: Sections) -> list[str]:
@@ -180,12 +225,16 @@ def render(sections: Sections) -> str:
 
 def _section(name: str, rows: Sequence[Row]) -> str:
     lines = [
-        f"| {row.paper}{_links(row.links)} | {_code(row.files)} | {row.settings} | {row.deviations} "
+        f"| {row.paper}{_links(row.links)} | {row.status} | {_code(row.files)} | {row.settings} | {_deviations(row)} "
         f"| {_code(dict.fromkeys(test.partition('::')[0] for test in row.tests))} |"
         for row in rows
     ]
     title = name.replace("_", " ").capitalize()
-    return f"## {title}\n\n{_table(('paper', 'files', 'settings', 'deviations', 'tests'), lines)}"
+    return f"## {title}\n\n{_table(('paper', 'status', 'files', 'settings', 'deviations', 'tests'), lines)}"
+
+
+def _deviations(row: Row) -> str:
+    return f"{row.deviations}. Missing: {row.missing}" if row.missing else row.deviations
 
 
 def _links(links: Sequence[str]) -> str:

@@ -18,10 +18,10 @@ from envgym.errors import SettingsError
 from envgym.trainer.checks.changes import planned_settings
 from envgym.trainer.checks.compatibility import check_critic_stays
 from envgym.trainer.checks.environments import (
-    check_hint_wrappers,
     check_run,
     check_search,
     check_task_inputs,
+    check_wrapper_inputs,
     warn_of_idle_choices,
     warn_of_program_turns,
 )
@@ -225,7 +225,7 @@ def _check_choices(
     """
     check_run(method, env_sources, settings.agent, settings.rollout.group_size)
     check_task_inputs(method.task_readers, env_sources)
-    check_hint_wrappers(env_sources)
+    check_wrapper_inputs(env_sources)
     requests = list(method.scores)
     for changed in planned:
         planned_method = build_method(changed, warns=False)

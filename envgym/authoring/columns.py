@@ -1,16 +1,21 @@
 """Which column of a row is what, and how a column is found: by its name, or by a path into it (`extra_info.answer`)."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
 from envgym.authoring.tables import Row
+from envgym.core.json_types import JsonValue, is_json
 from envgym.errors import InvalidInput, UnknownName, suggestion
 
 _PATH = re.compile(r"[^.\[\]]+(?:\.[^.\[\]]+|\[-?\d+\])*")
 _STEP = re.compile(r"\[(-?\d+)\]|[^.\[\]]+")
+EVERY = "*"
+"""Stands for every column that no other field reads, as a column of the metadata."""
+ColumnMapping = Mapping[str, str | Sequence[str]]
+"""Field -> column, as settings name them; `metadata` may have a list of columns."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,9 +24,10 @@ class ColumnNames:
 
     prompt: str = "prompt"
     """What the agent is asked: a text, or a list of messages. The payload has it too, as its field `prompt`."""
-    payload: Mapping[str, str] = field(default_factory=lambda: {"answer": "answer"})
+    payload: Mapping[str, str] = field(default_factory=lambda: {"answer": "answer"}, hash=False)
     """Payload field -> column."""
     metadata: tuple[str, ...] = ()
+    """`*` stands for every column that no other field reads; its cells that hold nothing or no JSON are left out."""
     id: str | None = None
     """None: tasks are called `<split>/<index>`."""
     split: str | None = None
@@ -32,26 +38,81 @@ _NAMED_COLUMNS = ("prompt", "metadata", "id", "split")
 """Keys of a mapping of columns that are no field of the payload, but what they are in `ColumnNames`."""
 
 
-def column_names(columns: Mapping[str, str], *, where: str = "FileTasks") -> ColumnNames:
+def column_names(columns: ColumnMapping, *, where: str = "FileTasks") -> ColumnNames:
     """Return the columns of a mapping by field. Raises: InvalidInput: one of its values names no column."""
-    entries: Mapping[str, object] = columns
-    for name, column in entries.items():
-        if not isinstance(column, str):
-            must, do = "be the name of a column", "pass ColumnNames for more than one column"
-            raise InvalidInput.of(f"columns[{name!r}]", must, repr(column), where=where, do=do)
+    single = {name: _column(name, value, where) for name, value in columns.items() if name != "metadata"}
     return ColumnNames(
-        prompt=columns.get("prompt", "prompt"),
-        payload={name: column for name, column in columns.items() if name not in _NAMED_COLUMNS},
-        metadata=(columns["metadata"],) if "metadata" in columns else (),
-        id=columns.get("id"),
-        split=columns.get("split"),
+        prompt=single.get("prompt", "prompt"),
+        payload={name: column for name, column in single.items() if name not in _NAMED_COLUMNS},
+        metadata=_columns(columns.get("metadata", ()), where),
+        id=single.get("id"),
+        split=single.get("split"),
     )
 
 
-def named_columns(columns: ColumnNames) -> frozenset[str]:
-    """Return the names and paths of all columns that are read."""
+def further_columns(columns: ColumnMapping | None, *, filled_fields: Collection[str], where: str) -> ColumnNames:
+    """Return the columns that tasks of a known form have in addition; without `metadata` that is `*`.
+
+    Args:
+        columns: as settings name them; None: nothing but the metadata.
+        filled_fields: fields of the payload that the form itself fills.
+        where: place in errors.
+
+    Raises: InvalidInput: a value names no column, or a field is one that the form fills.
+    """
+    columns = {"metadata": EVERY, **(columns or {})}
+    for name in columns:
+        must, do = "name metadata or a further field of the payload", "leave it out, or use data/file-v0"
+        is_further = name == "metadata" or name not in {*filled_fields, *_NAMED_COLUMNS}
+        InvalidInput.unless(is_further, "columns", must, name, where=where, do=do)
+    return column_names(columns, where=where)
+
+
+def _column(name: str, value: object, where: str) -> str:
+    if not isinstance(value, str):
+        must, do = "be the name of a column", "name one column"
+        raise InvalidInput.of(f"columns[{name!r}]", must, repr(value), where=where, do=do)
+    return value
+
+
+def _columns(value: object, where: str) -> tuple[str, ...]:
+    names = [value] if isinstance(value, str) else value
+    if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
+        must, do = "be the name of a column, or a list of names", f"pass e.g. {EVERY!r} for all columns"
+        raise InvalidInput.of("columns['metadata']", must, repr(value), where=where, do=do)
+    return tuple(names)
+
+
+def named_columns(columns: ColumnNames) -> frozenset[str] | None:
+    """Return the names and paths of all columns that are read; None: every column."""
+    if EVERY in columns.metadata:
+        return None
     single = (columns.prompt, columns.id, columns.split)
     return frozenset(filter(None, (*single, *columns.payload.values(), *columns.metadata)))
+
+
+def read_payload(row: Row, columns: ColumnNames, where: str) -> dict[str, JsonValue]:
+    """Return the fields of the payload that columns fill. Raises: InvalidInput: a row lacks a column."""
+    return {name: read_cell(row, column, where) for name, column in columns.payload.items()}
+
+
+def read_metadata(row: Row, columns: ColumnNames, where: str, *, read: Collection[str] = ()) -> dict[str, JsonValue]:
+    """Return the metadata of a row.
+
+    Args:
+        row: of a table.
+        columns: which columns it names.
+        where: place in errors.
+        read: further columns that other fields read, which `*` leaves out.
+
+    Raises: InvalidInput: a row lacks a column that is named.
+    """
+    metadata: dict[str, JsonValue] = {}
+    if EVERY in columns.metadata:
+        others = {columns.prompt, columns.id, columns.split, *columns.payload.values(), *read}
+        rest = {name: value for name, value in row.items() if name not in others}
+        metadata = {name: value for name, value in rest.items() if value is not None and is_json(value)}
+    return metadata | {name: read_cell(row, name, where) for name in columns.metadata if name != EVERY}
 
 
 def read_cell(row: Row, column: str, where: str) -> Any:  # whatever the cell holds

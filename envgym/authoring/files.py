@@ -11,7 +11,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from envgym.authoring.columns import ColumnNames, column_names, named_columns, read_cell
+from envgym.authoring.columns import (
+    ColumnMapping,
+    ColumnNames,
+    column_names,
+    named_columns,
+    read_cell,
+    read_metadata,
+    read_payload,
+)
 from envgym.authoring.openings import read_prompt
 from envgym.authoring.sources import TaskDraft, check_index, task_from_draft
 from envgym.authoring.tables import Row, RowOrFault, Source, name_of, read_tables
@@ -55,7 +63,7 @@ class FileTasks:
     def __init__(
         self,
         source: Source,
-        columns: ColumnNames | Mapping[str, str] | RowFunction | None = None,
+        columns: ColumnNames | ColumnMapping | RowFunction | None = None,
         *,
         config: str | None = None,
         revision: str | None = None,
@@ -70,8 +78,9 @@ class FileTasks:
             source: a `.jsonl`, `.json`, `.csv` or `.parquet` file, the directory or hub name of a data set, a list of
                 dicts, a `datasets.Dataset`, or a mapping from split to file or rows. Cells of CSV are texts.
             columns: which column is what; a mapping such as `{"prompt": "question", "answer": "solution"}` names the
-                columns of the prompt and of the payload's fields, its keys `id`, `split` and `metadata` those that
-                `ColumnNames` has under these names; a function makes the task of a row. `extra_info.answer` and
+                columns of the prompt and of the payload's fields, its keys `id`, `split` and `metadata` (one column, a
+                list, or `*`) those that `ColumnNames` has under these names; a function makes the task of a row.
+                `extra_info.answer` and
                 `choices[0]` name what is inside a column.
             config: configuration of the data set, where it has several.
             revision: commit or tag of a hub data set; name one, so that tasks stay the same.
@@ -241,10 +250,8 @@ class FileTasks:
         columns = self._columns
         cell = read_cell(row, columns.prompt, where)
         prompt, content = read_prompt(cell, what=f"column {columns.prompt!r}", where=where)
-        payload: dict[str, JsonValue] = {"prompt": content}
-        payload |= {name: read_cell(row, column, where) for name, column in columns.payload.items()}
-        metadata = {column: read_cell(row, column, where) for column in columns.metadata}
-        return TaskDraft(prompt=prompt, payload=payload, metadata=metadata)
+        payload: dict[str, JsonValue] = {"prompt": content, **read_payload(row, columns, where)}
+        return TaskDraft(prompt=prompt, payload=payload, metadata=read_metadata(row, columns, where))
 
     def _shown(self, draft: TaskDraft) -> TaskDraft:
         """Return the task with what settings add to its prompt, on which its split does not depend."""

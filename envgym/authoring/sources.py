@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from envgym.core.json_types import JsonObject
+from envgym.core.json_types import JsonObject, JsonValue
 from envgym.core.tasks import TEST_FRACTION, Split, Task, TaskSource, check_ids, split_of
 from envgym.errors import InvalidInput
 from envgym.seeds import generator
@@ -27,6 +27,22 @@ class TaskDraft:
 def task_from_draft(draft: TaskDraft, split: Split, id: str) -> Task:
     """Make the task of a draft."""
     return Task(id=id, prompt=draft.prompt, payload=draft.payload, split=split, metadata=draft.metadata)
+
+
+def hint_metadata(hints: Sequence[str], *, tier: str) -> dict[str, JsonValue]:
+    """Return hints, from weak to strong, under the keys of metadata that methods read.
+
+    `hint` is the first one, for `hinted`, `guide` and the wrapper `hint`. `hints` has all of them as one tier, for
+    `scaf_grpo`. Without hints there is no key.
+    """
+    texts: list[JsonValue] = [*hints]
+    return {"hint": texts[0], "hints": {tier: texts}} if texts else {}
+
+
+def step_metadata(steps: Sequence[str]) -> dict[str, JsonValue]:
+    """Return the steps of a solution, in order, as hints and as `sub_goals`, which the curriculum `sub_goals` reads."""
+    texts: list[JsonValue] = [*steps]
+    return {**hint_metadata(steps, tier="steps"), "sub_goals": texts} if texts else {}
 
 
 def check_range(name: str, value: int, low: int, high: int, *, where: str) -> None:

@@ -6,7 +6,7 @@ import re
 import unicodedata
 from collections.abc import Mapping
 from itertools import islice
-from typing import Any
+from typing import Any, cast
 
 from pydantic_core import from_json
 
@@ -22,6 +22,15 @@ def canonical(value: JsonValue) -> str:
 def content_hash(value: JsonValue) -> str:
     """Return the SHA-256 of the canonical form, 64 hex digits."""
     return hashlib.sha256(canonical(value).encode()).hexdigest()
+
+
+def is_json(value: object) -> bool:
+    """Return whether a value is JSON of UTF-8 text, so that it has a canonical form."""
+    try:
+        canonical(cast(JsonValue, value)).encode()  # which refuses what is none
+    except (TypeError, ValueError, RecursionError):
+        return False
+    return True
 
 
 def is_well_formed(text: str) -> bool:

@@ -7,11 +7,13 @@ reset without a seed takes one that follows from the last.
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
 from envgym.config.settings import Settings
 from envgym.core.messages import TASK, Message, Observation, reworded, with_hint
+from envgym.core.task_needs import TaskNeed, metadata_text
 from envgym.core.tasks import Split
 from envgym.env import Env
 from envgym.errors import InvalidInput
@@ -116,16 +118,15 @@ class GivenHint(AddedText):
 
     def text_for(self, record: ResetRecord) -> str | None:
         """Return the hint. Raises: NoOracle: the env has none. InvalidInput: the task's own is no text."""
-        hint = self.env.oracle() if self.metadata_key is None else self._own(record, self.metadata_key)
+        hint = self.env.oracle() if self.metadata_key is None else metadata_text(record.task, self.metadata_key)
         return None if hint is None else self.text.replace(HINT, hint)
 
-    @staticmethod
-    def _own(record: ResetRecord, key: str) -> str | None:
-        hint = record.task.metadata.get(key)
-        if hint is not None and not (isinstance(hint, str) and hint):
-            where, do = f"task {record.task.id}", "write a sentence, or leave it out"
-            raise InvalidInput.of(f"metadata {key}", "be a text", hint, where=where, do=do)
-        return hint
+    def task_needs(self) -> Sequence[TaskNeed]:
+        """Return the hint of the task's own, unless the oracle gives hints."""
+        if self.metadata_key is None:
+            return []
+        do = "set metadata_key to a key that holds a hint, or add hints to the tasks"
+        return [TaskNeed(key=self.metadata_key, read=partial(metadata_text, key=self.metadata_key), do=do)]
 
 
 class SkillContext(AddedText):

@@ -4,8 +4,8 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from envgym.core.json_types import JsonValue
 from envgym.core.messages import Action, Message, Observation, text_of
+from envgym.core.task_needs import TaskNeed
 from envgym.core.tasks import Task
 from envgym.core.turns import Ending, Invalid, Scored, reaches
 from envgym.errors import InvalidInput
@@ -31,20 +31,28 @@ class Subproblems(Wrapper):
     Source: 2605.22074 (SCRL), whose subproblems a stronger model writes. For environments of one turn.
     """
 
-    def __init__(self, env: AnyEnv, num_problems: int = 4) -> None:
+    def __init__(self, env: AnyEnv, num_problems: int = 4, *, own: bool = False) -> None:
         """Wrap `env`.
 
         Args:
             env: Any env.
             num_problems: Problems of one message, the task's own included.
+            own: Require that every task has its own subproblems in its payload. Otherwise a task without them is shown
+                after other tasks.
 
         Raises: InvalidInput: `num_problems` is below 1.
         """
         super().__init__(env)
         where, do = "Subproblems", "pass e.g. 4"
         InvalidInput.unless(num_problems >= 1, "num_problems", "be at least 1", num_problems, where=where, do=do)
-        self.num_problems = num_problems
+        self.num_problems, self.own = num_problems, own
         self._problems: tuple[Task, ...] = ()
+
+    def task_needs(self) -> Sequence[TaskNeed]:
+        """Return the subproblems of a task, if tasks must have their own."""
+        do = "add subproblems to the tasks, or set own=false to show other tasks before a task"
+        need = TaskNeed(key=PAYLOAD, holder="payload", every=True, read=_own_problems, do=do)
+        return [need] if self.own else []
 
     def on_reset(self, result: ResetResult) -> ResetResult:
         """Show all problems. Raises: InvalidInput: the task's own subproblems cannot be read, or are too few."""
@@ -88,9 +96,8 @@ class Subproblems(Wrapper):
 
     def _before(self, task: Task) -> list[Task]:
         count = self.num_problems - 1
-        value = task.payload.get(PAYLOAD)
-        if value is not None:
-            own = _own(task, value)
+        own = _own_problems(task)
+        if own or self.own:
             what, where = f"payload {PAYLOAD}", f"task {task.id}"
             do = f"lower num_problems to {len(own) + 1}, or add some"
             InvalidInput.unless(len(own) >= count, what, f"hold {count}", len(own), where=where, do=do)
@@ -123,7 +130,9 @@ def _question(texts: Sequence[str]) -> str:
     return "\n\n".join([rule, *(f"Problem {number}: {text}" for number, text in enumerate(texts, start=1))])
 
 
-def _own(task: Task, value: JsonValue) -> list[Task]:
+def _own_problems(task: Task) -> list[Task]:
+    """Return the task's own subproblems; none if its payload has none. Raises: InvalidInput: they cannot be read."""
+    value = task.payload.get(PAYLOAD, [])
     items = value if isinstance(value, list) else [value]
     tasks: list[Task] = []
     for number, item in enumerate(items, start=1):

@@ -11,6 +11,7 @@ from functools import cache, lru_cache
 from pathlib import Path
 
 from envgym.authoring import ListTasks
+from envgym.authoring.sources import hint_metadata
 from envgym.core.tasks import Split, Task
 from envgym.envs.code._repo_patch import apply_patch, read_patch, reverse_patch
 from envgym.envs.data_files import read_toml
@@ -72,14 +73,12 @@ def read_repo_task(task: Task) -> RepoTask:
     """Return the repository, patch, checks and hints of a task."""
     repository, name = str(task.payload["repository"]), str(task.metadata["name"])
     described = _describe(repository)
-    hints = described[name]["hints"]
-    assert isinstance(hints, list), "as written in the file"
     return RepoTask(
         repository=repository,
         patch=str(task.payload["patch"]),
         checks=str(task.payload["checks"]),
         other_checks={other: str(fields["checks"]) for other, fields in described.items() if other != name},
-        hints=tuple(str(hint).strip() for hint in hints),
+        hints=_hints_of(described[name]),
     )
 
 
@@ -104,8 +103,20 @@ def _task(repository: str, name: str, fields: Mapping[str, object]) -> Task:
         prompt=f"In the repository {repository}, work on this issue.\n\n{issue}",
         payload={"repository": repository, "patch": patch, "checks": str(fields["checks"])},
         split=Split.TEST if repository in TEST_REPOSITORIES else Split.TRAIN,
-        metadata={"name": name, "repository": repository, "kind": kind, "level": level},
+        metadata={
+            "name": name,
+            "repository": repository,
+            "kind": kind,
+            "level": level,
+            **hint_metadata(_hints_of(fields), tier="guidance"),
+        },
     )
+
+
+def _hints_of(fields: Mapping[str, object]) -> tuple[str, ...]:
+    hints = fields["hints"]
+    assert isinstance(hints, list), "as written in the file"
+    return tuple(str(hint).strip() for hint in hints)
 
 
 @lru_cache(maxsize=64)

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from envgym.authoring import RubricEnv
 from envgym.authoring.checked_tasks import checked_tasks
-from envgym.authoring.columns import column_names
+from envgym.authoring.columns import ColumnMapping, column_names
 from envgym.chats.openai import read_tools
 from envgym.core.json_types import JsonObject, JsonValue, canonical
 from envgym.core.messages import Action, Message, Observation, Role, ToolCall
@@ -45,7 +45,7 @@ class DataFile(RubricEnv):
         self,
         *,
         data: str | Mapping[str, str] | None = None,
-        columns: Mapping[str, str] | None = None,
+        columns: ColumnMapping | None = None,
         verifier: str | Mapping[str, Any] | None = None,
         answer_form: str = "alone",
         show_options: bool = True,
@@ -67,8 +67,8 @@ class DataFile(RubricEnv):
             data: A `.jsonl`, `.json`, `.csv` or `.parquet` file, a mapping from split to file, a data set directory, or
                 a hub name.
             columns: Which column is what, such as `{prompt: question, answer: reward_model.ground_truth}`; the keys
-                `prompt`, `id`, `split` and `metadata`, `tools` for functions that may be called, and every field that
-                the verifier reads. None: `prompt` and `answer`.
+                `prompt`, `id`, `split` and `metadata` (one column, a list, or `*`: all others), `tools` for functions
+                that may be called, and every field that the verifier reads. None: `prompt` and `answer`.
             verifier: A name, or a name with settings, such as `{name: math, take: last}`.
             answer_form: How the answer stands in its column: `alone`, after the last `####` (`hashes`), in the last box
                 (`boxed`), or as the `index` of an option, from 0.

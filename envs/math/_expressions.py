@@ -43,6 +43,26 @@ def num_operations(expression: Expression) -> int:
     return 1 + num_operations(expression.left) + num_operations(expression.right)
 
 
+def solution_steps(expression: Expression) -> list[str]:
+    """Write one operation after the other, each with its result, but the last, whose result is the value: `7 - 5 = ?`.
+
+    Results of earlier operations stand in later ones: `(2 + 5) * 3 - 4` gives `2 + 5 = 7`, `7 * 3 = 21`, `21 - 4 = ?`.
+    """
+    steps: list[str] = []
+    _solve(expression, steps)
+    return [*steps[:-1], f"{steps[-1].partition(' = ')[0]} = ?"] if steps else []
+
+
+def _solve(expression: Expression, steps: list[str]) -> Fraction:
+    """Return the value, and append the operations that lead to it."""
+    if isinstance(expression, int):
+        return Fraction(expression)
+    left, right = _solve(expression.left, steps), _solve(expression.right, steps)
+    value = evaluate(Operation(expression.op, int(left), int(right)))
+    steps.append(f"{left} {expression.op} {right} = {value}")
+    return value
+
+
 def write(expression: Expression) -> str:
     """Write the expression with no more parentheses than its value needs: `(12 + 7) * 3 - 5`."""
     if isinstance(expression, int):

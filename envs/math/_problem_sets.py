@@ -1,7 +1,7 @@
 r"""Where problems come from: the shipped ones, and data sets of questions and answers (GSM8K, MATH, AIME ...).
 
 A preset says which columns hold the question and the answer, and how the answer stands in its column: after `####`, in
-the last `\boxed{}`, or alone.
+the last `\boxed{}`, or alone. The other columns become metadata, and the answer's own if it holds more than the answer.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -12,6 +12,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from envgym.authoring import FileTasks, ListTasks, TaskDraft
+from envgym.authoring.columns import ColumnNames, read_metadata, read_payload
 from envgym.authoring.tables import Row, rows_of
 from envgym.core.json_types import JsonValue
 from envgym.core.tasks import Split, Task
@@ -22,8 +23,6 @@ from envgym.verifiers.extract import KEY_FORMS, NO_KEY
 
 MAX_COUNT = 200
 """Problems of one family and level."""
-_KEPT = ("level", "subject", "type", "id", "unique_id", "year")
-"""Columns that become metadata."""
 _MAX_REPEATS = 1000
 
 
@@ -99,11 +98,16 @@ class ProblemTasks(FileTasks):
         source: str | Path | Mapping[str, str],
         preset: Preset,
         *,
+        further: ColumnNames,
         config: str | None = None,
         revision: str | None = None,
         splits: Mapping[str, str] | None = None,
     ) -> None:
-        """Prepare to read; `config` and `splits` go before the preset's, which belong to its hub name."""
+        """Prepare to read.
+
+        `config` and `splits` go before the preset's, which belong to its hub name. `further` names the columns of the
+        metadata, and those of fields of the payload besides question and answer.
+        """
         is_hub = source == preset.hub
         super().__init__(
             source,
@@ -111,7 +115,7 @@ class ProblemTasks(FileTasks):
             revision=revision,
             splits=splits or (preset.splits if is_hub else None),
         )
-        self._preset = preset
+        self._preset, self._further = preset, further
 
     def _tables(self) -> Iterator[tuple[str, Iterable[Row]]]:
         """Leave out rows without an answer, as in a hidden test set, and count them."""
@@ -125,13 +129,15 @@ class ProblemTasks(FileTasks):
 
     def _draft(self, row: Row, where: str) -> TaskDraft:
         preset = self._preset
-        question = next((row[name] for name in preset.questions if isinstance(row.get(name), str)), None)
-        if question is None:
+        column = next((name for name in preset.questions if isinstance(row.get(name), str)), None)
+        if column is None:
             raise _missing(preset.questions, row, where)
-        metadata: dict[str, JsonValue] = {
-            name: row[name] for name in _KEPT if isinstance(row.get(name), str | int | float)
-        }
+        question, read = row[column], [column]
+        if preset.form == "alone":
+            read += [name for name in preset.answers if name in row][:1]
         payload: dict[str, JsonValue] = {"question": question, "answer": self._answer(row, where)}
+        payload |= read_payload(row, self._further, where)
+        metadata = read_metadata(row, self._further, where, read=read)
         return TaskDraft(prompt=question.strip(), payload=payload, metadata=metadata)
 
     def _answer(self, row: Row, where: str) -> str | None:

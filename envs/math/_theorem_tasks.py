@@ -5,6 +5,7 @@ from types import MappingProxyType
 
 from envgym.authoring import FileTasks, TaskDraft
 from envgym.authoring.sampler import Sampler
+from envgym.authoring.sources import step_metadata
 from envgym.authoring.tables import Row
 from envgym.core.json_types import JsonValue
 from envgym.core.tasks import Split, split_of_key
@@ -55,7 +56,7 @@ def _draw(sampler: Sampler, family: str, level: int) -> DrawnTask:
     draft = TaskDraft(
         prompt=prompt_of(" ".join(theorem.definitions), theorem.statement),
         payload={"definitions": definitions, "statement": theorem.statement},
-        metadata={"family": family, "level": level, "proof": proof},
+        metadata={"family": family, "level": level, "proof": proof, **step_metadata(theorem.proof)},
     )
     return DrawnTask(draft, {"shape": theorem.shape})
 
@@ -73,7 +74,9 @@ class TheoremFiles(FileTasks):
         head = _text(row, "header", where, default="")
         proof = _text(row, "proof", where, default="")
         payload: dict[str, JsonValue] = {"head": head, "statement": statement}
-        metadata: dict[str, JsonValue] = {"name": name} | ({"proof": [*split_sentences(proof)]} if proof else {})
+        tactics = split_sentences(proof)
+        metadata: dict[str, JsonValue] = {"name": name, **({"proof": [*tactics]} if proof else {})}
+        metadata |= step_metadata(tactics)
         return TaskDraft(prompt=prompt_of(head, statement), payload=payload, metadata=metadata)
 
     def _split_of(self, row: Row, key: str, where: str) -> Split:

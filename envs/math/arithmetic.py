@@ -7,11 +7,12 @@ from typing import Any
 import numpy as np
 
 from envgym.authoring import GeneratedTasks, TaskDraft
+from envgym.authoring.sources import step_metadata
 from envgym.core.messages import Action
 from envgym.core.tasks import Task
 from envgym.env import Env, share_state
 from envgym.envs.math._calculator import calculate, show
-from envgym.envs.math._expressions import canonical, draw_expression, evaluate, num_operations, write
+from envgym.envs.math._expressions import canonical, draw_expression, evaluate, num_operations, solution_steps, write
 from envgym.envs.math._stories import draw_story
 from envgym.errors import InvalidInput, check_known
 from envgym.parsing import tool_call_action
@@ -110,6 +111,7 @@ class Arithmetic(Env[ArithmeticState]):
                 "level": self.level,
                 "operations": num_operations(expression),
                 "expression": write(expression),
+                **step_metadata(solution_steps(expression)),
             },
         )
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from envgym.authoring import ListTasks
 from envgym.authoring.checked_tasks import CheckedTasks, checked_tasks
+from envgym.authoring.columns import ColumnNames, further_columns
 from envgym.authoring.sources import names_of
 from envgym.core.messages import Action
 from envgym.core.tasks import Split
@@ -41,6 +42,7 @@ class Problems(AttemptsEnv):
         config: str | None = None,
         revision: str | None = None,
         splits: Mapping[str, str] | None = None,
+        columns: Mapping[str, str | Sequence[str]] | None = None,
         families: str | Sequence[str] | None = None,
         levels: int | Sequence[int] = LEVELS,
         held_out: str | Sequence[str] = (),
@@ -62,6 +64,8 @@ class Problems(AttemptsEnv):
             config: Configuration of the data set, where it has several.
             revision: Commit or tag of a hub data set.
             splits: Official split -> train or test; None: the usual names are understood.
+            columns: Further columns of the data set: `metadata` has one, a list of them, or `*` (all others); other
+                keys are fields of the payload, such as `{subproblems: steps}`. None: all others are metadata.
             families: Of the shipped problems; None: all.
             levels: Of the shipped problems: 1, 2, 3 or several.
             held_out: Families that make up the test split, and are not in the train split.
@@ -90,9 +94,12 @@ class Problems(AttemptsEnv):
         self.limits = Limits(wall_s=WALL_FACTOR * cpu_s, cpu_s=cpu_s, output=16384, disk=16 * MIB)
         self.tasks: ListTasks | CheckedTasks
         if data is None and preset is None:
+            do = "pass data, or leave columns out"
+            InvalidInput.unless(columns is None, "columns", "be left out without data", columns, where=_WHERE, do=do)
             self.tasks = shipped(_select_problems(families, levels, held_out, count))
         else:
-            source = _load(_DataSet(_items(data), preset or "plain", config, revision, _items(splits)))
+            further = further_columns(columns, filled_fields=("question", "answer"), where=_WHERE)
+            source = _load(_DataSet(_items(data), preset or "plain", config, revision, _items(splits), further))
             self.tasks = _checked(source, self.grade)
         self.chance_score = min(1.0, attempts * _chance(self.tasks))
 
@@ -106,7 +113,7 @@ class Problems(AttemptsEnv):
 
     def oracle(self) -> str:
         """Run the line of Python that a shipped problem comes with, where Python is there; then answer."""
-        work = self.task.metadata.get("work")
+        work = self.task.metadata.get("work") if isinstance(self.tasks, ListTasks) else None
         if self.has_python and work is not None and not self.state.notebook.cells:
             return tool_call_action("python", code=f"{PREAMBLE}\n{work}")
         return f"\\boxed{{{text_keys_of(self.task, 'answer')[0]}}}"
@@ -134,6 +141,8 @@ class _DataSet:
     config: str | None
     revision: str | None
     splits: str | tuple[tuple[str, str], ...] | None
+    columns: ColumnNames
+    """Further ones."""
 
 
 def _items(value: str | Mapping[str, str] | None) -> str | tuple[tuple[str, str], ...] | None:
@@ -149,7 +158,7 @@ def _load(data: _DataSet) -> ProblemTasks:
     InvalidInput.unless(place, "data", "be given", None, where=_WHERE, do=do)
     splits = dict(data.splits) if isinstance(data.splits, tuple) else None
     source = dict(place) if isinstance(place, tuple) else place
-    return ProblemTasks(source, preset, config=data.config, revision=data.revision, splits=splits)
+    return ProblemTasks(source, preset, further=data.columns, config=data.config, revision=data.revision, splits=splits)
 
 
 @lru_cache(maxsize=8)

@@ -10,7 +10,7 @@ from typing import Any
 
 from envgym.authoring import TaskDraft
 from envgym.authoring.sampler import Sampler
-from envgym.authoring.sources import check_range
+from envgym.authoring.sources import check_range, step_metadata
 from envgym.core.json_types import JsonValue
 from envgym.core.messages import Action
 from envgym.core.tasks import Task
@@ -174,6 +174,12 @@ def _draw(sampler: Sampler, family: str, level: int) -> DrawnTask:
     draft = TaskDraft(
         prompt="\n".join(["Premises:", *statement.premises, f"Goal: {statement.goal}"]),
         payload={"premises": premises, "goal": statement.goal},
-        metadata={"family": family, "level": level, "variables": variables, "facts": facts},
+        metadata={
+            "family": family,
+            "level": level,
+            "variables": variables,
+            "facts": facts,
+            **step_metadata(statement.facts),
+        },
     )
     return DrawnTask(draft, draft.payload)

@@ -2,12 +2,14 @@
 
 A row is read by the columns it has: the question (`question`, `Question`, `problem`), the answers (`golden_answers`,
 `answer` as a text, a list or TriviaQA's record, with `answer_aliases`), the pages that support it (`supporting_facts`,
-or `paragraphs` marked as supporting), and the pages that come with it (`context`, `paragraphs`).
+or `paragraphs` marked as supporting), and the pages that come with it (`context`, `paragraphs`). The other columns
+become metadata.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from envgym.authoring.columns import ColumnNames, read_metadata, read_payload
 from envgym.authoring.files import FileTasks
 from envgym.authoring.sources import TaskDraft
 from envgym.authoring.tables import Row, rows_of
@@ -17,13 +19,18 @@ from envgym.retrieval import Document
 
 _QUESTIONS = ("question", "Question", "problem")
 _ANSWERS = ("golden_answers", "answer", "Answer", "answers")
-_KEPT = ("type", "level", "id", "_id", "question_id")
-"""Columns that become metadata."""
+_READ = (*_ANSWERS, "answer_aliases", "supporting_facts", "context", "paragraphs")
+"""Columns that are read besides the question."""
 MAX_ANSWERS = 100
 
 
 class QaTasks(FileTasks):
     """The questions of a data set that have an answer; the official split wins where there is one."""
+
+    def __init__(self, source: str | Mapping[str, str], *, further: ColumnNames, **options: Any) -> None:
+        """Prepare to read; `further` names columns of metadata and payload, `options` are those of `FileTasks`."""
+        super().__init__(source, **options)
+        self._further = further
 
     def rows(self) -> Iterator[Row]:
         """Yield every row of every table, answered or not."""
@@ -40,15 +47,17 @@ class QaTasks(FileTasks):
                 yield name, answered
 
     def _draft(self, row: Row, where: str) -> TaskDraft:
-        question = next((row[name] for name in _QUESTIONS if isinstance(row.get(name), str)), None)
-        if question is None:
+        column = next((name for name in _QUESTIONS if isinstance(row.get(name), str)), None)
+        if column is None:
             must = f"have a column {' or '.join(_QUESTIONS)}"
             raise InvalidInput.of("row", must, sorted(row), where=where, do="rename the column")
         titles: list[JsonValue] = [*supporting_titles(row)]
         answers: list[JsonValue] = [*read_answers(row)]
-        metadata = {name: str(row[name]) for name in _KEPT if isinstance(row.get(name), str | int)}
+        question = row[column]
+        metadata = read_metadata(row, self._further, where, read=(column, *_READ))
         prompt = question.strip() if question.strip().endswith("?") else f"{question.strip()}?"
         payload: dict[str, JsonValue] = {"question": question, "answers": answers, "titles": titles}
+        payload |= read_payload(row, self._further, where)
         return TaskDraft(prompt=prompt, payload=payload, metadata={**metadata, "num_facts": len(titles)})
 
 

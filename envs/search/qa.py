@@ -1,7 +1,7 @@
 """Open-domain questions of any data set over any corpus: `search/qa-v0`."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from hashlib import blake2b
@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from envgym.authoring.checked_tasks import checked_tasks
+from envgym.authoring.columns import ColumnNames, further_columns
 from envgym.core.messages import Action
 from envgym.core.tasks import Split, Task
 from envgym.envs.search._browsing import BrowsingEnv, BrowsingLimits
@@ -66,6 +67,7 @@ class OpenQa(BrowsingEnv):
         config: str | None = None,
         revision: str | None = None,
         splits: Mapping[str, str] | None = None,
+        columns: Mapping[str, str | Sequence[str]] | None = None,
         text_score: str = "exact",
         take: str = "only",
         evidence_weight: float = 0.0,
@@ -86,6 +88,8 @@ class OpenQa(BrowsingEnv):
             config: Configuration of the data set, where it has several.
             revision: Commit or tag of a hub data set.
             splits: Official split -> train or test; None: the usual names are understood.
+            columns: Further columns of the data set: `metadata` has one, a list of them, or `*` (all others); other
+                keys are fields of the payload. None: all others are metadata.
             text_score: `exact` (SQuAD's exact match), or `f1`.
             take: Which of several candidate answers counts: `only` (they must all be right) or `last`.
             evidence_weight: Share of the reward, in [0, 1), that a right answer earns by the supporting pages it read.
@@ -107,9 +111,9 @@ class OpenQa(BrowsingEnv):
             do = "pass data=questions.jsonl and corpus=wiki.jsonl (or corpus=context, or retriever_url)"
             raise InvalidInput.of("data and one of corpus and retriever_url", "be given", got, where=_WHERE, do=do)
         super().__init__(max_turns=max_turns, **options)
-        source = QuestionSource(
-            data if isinstance(data, str) else tuple(data.items()), config, revision, _items(splits)
-        )
+        further = further_columns(columns, filled_fields=("question", "answers", "titles"), where=_WHERE)
+        place = data if isinstance(data, str) else tuple(data.items())
+        source = QuestionSource(place, config, revision, _items(splits), further)
         limits = BrowsingLimits(
             searches=searches, pages=pages, results=results, result_chars=result_chars, page_chars=page_chars
         )
@@ -153,6 +157,8 @@ class QuestionSource:
     config: str | None
     revision: str | None
     splits: tuple[tuple[str, str], ...] | None
+    columns: ColumnNames
+    """Further ones."""
 
 
 @lru_cache(maxsize=8)
@@ -160,7 +166,7 @@ def _load(source: QuestionSource) -> QaTasks:
     """Return the questions; nobody changes them, so envs share them."""
     data = source.data if isinstance(source.data, str) else dict(source.data)
     splits = None if source.splits is None else dict(source.splits)
-    return QaTasks(data, config=source.config, revision=source.revision, splits=splits)
+    return QaTasks(data, further=source.columns, config=source.config, revision=source.revision, splits=splits)
 
 
 @lru_cache(maxsize=8)

@@ -3,19 +3,19 @@
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from functools import partial
 from typing import Final
 
 from envgym.agents.loop.agent import AgentSettings
 from envgym.agents.search import Strategy
 from envgym.agents.search.snapshots import Branching, resolve_branching
+from envgym.config.plugins import path_of
+from envgym.core.task_needs import NeedsTaskInputs, TaskNeed
 from envgym.core.tasks import Split, Task
 from envgym.errors import SettingsError, check_known
 from envgym.trainer.env_source import EnvSource
 from envgym.trainer.methods.protocols import Curriculum
 from envgym.trainer.methods.requirements import GroupPlugins
-from envgym.trainer.methods.task_needs import NeedsTaskInputs, TaskNeed
-from envgym.wrappers.prompts import GivenHint
+from envgym.wrappers.base import WRAPPER
 
 _log = logging.getLogger(__name__)
 _EVERY_SAMPLE: Final = 16
@@ -89,18 +89,15 @@ def check_task_inputs(plugins: Mapping[str, object], env_sources: Mapping[str, E
                 _check_some_task(need, env_sources, where=where)
 
 
-def check_hint_wrappers(env_sources: Mapping[str, EnvSource]) -> None:
-    """Check that train tasks have the hints that wrappers show. Raises: SettingsError: no task of an env has one."""
-    do = "set metadata_key to a key that holds a hint, or add hints to the tasks"
+def check_wrapper_inputs(env_sources: Mapping[str, EnvSource]) -> None:
+    """Check that the train tasks of each env have what its wrappers read. Raises: as `check_task_inputs`."""
+    names = {path: name for name, path in WRAPPER.table.items()}
     for label, source in env_sources.items():
         with closing(source.make()) as env:
-            keys = [layer.metadata_key for layer in _layers(env) if isinstance(layer, GivenHint)]
-        for need in [TaskNeed(key=key, read=partial(_metadata_under, key), do=do) for key in keys if key is not None]:
-            _check_some_task(need, {label: source}, where=f"envs, wrapper {GivenHint.key}")
-
-
-def _metadata_under(key: str, task: Task) -> object:
-    return task.metadata.get(key)
+            layers = list(_layers(env))
+        for layer in layers:
+            path = path_of(type(layer))
+            check_task_inputs({f"envs, wrapper {names.get(path, path)}": layer}, {label: source})
 
 
 def _layers(env: object) -> Iterator[object]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from envgym.authoring import ListTasks, TaskDraft
 from envgym.authoring.sampler import Sampler
-from envgym.authoring.sources import task_from_draft
+from envgym.authoring.sources import step_metadata, task_from_draft
 from envgym.core.json_types import JsonValue
 from envgym.core.tasks import Split, Task, split_of
 from envgym.envs.families import DrawnTask, FamilyTasks, choose_families
@@ -39,7 +39,7 @@ def _draw(sampler: Sampler, family: str, level: int) -> DrawnTask:
     draft = TaskDraft(
         prompt=prompt_of(labelled, statement.goal) + _ONLY.get(uses, ""),
         payload={**content, "uses": uses},
-        metadata={"family": family, "level": level, "proof": proof},
+        metadata={"family": family, "level": level, "proof": proof, **step_metadata(statement.proof)},
     )
     return DrawnTask(draft, content)
 

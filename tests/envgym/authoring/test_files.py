@@ -99,7 +99,7 @@ def test_columns_of_split_id_and_metadata_are_no_fields_of_the_payload(tmp_path:
 
 def test_mapping_whose_value_names_no_column_is_refused(tmp_path: Path) -> None:
     columns: Any = {"prompt": "question", "payload": {"answer": "result"}}
-    message = r"columns\['payload'\] must be the name of a column, got .*FileTasks.*; pass ColumnNames for more"
+    message = r"columns\['payload'\] must be the name of a column, got .*FileTasks.*; name one column"
     with pytest.raises(InvalidInput, match=message):
         FileTasks(tmp_path / "a.jsonl", columns)
 

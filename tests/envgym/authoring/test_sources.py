@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envgym.authoring import GeneratedTasks, ListTasks, TaskDraft
+from envgym.authoring.sources import hint_metadata, step_metadata
 from envgym.core.tasks import Split, Task, distinct_tasks, split_of
 from envgym.errors import InvalidInput
 from envgym.seeds import generator
@@ -91,3 +92,9 @@ def test_a_generator_that_never_reaches_a_split_is_refused() -> None:
         GeneratedTasks(constant, name="ones").task(other, 0)
     with pytest.raises(InvalidInput, match="index must be at least 0, got -1"):
         GeneratedTasks(constant, name="ones").task(other, -1)
+
+
+def test_steps_are_a_hint_tiers_and_sub_goals_and_none_are_no_keys() -> None:
+    assert step_metadata(["a", "b"]) == {"hint": "a", "hints": {"steps": ["a", "b"]}, "sub_goals": ["a", "b"]}
+    assert hint_metadata(["a", "b"], tier="guidance") == {"hint": "a", "hints": {"guidance": ["a", "b"]}}
+    assert step_metadata([]) == hint_metadata([], tier="guidance") == {}

@@ -87,6 +87,10 @@ def test_own_subproblems_of_a_task_come_first() -> None:
     assert answers(env) == ["7", "4"], "the last one before the task"
     with pytest.raises(InvalidInput, match=r"payload subproblems must hold 3, got 2 \(task train/own\); lower"):
         started(4, task=task)
+    [need] = Subproblems(Sums(), 2, own=True).task_needs()
+    assert need.read(task)
+    assert not need.read(replace(task, payload={"a": 2, "b": 2})), "no task of its own"
+    assert not Subproblems(Sums(), 2).task_needs(), "other tasks stand in"
     broken = replace(task, payload={**payload, "subproblems": ["2 + 2"]})
     with pytest.raises(InvalidInput, match="must be a list of mappings with `prompt` and `payload`"):
         started(2, task=broken)

@@ -14,6 +14,7 @@ from envgym.envs.math._expressions import (
     draw_number,
     evaluate,
     num_operations,
+    solution_steps,
     write,
 )
 
@@ -81,3 +82,10 @@ def test_operands_have_the_digits_asked_for(digits: int) -> None:
     numbers = [draw_number(rng, digits) for _ in range(100)]
     assert {len(str(number)) for number in numbers} == {digits}
     assert min(numbers) >= 2
+
+
+def test_steps_of_a_solution_do_not_tell_the_value() -> None:
+    expression = Operation("-", Operation("*", Operation("+", 2, 5), 3), 4)  # (2 + 5) * 3 - 4 = 17
+    assert solution_steps(expression) == ["2 + 5 = 7", "7 * 3 = 21", "21 - 4 = ?"]
+    assert solution_steps(Operation("/", 12, 4)) == ["12 / 4 = ?"]
+    assert solution_steps(7) == []

@@ -82,7 +82,9 @@ def test_rows_of_a_file_keep_their_split_and_name_what_is_missing(tmp_path: Path
     )
     tasks = TheoremFiles(str(path))
     one, two = tasks.task(Split.TRAIN, 0), tasks.task(Split.TEST, 0)
-    assert one.metadata == {"name": "one", "proof": ["intros.", "reflexivity."]}
+    proof = ["intros.", "reflexivity."]
+    steps = {"hint": "intros.", "hints": {"steps": proof}, "sub_goals": proof}
+    assert one.metadata == {"name": "one", "proof": proof, **steps}
     assert (two.payload["head"], two.metadata) == ("Require Import ZArith.", {"name": "two"})
     assert two.prompt == "Prove this theorem.\n\nRequire Import ZArith.\nTheorem goal : 2 = 2."
 

@@ -1,5 +1,6 @@
 """What methods read of tasks is looked for before a run starts; a missing input is refused in one sentence."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,9 @@ from envgym.agents.settings import EnvSettings, EvaluationSettings
 from envgym.core.tasks import Split, Task
 from envgym.errors import InvalidInput, SettingsError, UnknownName
 from envgym.trainer.checks.environments import (
-    check_hint_wrappers,
     check_skills,
     check_task_inputs,
+    check_wrapper_inputs,
     warn_of_idle_choices,
 )
 from envgym.trainer.env_source import EnvSource, build_env_sources
@@ -27,7 +28,17 @@ from tests.support.graded import GRADED
 from tests.support.toys import Counter
 from tests.support.unlabelled import HERE
 
+ROOT = Path(__file__).resolve().parents[3]
 ARITHMETIC = "math/arithmetic-v0"
+PLAIN = "puzzles/guess_number-v0"
+"""Its tasks have none of the keys that methods read."""
+
+
+def wrapped(**wrapper: Any) -> dict[str, Any]:
+    """Return the section of an env with a wrapper."""
+    return {"envs": [{"id": PLAIN, "wrappers": [wrapper]}]}
+
+
 MODELS = {"models": {"judge": {"kind": f"{HERE}:Reader"}, "writer": {"kind": f"{HERE}:Reader"}}}
 NAMED = {"template": "{task} {reference} {answer}"}
 MISSING: list[tuple[dict[str, Any], str]] = [
@@ -36,15 +47,20 @@ MISSING: list[tuple[dict[str, Any], str]] = [
     ({"curriculum": "sub_goals"}, "sub_goals must be in the metadata of some tasks, got none in 256 tasks of"),
     ({"curriculum": "ada_rft"}, "difficulty must be in the metadata of every task, got a task of"),
     ({"curriculum": "bots"}, "weak must be in the metadata of every task, got a task of"),
-    ({"curriculum": {"name": "bots", "weak": "level"}}, "strong must be in the metadata of every task, got a task of"),
+    ({"curriculum": {"name": "bots", "weak": "size"}}, "strong must be in the metadata of every task, got a task of"),
     ({"allocator": "guide", "loss": "guide"}, "hint must be in the metadata of some tasks"),
     ({"allocator": {"name": "scaf_grpo", "warmup_steps": 0}}, "hints must be in the metadata of some tasks"),
     ({"annotate": [{"name": "judge", "reference": "anser"}]}, "anser must be in the payload of every task"),
     ({"annotate": [{"name": "rlpr", "reference": "anser"}]}, "anser must be in the payload of every task"),
     ({"annotate": [{"name": "verifree", "reference": "anser"}]}, "anser must be in the payload of every task"),
     ({"annotate": [{"name": "rewriter", "reference": "anser"}]}, "anser must be in the payload of every task"),
+    (
+        wrapped(name="hint", metadata_key="clue"),
+        r"clue must be in the metadata of some .*\(envs, wrapper hint\)",
+    ),
+    (wrapped(name="subproblems", own=True), "subproblems must be in the payload of every task, got a task of"),
 ]
-"""Sections -> the sentence about the tasks of arithmetic, whose payload has `answer`."""
+"""Sections -> the sentence about the tasks of `PLAIN`."""
 
 
 class TwoTasks:
@@ -87,12 +103,12 @@ def test_a_run_whose_tasks_lack_an_input_does_not_start(
     data = {
         "run": {"directory": str(tmp_path / "run"), "steps": 1, "trackers": []},
         "model": {"name": "tiny"},
-        "envs": [{"id": ARITHMETIC}],
+        "envs": [{"id": PLAIN}],
         "models": {**MODELS["models"], "initial": {"kind": "snapshot"}},
     }
     with pytest.raises(SettingsError, match=sentence) as error:
         train(train_settings({**data, **sections}))
-    assert ARITHMETIC in str(error.value)
+    assert PLAIN in str(error.value)
     assert str(error.value).count("; ") == 1, "one remedy"
     assert not (tmp_path / "run").exists()
 
@@ -165,6 +181,15 @@ def test_tasks_that_have_what_is_read_start() -> None:
     check({"allocator": "scaf_grpo"}, *sources.values())
 
 
+def test_every_method_and_wrapper_that_reads_tasks_declares_what_it_reads() -> None:
+    reads = re.compile(r"task\.(?:metadata|payload)\b|metadata_(?:text|number)\(")
+    folders = (ROOT / "trainer" / "methods", ROOT / "envgym" / "wrappers")
+    readers = [path for folder in folders for path in folder.rglob("*.py") if reads.search(path.read_text("utf-8"))]
+    assert len(readers) >= 8
+    silent = {path.stem for path in readers if "def task_needs" not in path.read_text("utf-8")}
+    assert silent == {"base", "writers"}, "helpers of curricula; `rewriter`, whose need is that of its base class"
+
+
 @pytest.mark.parametrize("name", ["skill_bank", "withdrawn_skills"])
 def test_a_skill_for_an_env_that_the_run_lacks_is_refused(name: str) -> None:
     skills = [{"name": "counting", "text": "Count on.", "envs": ["math/arithmetic"]}]
@@ -185,9 +210,9 @@ def test_a_hint_wrapper_whose_tasks_have_no_hint_is_refused() -> None:
             [EnvSettings.model_validate({"id": GRADED, "wrappers": [wrapper]})], EvaluationSettings(tasks=1)
         )
 
-    check_hint_wrappers(sources("hint"))
+    check_wrapper_inputs(sources("hint"))
     with pytest.raises(SettingsError, match=r"hnt must be in the metadata of some tasks, got none .* wrapper hint"):
-        check_hint_wrappers(sources("hnt"))
+        check_wrapper_inputs(sources("hnt"))
 
 
 def test_choices_that_are_likely_to_do_nothing_are_logged(caplog: pytest.LogCaptureFixture) -> None:

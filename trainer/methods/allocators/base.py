@@ -8,11 +8,9 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from envgym.core.tasks import Task
 from envgym.core.trajectory import Group, Trajectory
 from envgym.core.tree import Annotation, SearchStats, Tree
 from envgym.core.turns import Scored, reaches
-from envgym.errors import InvalidInput
 
 DRAWS, DRAWS_REWARD, SUCCESSES = "draws", "draws_reward", "draws_successes"
 """Annotations of a tree's root: the valid episodes that its group drew, their mean reward, and how many succeeded."""
@@ -94,13 +92,3 @@ def draw_metrics(groups: Sequence[Group]) -> dict[str, float]:
         "collect/draws": float(total),
         "collect/draws_reward": sum(draw.num_episodes * draw.mean_reward for draw in draws) / total,
     }
-
-
-def task_hint(task: Task | None, key: str) -> str | None:
-    """Return the hint in the metadata of a task; None: it has none. Raises: InvalidInput: it is no text."""
-    assert task is not None, "an allocator is given the task"
-    hint = task.metadata.get(key)
-    if hint is not None and (not isinstance(hint, str) or not hint):
-        where, do = f"task {task.id}, metadata {key}", "write a sentence, or leave it out"
-        raise InvalidInput.of("hint", "be a text", hint, where=where, do=do)
-    return hint

@@ -2,16 +2,17 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import ClassVar
 
 from envgym.agents.loop.hints import PLAIN
 from envgym.core.segments import Origin
+from envgym.core.task_needs import TaskNeed, metadata_text
 from envgym.core.trajectory import Group
 from envgym.core.tree import Source, Tree
-from envgym.trainer.methods.allocators.base import is_success, task_hint
+from envgym.trainer.methods.allocators.base import is_success
 from envgym.trainer.methods.protocols import GroupSource, TaskRequest
 from envgym.trainer.methods.requirements import Choices, Fault
-from envgym.trainer.methods.task_needs import TaskNeed
 
 
 class GuideGrpo(GroupSource):
@@ -33,7 +34,7 @@ class GuideGrpo(GroupSource):
 
     def task_needs(self) -> Sequence[TaskNeed]:
         do = "set allocator.key to a key that holds a hint, or add hints to the tasks"
-        return [TaskNeed(key=self.key, read=lambda task: task_hint(task, self.key), do=do)]
+        return [TaskNeed(key=self.key, read=partial(metadata_text, key=self.key), do=do)]
 
     def requires(self, choices: Choices) -> Fault | None:
         """Require a loss that weighs hinted episodes, which train in another context, and no correction."""
@@ -46,7 +47,10 @@ class GuideGrpo(GroupSource):
     def extend(self, request: TaskRequest, group: Group, *, round: int, step: int) -> TaskRequest | None:
         """Return the same group with the hint, once, where no episode succeeded."""
         del step
-        hint = task_hint(request.task, self.key) if round == 0 and request.hint is None else None
+        if round > 0 or request.hint is not None:
+            return None
+        assert request.task is not None, "an allocator is given the task"
+        hint = metadata_text(request.task, self.key)
         return None if hint is None or self._num_successes(group) else replace(request, hint=hint)
 
     def finish(self, request: TaskRequest, group: Group) -> Group:

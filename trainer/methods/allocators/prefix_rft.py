@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 from pydantic import Field, PrivateAttr
 
 from envgym.core.segments import Origin
+from envgym.core.task_needs import TaskNeed
 from envgym.core.trajectory import Group, StartState, Trajectory, trajectories
 from envgym.core.tree import Source
 from envgym.errors import SettingsError
@@ -17,7 +18,6 @@ from envgym.trainer.methods.curricula.r3 import states_of
 from envgym.trainer.methods.protocols import GroupSource, TaskRequest
 from envgym.trainer.methods.replay.recorded import open_recorded, train_trees
 from envgym.trainer.methods.requirements import Choices, Fault
-from envgym.trainer.methods.task_needs import TaskNeed
 
 
 class PrefixRftAllocator(GroupSource):

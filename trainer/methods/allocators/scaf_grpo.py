@@ -7,6 +7,7 @@ from typing import ClassVar
 from pydantic import Field
 
 from envgym.agents.loop.hints import PLAIN
+from envgym.core.task_needs import TaskNeed
 from envgym.core.tasks import Task
 from envgym.core.trajectory import Group, trajectories
 from envgym.core.tree import Tree
@@ -15,7 +16,6 @@ from envgym.seeds import generator
 from envgym.trainer.methods.allocators.base import is_success, without_episode
 from envgym.trainer.methods.protocols import GroupSource, TaskRequest
 from envgym.trainer.methods.requirements import Choices, Fault
-from envgym.trainer.methods.task_needs import TaskNeed
 
 
 class ScafGrpo(GroupSource):

@@ -10,13 +10,13 @@ from pydantic import Field, field_validator, model_validator
 from envgym.config.settings import Settings
 from envgym.core.json_types import visible
 from envgym.core.messages import Message, Role
+from envgym.core.task_needs import TaskNeed
 from envgym.core.tasks import Task
 from envgym.core.trajectory import Group, Trajectory
 from envgym.core.tree import Annotation
 from envgym.errors import InfrastructureError, InvalidInput, PartyFailure, check_known, sentence
 from envgym.seeds import derive_seed
 from envgym.trainer.methods.annotators.base import AnnotateContext, ChatModel, annotate_trees
-from envgym.trainer.methods.task_needs import TaskNeed
 from envgym.verifiers.llm_judge import template_fields
 
 FIELDS = ("task", "transcript", "answer", "reference")

@@ -10,11 +10,11 @@ from envgym.agents.loop.agent import Agent
 from envgym.agents.protocols import Renderer
 from envgym.config.settings import Settings
 from envgym.core.messages import Action
+from envgym.core.task_needs import TaskNeed
 from envgym.core.trajectory import Group, Trajectory
 from envgym.core.tree import Annotation
 from envgym.trainer.methods.annotators.base import AnnotateContext, LogprobModel, annotate_trees
 from envgym.trainer.methods.annotators.judge import reference_answer, reference_need
-from envgym.trainer.methods.task_needs import TaskNeed
 
 
 class Rlpr(Settings):

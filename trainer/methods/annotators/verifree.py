@@ -4,13 +4,13 @@ import math
 from collections.abc import Sequence
 
 from envgym.config.settings import Settings
+from envgym.core.task_needs import TaskNeed
 from envgym.core.trajectory import Group
 from envgym.core.tree import Annotation
 from envgym.trainer.methods.annotators.base import AnnotateContext, LogprobModel, annotate_trees
 from envgym.trainer.methods.annotators.judge import reference_answer, reference_need
 from envgym.trainer.methods.annotators.rlpr import Spliced, sampled_action, splice
 from envgym.trainer.methods.scores import POLICY_MODEL
-from envgym.trainer.methods.task_needs import TaskNeed
 
 
 class VeriFree(Settings):

@@ -6,10 +6,10 @@ from typing import Any, ClassVar
 
 from pydantic import Field, PrivateAttr
 
+from envgym.core.task_needs import TaskNeed
 from envgym.trainer.methods.credit.outcome import episode_rewards
 from envgym.trainer.methods.curricula.base import LearningCurriculum, finite_size, metadata_number, number_need
 from envgym.trainer.methods.protocols import CurriculumContext, StepOutcome, TaskRequest
-from envgym.trainer.methods.task_needs import TaskNeed
 
 
 class AdaRft(LearningCurriculum):

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
+from envgym.core.task_needs import TaskNeed
 from envgym.core.tree import Tree
 from envgym.errors import InvalidInput, SettingsError
 from envgym.runs.directory import read_episode_table, read_object, write_episode_table
@@ -13,7 +14,6 @@ from envgym.runs.episodes import episode_rows, trees_of
 from envgym.runs.files import write_json
 from envgym.trainer.methods.credit.outcome import episode_rewards
 from envgym.trainer.methods.protocols import EnvSupply, GroupSource, StepOutcome, TaskRequest
-from envgym.trainer.methods.task_needs import TaskNeed
 
 _STATE, _TREES = "state.json", "trees.parquet"
 

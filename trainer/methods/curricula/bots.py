@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field, PrivateAttr
 
+from envgym.core.task_needs import TaskNeed
 from envgym.seeds import generator
 from envgym.trainer.methods.curricula.base import (
     LearningCurriculum,
@@ -18,7 +19,6 @@ from envgym.trainer.methods.curricula.base import (
 )
 from envgym.trainer.methods.curricula.uniform import turns_of_step
 from envgym.trainer.methods.protocols import CurriculumContext, EnvSupply, StepOutcome, TaskRequest
-from envgym.trainer.methods.task_needs import TaskNeed
 
 Floats = npt.NDArray[np.float64]
 
@@ -52,7 +52,8 @@ class Bots(LearningCurriculum):
     drawn by softmax(./τ) without replacement. With `adaptive_rho`, ρ halves when |p̃ - rate| on C is at least 0.25 in
     the mean, where p̃ is still the estimate. The mean reward of a group, within [0, 1], is its observed rate.
 
-    Source: 2510.26374, a contributor's copy of the code, with its shipped settings. Tasks must end and have both rates.
+    Source: 2510.26374, a contributor's copy of the code, with its shipped settings. Tasks must end, and have both rates
+    unless ρ is 0.
     """
 
     name: ClassVar[str] = "bots"
@@ -77,11 +78,9 @@ class Bots(LearningCurriculum):
     _rho: dict[str, float] = PrivateAttr(default_factory=dict)
 
     def task_needs(self) -> Sequence[TaskNeed]:
-        """Return the success rates of both references on every task."""
-        return [
-            number_need(self.weak, setting="curriculum.weak"),
-            number_need(self.strong, setting="curriculum.strong"),
-        ]
+        """Return the success rates of both references on every task, unless nothing is inferred from them."""
+        settings = {"curriculum.weak": self.weak, "curriculum.strong": self.strong} if self.rho else {}
+        return [number_need(key, setting=setting) for setting, key in settings.items()]
 
     def choose(self, context: CurriculumContext) -> Sequence[TaskRequest]:
         """Return the groups of a train step; different tasks of an env, at most as many as it has."""
@@ -96,13 +95,19 @@ class Bots(LearningCurriculum):
     def _read(self, supply: EnvSupply) -> None:
         size = finite_size(supply, where=self.name)
         if supply.name not in self._references:
-            weak, strong = (
-                np.array([metadata_number(supply, index, key, where=self.name) for index in range(size)])
-                for key in (self.weak, self.strong)
-            )
-            self._references[supply.name] = References(weak, strong)
+            self._references[supply.name] = self._read_references(supply, size)
         posterior = self._posteriors.setdefault(supply.name, Posterior(np.ones(size), np.ones(size)))
         check_restored(len(posterior.alpha) == size, f"number of tasks of {supply.name}", where=self.name)
+
+    def _read_references(self, supply: EnvSupply, size: int) -> References:
+        """Return the rates of both references; 0 and 1 if ρ is 0, so that c is the mean observed rate."""
+        if not self.rho:
+            return References(np.zeros(size), np.ones(size))
+        weak, strong = (
+            np.array([metadata_number(supply, index, key, where=self.name) for index in range(size)])
+            for key in (self.weak, self.strong)
+        )
+        return References(weak, strong)
 
     def _ranked(self, posterior: Posterior, draws: np.random.Generator) -> npt.NDArray[np.intp]:
         alpha, beta = posterior.alpha, posterior.beta

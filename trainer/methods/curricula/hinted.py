@@ -2,17 +2,16 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import ClassVar
 
 from pydantic import Field
 
 from envgym.agents.loop.hints import PLAIN
-from envgym.core.tasks import Task
-from envgym.errors import SettingsError
+from envgym.core.task_needs import TaskNeed, metadata_text
 from envgym.seeds import generator
 from envgym.trainer.methods.curricula.uniform import Uniform
 from envgym.trainer.methods.protocols import CurriculumContext, EnvSupply, GroupSource, TaskRequest
-from envgym.trainer.methods.task_needs import TaskNeed
 
 
 class Hinted(GroupSource):
@@ -41,7 +40,7 @@ class Hinted(GroupSource):
         """Return the hint, unless nobody gets one."""
         do = "set curriculum.key to a key that holds a hint, or add hints to the tasks"
         is_used = self.share * self.until > 0 or self.keep_as is not None
-        return [TaskNeed(key=self.key, read=self._hint, do=do)] if is_used else []
+        return [TaskNeed(key=self.key, read=partial(metadata_text, key=self.key), do=do)] if is_used else []
 
     def share_at(self, step: int) -> float:
         """Return the share of hinted groups after so many train steps."""
@@ -60,18 +59,8 @@ class Hinted(GroupSource):
         ]
 
     def _with_hint(self, request: TaskRequest, supply: EnvSupply, *, is_shown: bool) -> TaskRequest:
-        hint = self._hint(supply.task(request.index))
+        hint = metadata_text(supply.task(request.index), self.key)
         if hint is None:
             return request
         prompts = {} if self.keep_as is None else {self.keep_as: hint}
         return replace(request, hint=hint if is_shown else None, prompts=prompts)
-
-    def _hint(self, task: Task) -> str | None:
-        """Return the hint of a task; None: it has none. Raises: SettingsError: it is no text."""
-        hint = task.metadata.get(self.key)
-        if hint is None:
-            return None
-        if not isinstance(hint, str) or not hint:
-            where, do = f"curriculum hinted, task {task.id}", "write a sentence, or leave it out"
-            raise SettingsError.of(f"metadata {self.key}", "be a text", hint, where=where, do=do)
-        return hint

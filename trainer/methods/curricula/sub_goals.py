@@ -9,13 +9,13 @@ from typing import Any, ClassVar
 from pydantic import Field, PrivateAttr
 
 from envgym.agents.loop.hints import PLAIN
+from envgym.core.task_needs import TaskNeed
 from envgym.core.tasks import Task
 from envgym.errors import SettingsError
 from envgym.seeds import generator
 from envgym.trainer.methods.curricula.base import LearningCurriculum, mean_rewards
 from envgym.trainer.methods.curricula.uniform import Uniform
 from envgym.trainer.methods.protocols import CurriculumContext, StepOutcome, TaskRequest
-from envgym.trainer.methods.task_needs import TaskNeed
 
 
 class SubGoals(LearningCurriculum):

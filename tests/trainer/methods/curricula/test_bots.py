@@ -97,6 +97,18 @@ def test_tasks_without_rates_or_without_an_end_are_refused() -> None:
         choose(Bots(), supplies=[EnvSupply("e", 1.0, None)])
 
 
+def test_nothing_is_inferred_without_a_share_and_no_reference_is_read() -> None:
+    curriculum = Bots(rho=0.0, weak="week", strong="stronk")
+    assert not curriculum.task_needs()
+    first, second = choose(curriculum, groups=2)
+    metrics = observe(curriculum, [first, second], [1.0, 0.0], [0.0, 0.0])
+    alpha = curriculum.state()["graded"]["alpha"]
+    # .9 * 1 + .1 + 2 episodes * rate 1/2 = 2, then 1 for the failed task and for all that were not chosen
+    assert alpha.pop(first.index) == pytest.approx(2.0)
+    assert alpha == pytest.approx([1.0] * len(alpha))
+    assert metrics["strength/graded"] == pytest.approx(0.25, abs=1e-5)
+
+
 def test_envs_have_their_shares() -> None:
     supplies = [graded_supply("x", 1.0), graded_supply("y", 3.0)]
     requests = [request for step in range(4) for request in choose(Bots(), step, supplies=supplies)]

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from envgym.errors import SettingsError
+from envgym.errors import InvalidInput, SettingsError
 from envgym.trainer.methods.curricula.hinted import Hinted
 from envgym.trainer.methods.curricula.sub_goals import SubGoals
 from envgym.trainer.methods.curricula.uniform import Uniform
@@ -31,7 +31,7 @@ def test_hint_is_the_tasks_own_and_tasks_without_are_asked_as_they_are() -> None
     for request in choose(Hinted()):
         assert request.hint == SUPPLY.task(request.index).metadata["hint"]
     assert choose(Hinted(key="clue")) == choose(Uniform())
-    with pytest.raises(SettingsError, match=r"metadata difficulty must be a text, got \d+"):
+    with pytest.raises(InvalidInput, match=r"metadata difficulty must be a text, got \d+"):
         choose(Hinted(key="difficulty"))
 
 

@@ -1,4 +1,4 @@
-"""Inputs that a method reads of tasks, such as a key of their metadata; a run checks them before it starts."""
+"""Inputs that a method or a wrapper reads of tasks, such as a key of their metadata; a run checks them first."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -6,6 +6,7 @@ from typing import Literal, Protocol, runtime_checkable
 
 from envgym.core.json_types import JsonValue
 from envgym.core.tasks import Task
+from envgym.errors import InvalidInput
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,8 +36,20 @@ class TaskNeed:
 
 @runtime_checkable
 class NeedsTaskInputs(Protocol):
-    """A plug-in that reads inputs of tasks; any curriculum, allocator or annotator may be one."""
+    """A plug-in that reads inputs of tasks: a curriculum, allocator, annotator or another method, or a wrapper."""
 
     def task_needs(self) -> Sequence[TaskNeed]:
         """Return the inputs that the tasks of a run must have."""
         ...
+
+
+def metadata_text(task: Task, key: str) -> str | None:
+    """Return a text in the metadata of a task, such as a hint; None: it has none.
+
+    Raises: InvalidInput: the value is no text, or an empty one.
+    """
+    text = task.metadata.get(key)
+    if text is not None and (not isinstance(text, str) or not text):
+        where, do = f"task {task.id}", "write a sentence, or leave it out"
+        raise InvalidInput.of(f"metadata {key}", "be a text", text, where=where, do=do)
+    return text
