@@ -41,7 +41,7 @@ from envgym.runtime.garbage import rare_collections
 from envgym.trainer.env_source import EnvSource
 from envgym.trainer.launch.workers.addresses import WorkerAddresses
 from envgym.trainer.launch.workers.fleet import RolloutWorkers
-from envgym.trainer.launch.workers.parts import WorkerParts
+from envgym.trainer.launch.workers.parts import PartsResources, WorkerParts
 from envgym.trainer.launch.workers.server import RolloutWorker
 from envgym.trainer.launch.workers.wire import GrownTree, WorkerSetup
 from envgym.trainer.methods.protocols import TaskRequest
@@ -65,7 +65,7 @@ class Rate(NamedTuple):
     """Processor time of all workers for a turn."""
 
 
-def build(setup: WorkerSetup, resources: ExitStack) -> WorkerParts:
+def build(setup: WorkerSetup, resources: PartsResources) -> WorkerParts:
     """Build the parts of a worker."""
     policy = FollowingPolicy(
         setup.policy_servers,

@@ -11,10 +11,11 @@ At which moment which field exists:
 
 import copy
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from dataclasses import replace
 from enum import StrEnum
 from functools import partial
-from typing import Any, ClassVar, Generic, Self, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
 import gymnasium
 import numpy as np
@@ -60,6 +61,26 @@ class ForkCapability(StrEnum):
 
 class NoOracle(TypeError):
     """The env does not know the best next action."""
+
+
+class AsyncCalls(Protocol):
+    """What an env does without blocking the event loop, one call at a time."""
+
+    async def reset(self, *, seed: int | None = None, options: Mapping[str, Any] | None = None) -> ResetResult:
+        """Start an episode, as `Env.reset`."""
+        ...
+
+    async def step(self, action: str) -> StepResult:
+        """Play one turn, as `Env.step`; the episode of a call that was cancelled does not go on."""
+        ...
+
+    async def fork(self) -> Any:  # an env, or a wrapper around one
+        """Return an independent copy, as `Env.fork`."""
+        ...
+
+    def close(self) -> "Future[None]":
+        """Begin to close the env, and return what is done when it is closed."""
+        ...
 
 
 class Env(gymnasium.Env[str, str], Generic[StateT]):
@@ -199,13 +220,24 @@ class Env(gymnasium.Env[str, str], Generic[StateT]):
 
         Raises: ResetNeeded: no episode is running. InvalidInput: the action is no string.
         """
+        parsed = self._begin_turn(action)
+        try:
+            record = self._play(parsed)
+        except Exception as error:  # noqa: BLE001  # a failed turn is a record
+            record = self._failed_turn(parsed, error)
+        return self._end_turn(record)
+
+    def _begin_turn(self, action: str) -> Action:
+        """Return the action of a turn. Raises: as `step`."""
         if self._is_over:
             got, do = "an episode that is over", "call reset first"
             raise ResetNeeded.of("step", "follow a reset", got, where=self.name, do=do)
         if not isinstance(action, str):
             raise InvalidInput.of("action", "be a str", action, where=self.name, do="pass text or an Action")
-        parsed = _parsed(action)
-        record = self._answer(parsed)
+        return _parsed(action)
+
+    def _end_turn(self, record: StepRecord) -> StepResult:
+        """Return the result of a turn that was played, which counts from now on."""
         if record.ending is None and self.max_turns is not None and self._turn + 1 >= self.max_turns:
             record = replace(record, ending=Ending.TRUNCATED_TURNS)
         self._turn, self._is_over, self._last = self._turn + 1, record.ending is not None, record.observation
@@ -213,13 +245,10 @@ class Env(gymnasium.Env[str, str], Generic[StateT]):
             self.recording = replace(self.recording, turns=(*self.recording.turns, record))
         return step_result(record)
 
-    def _answer(self, action: Action) -> StepRecord:
-        """Answer one action; a failure is a value here, never an exception."""
-        try:
-            return self._play(action)
-        except Exception as error:  # noqa: BLE001  # the one place where a failed turn becomes a record
-            log_error(error, f"step of {self.name} failed, and the reward of the episode is invalid")
-            return failed_record(self._turn, action, ending_of(error), _failure("step", self.name, error))
+    def _failed_turn(self, action: Action, error: Exception) -> StepRecord:
+        """Return the record of a turn that raised an error: the one place where a failed turn becomes a record."""
+        log_error(error, f"step of {self.name} failed, and the reward of the episode is invalid")
+        return failed_record(self._turn, action, ending_of(error), _failure("step", self.name, error))
 
     def _play(self, action: Action) -> StepRecord:
         if len(action) > MAX_ACTION_CHARS:
@@ -230,6 +259,13 @@ class Env(gymnasium.Env[str, str], Generic[StateT]):
             reply = self.after_tools(Observation.of(ran.messages))
             return _settled(self._turn, action, reply, len(action.tool_calls), ran.num_errors)
         return _settled(self._turn, action, self.respond(action))
+
+    def async_calls(self) -> "AsyncCalls | None":
+        """Return coroutines in place of `reset`, `step`, `fork` and `close`; None: the env has none.
+
+        A driver of an env that has them gives it no thread for these calls, even where it is `blocking`.
+        """
+        return None
 
     def render(self) -> str:
         """Return the last observation as text."""

@@ -130,8 +130,10 @@ def sampler_turn(context: RunContext) -> Iterator[None]:
         return
     _free_unused(context.device)
     context.policy.wake()
-    yield
-    context.policy.sleep()
+    try:
+        yield
+    finally:
+        context.policy.sleep()
 
 
 def _free_unused(device: torch.device) -> None:

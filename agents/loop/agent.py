@@ -13,7 +13,7 @@ from pydantic import Field, model_validator
 from envgym.agents.loop.context import CONTEXT_STRATEGY, ContextStrategy, drop_oldest_turns, stop
 from envgym.agents.loop.path import History
 from envgym.agents.loop.program_settings import ProgramSettings
-from envgym.agents.protocols import EarlierTurn, GenerateRequest, Generation, Renderer, Rendering, Sampling
+from envgym.agents.protocols import GenerateRequest, Generation, Renderer, Rendering
 from envgym.agents.rendering.factory import RENDERER
 from envgym.agents.tables import KINDS
 from envgym.config.plugins import Choice, PluginKind
@@ -148,18 +148,9 @@ class Agent:
         parts = (replace(part, origin=Origin.INJECTED) if part.origin is Origin.TOOL else part for part in segments)
         return replace(rendering, segments=tuple(parts))
 
-    def request(
-        self,
-        history: History,
-        context: tuple[int, ...],
-        tools: tuple[ToolSpec, ...],
-        *,
-        sampling: Sampling,
-        seed: int,
-        continues: EarlierTurn | None = None,
-    ) -> GenerateRequest:
-        """Return the request for a turn: after `context`, which is `history` in tokens, and begins as `continues`."""
-        return GenerateRequest(token_ids=context, sampling=sampling, seed=seed, continues=continues)
+    def request(self, request: GenerateRequest, history: History, tools: tuple[ToolSpec, ...]) -> GenerateRequest:
+        """Return the request for a turn as the policy takes it: here that of the tokens of `history`."""
+        return request
 
     def parse(self, generation: Generation, tools: Sequence[ToolSpec] = ()) -> Action:
         """Read a sampled turn of an episode with these tools. Raises: PolicyFailure: the renderer failed."""

@@ -334,9 +334,8 @@ def _ask(state: AgentState, num_turns: int, path: PathNode, next_context: _NextC
     episode = state.episode
     waiting = AgentState(episode, history, num_turns, path, context, rewrite, Phase.GENERATING, rerendered)
     seed = derive_seed(episode.seed, "turn", num_turns)
-    agent, tools, sampling = episode.agent, episode.tools, episode.sampling
-    request = agent.request(history, context, tools, sampling=sampling, seed=seed, continues=continues)
-    return waiting, Generate(request)
+    request = GenerateRequest(token_ids=context, sampling=episode.sampling, seed=seed, continues=continues)
+    return waiting, Generate(episode.agent.request(request, history, episode.tools))
 
 
 def _turn_node(

@@ -1,11 +1,11 @@
-"""An episode to run, and its env: called inline, or in a thread of its own.
+"""An episode to run, and its env: called inline, by its coroutines, or in a thread of its own.
 
 Whatever an env raises leaves here as an `InfrastructureError`; the driver records it as the episode's ending.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ from envgym.core.json_types import visible
 from envgym.core.messages import Action, Observation
 from envgym.core.tasks import Task
 from envgym.core.trajectory import StartState
-from envgym.env import Env
+from envgym.env import AsyncCalls, Env
 from envgym.errors import EnvFailure, InfrastructureError
 from envgym.parsing import parse_action
 from envgym.records import ResetRecord, StepRecord, StepResult, env_failure
@@ -67,26 +67,45 @@ EpisodeFactory = Callable[[int], EpisodeJob]
 
 
 class EpisodeEnv:
-    """The env of one episode. An env that declares `blocking` gets one thread for all its calls, in order."""
+    """The env of one episode.
+
+    An env that has coroutines (`Env.async_calls`) is called by these. Another call of it, and all calls of an env that
+    declares `blocking`, are made in one thread of its own, in order.
+    """
 
     def __init__(self, job: EpisodeJob, first_observation: Observation = _EMPTY) -> None:
         self.job = job
         self.first_observation = first_observation
         """What `reset` returned."""
         self._env: Env[Any] | None = None
+        self._calls: AsyncCalls | None = None
         self._thread: ThreadPoolExecutor | None = None
 
     def make(self) -> Env[Any]:
-        """Make the env, and its thread if it needs one. Raises: InfrastructureError: it failed."""
-        env = self._env = call_env("make", self.job.make_env)
-        if getattr(env.unwrapped, "blocking", True):
-            self._thread = self._new_thread()
+        """Make the env. Raises: InfrastructureError: it failed."""
+        env = call_env("make", self.job.make_env)
+        self._take(env)
         return env
+
+    def _take(self, env: Env[Any]) -> None:
+        """Own an env, with a thread if its calls need one."""
+        find_calls = getattr(env, "async_calls", None)  # a wrapper of Gymnasium's has none
+        self._env, self._calls = env, None if find_calls is None else find_calls()
+        if self._calls is None and self._is_blocking:
+            self._thread = self._new_thread()
+
+    @property
+    def _is_blocking(self) -> bool:
+        return getattr(self.env.unwrapped, "blocking", True)
 
     async def reset(self) -> ResetRecord:
         """Make and reset the env. Raises: InfrastructureError: it failed."""
         env = self.make()
-        _, info = await self.call("reset", env.reset, seed=self.job.seed, options={"task": self.job.task})
+        options = {"task": self.job.task}
+        if self._calls is None:
+            _, info = await self.call("reset", env.reset, seed=self.job.seed, options=options)
+        else:
+            _, info = await await_env("reset", self._calls.reset(seed=self.job.seed, options=options))
         record = info.get("envgym")
         if not isinstance(record, ResetRecord):
             raise EnvFailure("reset returned no ResetRecord in info['envgym']: a wrapper dropped it")
@@ -95,8 +114,12 @@ class EpisodeEnv:
 
     async def step(self, action: Action) -> StepResult:
         """Let the env answer. Raises: InfrastructureError: it failed without a record."""
-        step = self.env.step
-        result = call_env("step", step, action) if self._thread is None else await self.call("step", step, action)
+        if self._calls is not None:
+            result = await await_env("step", self._calls.step(action))
+        elif self._thread is None:
+            result = call_env("step", self.env.step, action)
+        else:
+            result = await self.call("step", self.env.step, action)
         if not isinstance(result[4].get("envgym"), StepRecord):
             raise EnvFailure("step returned no StepRecord in info['envgym']: a wrapper dropped it")
         return result if type(result) is StepResult else StepResult(*result)  # Gymnasium's wrappers return a tuple
@@ -109,6 +132,9 @@ class EpisodeEnv:
     async def fork(self) -> "EpisodeEnv":
         """Return an independent copy that continues from here. Raises: InfrastructureError: the copy failed."""
         copy = EpisodeEnv(self.job, self.first_observation)
+        if self._calls is not None:
+            copy._take(await await_env("fork", self._calls.fork()))
+            return copy
 
         def fork() -> None:
             copy._env = self.env.fork()
@@ -119,26 +145,32 @@ class EpisodeEnv:
             if self._thread is not None:
                 self._thread.submit(copy.abandon)  # the thread may still make the copy
             raise
-        if self._thread is not None:
-            copy._thread = self._new_thread()
+        copy._take(copy.env)
         return copy
 
     def move(self) -> "EpisodeEnv":
         """Hand the env over to the one that is returned; closing this one does nothing any more."""
         owner = EpisodeEnv(self.job, self.first_observation)
-        owner._env, owner._thread = self._env, self._thread
-        self._env = self._thread = None
+        owner._env, owner._calls, owner._thread = self._env, self._calls, self._thread
+        self._env = self._calls = self._thread = None
         return owner
 
     async def close(self) -> None:
         """Close the env and let its thread go; a failure is logged, and the episode stays valid."""
-        if self._env is not None:
+        if self._calls is not None:
+            try:
+                await await_env("close", asyncio.wrap_future(self._calls.close()))
+            except InfrastructureError as error:
+                self._log_close(error)
+        elif self._env is not None:
             await self.call("close", self._close_or_log)
         self._release_thread()
 
     def abandon(self) -> None:
         """Close the env without waiting: after a cancellation, when its thread has finished what it is doing."""
-        if self._thread is not None:
+        if self._calls is not None:
+            self._calls.close()
+        elif self._thread is not None:
             self._thread.submit(self._close_or_log)
         elif self._env is not None:
             self._close_or_log()
@@ -155,11 +187,14 @@ class EpisodeEnv:
         try:
             call_env("close", self.env.close)
         except InfrastructureError as error:
-            context = f"{error} of episode {self.job.tree_id}"
-            if error.__cause__ is None:
-                _log.warning("%s", visible(context))
-            else:
-                log_error(error.__cause__, context)
+            self._log_close(error)
+
+    def _log_close(self, error: InfrastructureError) -> None:
+        context = f"{error} of episode {self.job.tree_id}"
+        if error.__cause__ is None:
+            _log.warning("%s", visible(context))
+        else:
+            log_error(error.__cause__, context)
 
     @property
     def env(self) -> Env[Any]:
@@ -171,6 +206,8 @@ class EpisodeEnv:
 
         Raises: InfrastructureError: whatever it raises, with the name of the method.
         """
+        if self._thread is None and self._calls is not None and self._is_blocking:
+            self._thread = self._new_thread()
         if self._thread is None:
             return call_env(method, function, *args, **kwargs)
         call = partial(call_env, method, function, *args, **kwargs)
@@ -183,6 +220,16 @@ def call_env(method: str, function: Callable[P, T], *args: P.args, **kwargs: P.k
     """Call a method of an env; whatever it raises becomes an InfrastructureError that names the method."""
     try:
         return function(*args, **kwargs)
+    except InfrastructureError:
+        raise
+    except Exception as error:
+        raise env_failure(method, error) from error
+
+
+async def await_env(method: str, call: Awaitable[T]) -> T:
+    """Await a call of an env; whatever it raises becomes an InfrastructureError that names the method."""
+    try:
+        return await call
     except InfrastructureError:
         raise
     except Exception as error:

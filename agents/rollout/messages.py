@@ -14,7 +14,6 @@ from typing import ClassVar, Literal, Protocol
 from envgym.agents.loop.agent import Agent, AgentSettings, own_system_prompt, resolve_text_format
 from envgym.agents.loop.path import History
 from envgym.agents.protocols import (
-    EarlierTurn,
     GenerateRequest,
     Generation,
     PolicyLifecycle,
@@ -146,18 +145,10 @@ class MessageAgent(Agent):
         instructions = "" if self.text_format is None else self.text_format.instructions(record.tools)
         return first_messages(record, self.system_prompt, record.system_prompt, instructions)
 
-    def request(
-        self,
-        history: History,
-        context: tuple[int, ...],
-        tools: tuple[ToolSpec, ...],
-        *,
-        sampling: Sampling,
-        seed: int,
-        continues: EarlierTurn | None = None,
-    ) -> MessageRequest:
+    def request(self, request: GenerateRequest, history: History, tools: tuple[ToolSpec, ...]) -> MessageRequest:
         offered = tools if self.text_format is None else ()
-        return MessageRequest(messages=tuple(history), tools=offered, sampling=sampling, seed=seed)
+        messages = tuple(history)
+        return MessageRequest(messages=messages, tools=offered, sampling=request.sampling, seed=request.seed)
 
     def parse(self, generation: Generation, tools: Sequence[ToolSpec] = ()) -> Action:
         action = _reply(generation).action

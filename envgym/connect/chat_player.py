@@ -19,7 +19,8 @@ from envgym.errors import PolicyFailure
 from envgym.played import Opening, PlayedEpisode
 from envgym.runtime.backoff import PASSING, Backoff, read_retry_after
 from envgym.runtime.event_loop import DaemonThread
-from envgym.runtime.http.client import ConnectionFailed, HttpConnections
+from envgym.runtime.http.client import ConnectionFailed
+from envgym.runtime.http.connections import HttpConnections
 
 T = TypeVar("T")
 ATTEMPTS: Final = 5

@@ -49,6 +49,20 @@ def run_coroutine(work: Coroutine[Any, Any, T]) -> T:
         return runner.run(work)
 
 
+def run_without_loop(work: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine of which nothing waits for an event loop, since what it calls blocks; return its result.
+
+    Raises: RuntimeError: something waits for an event loop. Whatever the work raises.
+    """
+    try:
+        work.send(None)
+    except StopIteration as end:
+        result: T = end.value
+        return result
+    work.close()
+    raise RuntimeError("the coroutine waits for an event loop")
+
+
 async def in_daemon_thread(work: Callable[[], T]) -> T:
     """Wait for what may block for long, in a thread that neither the end of the process nor a pool waits for.
 

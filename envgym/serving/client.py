@@ -1,34 +1,41 @@
 """The client of environment servers: connections, retries, patience with a busy server, and signs of life.
 
 A request that got no reply is sent again, with its number, so that no turn is played twice. Connections are shared by
-all sessions of the process; a call takes one for itself, from any thread.
+all sessions of the process; a call takes one for itself.
+
+The same coroutines serve both ways of calling: `BLOCKING` waits in the calling thread, so that `run_without_loop` runs
+them, and `LOOP` waits in the event loop of `env_loop`.
 """
 
+import asyncio
 import atexit
 import os
 import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Iterator
 from contextlib import suppress
 from http import HTTPStatus
-from secrets import token_hex
-from typing import Final
+from typing import Final, Protocol
 from urllib.parse import urlsplit
 
 from envgym.errors import InfrastructureError, InvalidInput
 from envgym.runtime.backoff import Backoff
 from envgym.runtime.error_log import log_error
-from envgym.runtime.http.client import BlockingConnection, HttpAnswer, encode_request, request_headers
-from envgym.runtime.processes.log import current_ids, is_open
+from envgym.runtime.event_loop import LoopThread, run_without_loop, shared_loop
+from envgym.runtime.http.client import (
+    BlockingConnection,
+    ConnectionFailed,
+    HttpAnswer,
+    encode_request,
+    request_headers,
+)
+from envgym.runtime.http.connections import HttpConnections
 from envgym.serving import wire
-from envgym.serving.wire import Json, ServerBusy, ServerUnreachable, SessionLost
+from envgym.serving.wire import Json, ServerUnreachable
 
 RECONNECT_S: Final = 30.0
 """A server that cannot be reached is tried again for so long; a new session is opened elsewhere meanwhile."""
-BUSY_S: Final = 600.0
-"""Longest wait for a free session."""
 CALL_S: Final = 600.0
 """Longest call before the server has said how long one may take."""
 CLOSE_S: Final = 10.0
@@ -37,7 +44,48 @@ IDLE_S: Final = 30.0
 _GRACE_S = 10.0
 """A server that gives a call up says so itself."""
 _CONNECT_S = 10.0
-_BACKOFF: Final = Backoff(0.05, 2.0)
+BACKOFF: Final = Backoff(0.05, 2.0)
+
+
+class ClientIo(Protocol):
+    """How calls wait."""
+
+    async def exchange(self, client: "ServerClient", request: bytes, within_s: float) -> HttpAnswer:
+        """Send a request to a server, and return the answer. Raises: OSError: as of `HttpConnections.exchange`."""
+        ...
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait."""
+        ...
+
+
+class _BlockingIo:
+    """Waits in the calling thread."""
+
+    async def exchange(self, client: "ServerClient", request: bytes, within_s: float) -> HttpAnswer:
+        return client.exchange_blocking(request, within_s)
+
+    async def sleep(self, seconds: float) -> None:
+        time.sleep(seconds)  # noqa: ASYNC251  # it runs without an event loop
+
+
+class _LoopIo:
+    """Waits in the event loop of `env_loop`."""
+
+    async def exchange(self, client: "ServerClient", request: bytes, within_s: float) -> HttpAnswer:
+        return await client.connections().exchange(request, within_s)
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+
+BLOCKING: Final[ClientIo] = _BlockingIo()
+LOOP: Final[ClientIo] = _LoopIo()
+
+
+def env_loop() -> LoopThread:
+    """Return the event loop for the calls of all environments on servers."""
+    return shared_loop("environment-servers")
 
 
 class ServerClient:
@@ -62,6 +110,8 @@ class ServerClient:
         self.has_left = False
         """Whether it is asked for no new session; one that does not answer any more is not waited for."""
         self._idle: deque[BlockingConnection] = deque()
+        self._connections: dict[int, HttpConnections] = {}
+        """Of the event loop, by process id: a forked child has another one."""
         self._renewer: threading.Thread | None = None
         self._lock = threading.Lock()
         _clients.add(self)
@@ -76,12 +126,13 @@ class ServerClient:
         """Share no connection with the parent process."""
         self.held, self._idle, self._renewer, self._lock = {}, deque(), None, threading.Lock()
 
-    def request(
-        self, path: str, data: Json, *, within_s: float | None = None, reconnect_s: float | None = None
+    async def request(
+        self, io: ClientIo, path: str, data: Json, *, within_s: float | None = None, reconnect_s: float | None = None
     ) -> Json:
         """Send a request, again where it got no reply, and return the reply.
 
         Args:
+            io: how to wait.
             path: of `envgym.serving.wire`.
             data: the message; sending it twice must do no harm.
             within_s: longest call; None: what the server says.
@@ -90,7 +141,7 @@ class ServerClient:
         Raises: ServerUnreachable: no reply. ServerBusy: all sessions are taken. InvalidInput: the token is another.
             Whatever error the reply holds.
         """
-        return self.send(self.written(path, data), within_s=within_s, reconnect_s=reconnect_s)
+        return await self.send(io, self.written(path, data), within_s=within_s, reconnect_s=reconnect_s)
 
     def written(self, path: str, data: Json) -> bytes:
         """Return a request as it is sent. Raises: InvalidInput: it is too long, or holds what JSON has no form for.
@@ -105,9 +156,12 @@ class ServerClient:
             raise InvalidInput.of("message", must, len(content), where=self.url, do=do)
         return encode_request("POST", path, self._headers, content)
 
-    def send(self, request: bytes, *, within_s: float | None = None, reconnect_s: float | None = None) -> Json:
+    async def send(
+        self, io: ClientIo, request: bytes, *, within_s: float | None = None, reconnect_s: float | None = None
+    ) -> Json:
         """Send what `written` returned, as `request` does."""
-        answer = self._exchange(
+        answer = await self._exchange(
+            io,
             request,
             within_s=self.call_s + _GRACE_S if within_s is None else within_s,
             reconnect_s=self.reconnect_s if reconnect_s is None else reconnect_s,
@@ -127,45 +181,83 @@ class ServerClient:
         do = "correct the address, or start `envgym serve` there"
         return InvalidInput.of("address", "be that of an environment server of envgym", got, where=self.url, do=do)
 
-    def _connect(self) -> BlockingConnection:
-        return BlockingConnection(*self._place, connect_s=_CONNECT_S, body_bytes=wire.MAX_BODY_BYTES)
-
-    def _exchange(self, request: bytes, *, within_s: float, reconnect_s: float) -> HttpAnswer:
+    async def _exchange(self, io: ClientIo, request: bytes, *, within_s: float, reconnect_s: float) -> HttpAnswer:
         deadline: float | None = None  # counted from the first failure: what was sent before may have taken long
         attempt = 0
         while True:
-            connection = None
-            is_reused = False
             try:
-                with suppress(IndexError):
-                    connection = self._idle.pop()
-                if connection is None:
-                    connection = self._connect()
-                is_reused, connection.is_used = connection.is_used, False
-                answer = connection.exchange(request, within_s)
-                if connection.is_used:
-                    self._idle.append(connection)
-                else:
-                    connection.close()
-                self.close_idle(IDLE_S if self.held or not self.has_left else 0.0)
-                return answer
+                return await io.exchange(self, request, within_s)
             except OSError as error:
-                if connection is not None:
-                    connection.close()
-                if is_reused and not isinstance(error, TimeoutError):
-                    continue  # the server had closed it while nobody used it
                 deadline = time.monotonic() + reconnect_s if deadline is None else deadline
-                is_late = connection is not None and isinstance(error, TimeoutError)
-                pause_s = _BACKOFF.pause_s(attempt)
+                is_late = isinstance(error, TimeoutError)
+                pause_s = BACKOFF.pause_s(attempt)
                 if is_late or self.has_left or time.monotonic() + pause_s > deadline:
                     do = "look at its log, start it again, or correct the address"
                     got = str(error) or type(error).__name__
                     raise ServerUnreachable.of("environment server", "answer", got, where=self.url, do=do) from error
-            time.sleep(pause_s)
+            await io.sleep(pause_s)
             attempt += 1
 
-    def close_idle(self, idle_s: float = 0.0) -> None:
-        """Close the connections that nobody has used for so long; the one used last is used first."""
+    def connections(self) -> HttpConnections:
+        """Return the connections of the event loop, in which it is called; the idle ones of them are closed."""
+        connections = self._connections.get(os.getpid())
+        if connections is None:
+            connections = self._connections[os.getpid()] = HttpConnections(
+                self.url, token=self._token, connect_s=_CONNECT_S, body_bytes=wire.MAX_BODY_BYTES
+            )
+        connections.close_idle(self._idle_s)
+        return connections
+
+    def exchange_blocking(self, request: bytes, within_s: float) -> HttpAnswer:
+        """Send a request over a connection of the calling thread, and return the answer.
+
+        Raises: OSError: as of `HttpConnections.exchange`.
+        """
+        while True:
+            connection = None
+            with suppress(IndexError):
+                connection = self._idle.pop()
+            if connection is None:
+                connection = self._connect()
+            is_reused, connection.is_used = connection.is_used, False
+            try:
+                answer = connection.exchange(request, within_s)
+            except OSError as error:
+                connection.close()
+                if is_reused and not isinstance(error, TimeoutError):
+                    continue  # the server had closed it while nobody used it
+                raise
+            if connection.is_used:
+                self._idle.append(connection)
+            else:
+                connection.close()
+            self._close_blocking(self._idle_s)
+            return answer
+
+    def _connect(self) -> BlockingConnection:
+        try:
+            return BlockingConnection(*self._place, connect_s=_CONNECT_S, body_bytes=wire.MAX_BODY_BYTES)
+        except TimeoutError as error:
+            raise ConnectionFailed(str(error)) from error
+
+    @property
+    def _idle_s(self) -> float:
+        return IDLE_S if self.held or not self.has_left else 0.0
+
+    def close_idle(self) -> None:
+        """Close the connections that nobody uses."""
+        self._close_blocking(0.0)
+        connections = self._connections.get(os.getpid())
+        if connections is not None:
+            env_loop().call(connections.close_idle)
+
+    @property
+    def has_connections(self) -> bool:
+        """Whether the event loop of this process was used."""
+        return os.getpid() in self._connections
+
+    def _close_blocking(self, idle_s: float) -> None:
+        """Close the connections that no thread has used for so long; the one used last is used first."""
         with suppress(IndexError):  # another thread has taken it
             while self._idle and self._idle[0].last_used <= time.monotonic() - idle_s:
                 self._idle.popleft().close()
@@ -197,7 +289,8 @@ class ServerClient:
                     return
             try:
                 if sessions:
-                    self.request(wire.RENEW, {"sessions": sessions}, within_s=CLOSE_S, reconnect_s=0)
+                    data = {"sessions": sessions}
+                    run_without_loop(self.request(BLOCKING, wire.RENEW, data, within_s=CLOSE_S, reconnect_s=0))
             except (InfrastructureError, InvalidInput) as error:
                 log_error(error, "the sessions of an environment server could not be renewed")
 
@@ -207,9 +300,18 @@ _clients: "weakref.WeakSet[ServerClient]" = weakref.WeakSet()
 
 @atexit.register
 def _close_connections() -> None:
-    """Close what is kept for the next request, at the end of the process."""
-    for client in list(_clients):
+    """Let calls of the event loop end, such as those that close sessions, and close what is kept for the next."""
+    clients = list(_clients)
+    if any(client.has_connections for client in clients):
+        env_loop().run(_end_calls())
+    for client in clients:
         client.close_idle()
+
+
+async def _end_calls() -> None:
+    calls = asyncio.all_tasks() - {asyncio.current_task()}
+    if calls:
+        await asyncio.wait(calls, timeout=CLOSE_S)
 
 
 def _after_fork() -> None:
@@ -218,81 +320,3 @@ def _after_fork() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork)
-
-
-class EnvSession:
-    """A session on a server, whose requests are numbered."""
-
-    def __init__(self, client: ServerClient, session_id: str) -> None:
-        self.client, self.id = client, session_id
-        self._number = 0
-        self._is_lost = False
-        """Whether a call got no reply: nobody knows whether the env has played it."""
-        self._lock = threading.Lock()
-        self._finalizer: weakref.finalize[..., EnvSession] | None = None
-
-    def hold(self) -> None:
-        """Tell the server from now on that the session's client lives, until it is closed or collected."""
-        self._finalizer = weakref.finalize(self, self.client.release, self.id)
-        self._finalizer.atexit = False
-        self.client.hold(self.id)
-
-    def call(self, path: str, **data: object) -> Json:
-        """Send the session's next request. Raises: as `ServerClient.request`. SessionLost: an earlier got no reply."""
-        with self._lock:
-            if self._is_lost:
-                must, do = "have a reply to each call", "begin the episode again"
-                raise SessionLost.of("session", must, "none to the last", where=self.client.url, do=do)
-            message = {"session": self.id, "number": self._number + 1, **data, **log_ids()}
-            written = self.client.written(path, message)
-            self._number += 1
-            try:
-                return self.client.send(written)
-            except ServerUnreachable:
-                self._is_lost = True
-                raise
-
-    def fork(self, *, keep: bool = False) -> "EnvSession":
-        """Copy the session on its server, waiting for a free one; `keep` it for whoever comes later.
-
-        Raises: as `ServerClient.request`.
-        """
-        twin = EnvSession(self.client, new_session_id())
-        for is_last in attempts():
-            try:
-                self.client.request(wire.FORK, {"session": self.id, "to": twin.id, "keep": keep})
-                break
-            except ServerBusy:
-                if is_last:
-                    raise
-        if not keep:
-            twin.hold()
-        return twin
-
-    def close(self) -> None:
-        """End it; a server that does not hear of it ends it by itself."""
-        if self._finalizer is not None:
-            self._finalizer()
-        with suppress(InfrastructureError):
-            self.client.request(wire.CLOSE, {"session": self.id}, within_s=CLOSE_S, reconnect_s=0)
-
-
-def log_ids() -> Json:
-    """The ids under which the server's log has a request; none without a log."""
-    return {"ids": current_ids().header()} if is_open() else {}
-
-
-def new_session_id() -> str:
-    """Return an id that nobody guesses; no result depends on it."""
-    return token_hex(16)
-
-
-def attempts() -> Iterator[bool]:
-    """Yield, with growing pauses between, whether the wait for a free session is over."""
-    deadline = time.monotonic() + BUSY_S
-    backoff, attempt = _BACKOFF._replace(first_s=ServerBusy.retry_after_s), 0
-    while (left_s := deadline - time.monotonic()) > 0:
-        yield False
-        time.sleep(backoff.pause_s(attempt, left_s=left_s))
-        attempt += 1
-    yield True

@@ -1,5 +1,6 @@
 """Environment servers that share the sessions of a process; servers join and leave as a list says that is watched."""
 
+import asyncio
 import os
 import threading
 import time
@@ -8,12 +9,17 @@ from contextlib import contextmanager
 from functools import cache
 
 from envgym.errors import EnvFailure, InfrastructureError, InvalidInput
+from envgym.runtime.event_loop import run_without_loop
 from envgym.runtime.membership import FOLLOW_S, WatchedServers
 from envgym.runtime.processes.log import log_event
 from envgym.serving import wire
-from envgym.serving.client import EnvSession, ServerClient, attempts, log_ids, new_session_id
+from envgym.serving.client import BLOCKING, ClientIo, ServerClient
 from envgym.serving.fields import check_description
+from envgym.serving.held_session import EnvSession, log_ids, new_session_id, pauses
 from envgym.serving.wire import Json, ServerBusy, ServerUnreachable
+
+_LOOK_S = 0.05
+"""Until a server is looked for again where none answers."""
 
 
 class ServerPool:
@@ -30,7 +36,7 @@ class ServerPool:
         """(id of an env, settings) -> what every server must say of it."""
         self._wait_s = 0.0
         """Longest wait for a server where none answers; without a list there is no wait."""
-        self._changed = threading.Condition()
+        self._changing = threading.Lock()
 
     def describe(self, env_id: str, settings: Json) -> Json:
         """Ask the servers for the description of an environment.
@@ -51,7 +57,7 @@ class ServerPool:
                         if not self._wait_s:
                             raise
                 if not descriptions:
-                    self._wait_for_server(deadline)
+                    run_without_loop(self._wait_for_server(BLOCKING, deadline))
         except EnvFailure as error:
             raise InvalidInput(str(error)) from error
         (first, described), *others = descriptions.items()
@@ -63,25 +69,28 @@ class ServerPool:
 
     def request(self, path: str, data: Json) -> Json:
         """Send a request that any server can answer. Raises: as `ServerClient.request`."""
+        return run_without_loop(self._request(BLOCKING, path, data))
+
+    async def _request(self, io: ClientIo, path: str, data: Json) -> Json:
         deadline = time.monotonic() + self._wait_s
         while True:
             clients = self._ordered()
             for client in clients:
                 is_last = client is clients[-1] and not self._wait_s
                 try:
-                    return client.request(path, data, reconnect_s=None if is_last else 0)
+                    return await client.request(io, path, data, reconnect_s=None if is_last else 0)
                 except ServerUnreachable:
                     if is_last:
                         raise
-            self._wait_for_server(deadline)
+            await self._wait_for_server(io, deadline)
 
-    def open(self, data: Json) -> tuple[EnvSession, Json]:
+    async def open(self, io: ClientIo, data: Json) -> tuple[EnvSession, Json]:
         """Open a session where there is room; return it with the reply.
 
         Raises: ServerBusy: none has become free in time. EnvFailure: no server answers. What the env's reset raises.
         """
         deadline = time.monotonic() + self._wait_s
-        patience, is_last = attempts(), False  # with servers that are busy; those that do not answer have a deadline
+        patience = pauses()  # with servers that are busy; those that do not answer have a deadline
         while True:
             errors: list[InfrastructureError] = []
             clients = self._ordered()
@@ -90,21 +99,25 @@ class ServerPool:
                 message = {"session": session.id, "number": 0, **data, **log_ids()}
                 waits = client is clients[-1] and not self._wait_s
                 try:
-                    reply = client.request(wire.OPEN, message, reconnect_s=None if waits else 0)
+                    reply = await client.request(io, wire.OPEN, message, reconnect_s=None if waits else 0)
                 except (ServerBusy, ServerUnreachable) as error:
                     errors.append(error)
+                except asyncio.CancelledError:
+                    session.close_soon()  # the server may have opened it
+                    raise
                 else:
                     session.hold()
                     return session, reply
             busy = [error for error in errors if isinstance(error, ServerBusy)]
             if busy:
-                if is_last:
+                pause_s = next(patience, None)
+                if pause_s is None:
                     raise busy[0]
-                is_last = next(patience)
+                await io.sleep(pause_s)
             elif errors and not self._wait_s:
                 raise errors[0]
             else:
-                self._wait_for_server(deadline)
+                await self._wait_for_server(io, deadline)
 
     def client_of(self, url: str) -> ServerClient:
         """Return the server at an address, whether it takes new sessions or has left. Raises: EnvFailure: none is."""
@@ -117,15 +130,14 @@ class ServerPool:
     def _ordered(self) -> list[ServerClient]:
         return sorted(self.clients, key=lambda client: len(client.held))
 
-    def _wait_for_server(self, deadline: float) -> None:
-        """Wait a moment, or until a server joins or leaves.
+    async def _wait_for_server(self, io: ClientIo, deadline: float) -> None:
+        """Wait a moment, in which a server may join.
 
         Raises: ServerUnreachable: the deadline is over, or no server can join any more.
         """
         left = deadline - time.monotonic()
         if left > 0:
-            with self._changed:
-                self._changed.wait(min(left, FOLLOW_S))
+            await io.sleep(min(left, _LOOK_S))
         if left <= 0 or not self._wait_s:
             got = ", ".join(client.url for client in self.clients) or "none"
             do = "look at their logs, start one again, or add another with envgym servers"
@@ -151,19 +163,18 @@ class ServerPool:
 
     def _end_following(self, is_over: threading.Event) -> None:
         """Take the servers of the beginning again; sessions go on where they are, and nobody waits any more."""
-        with self._changed:
+        with self._changing:
             is_over.set()
             self._wait_s = 0.0
             first = {client.url for client in self._first}
             self._let_leave([client.url for client in self.clients if client.url not in first])
             used = {client.url: client for client in self.clients}
             self._first = self.clients = tuple(used.get(client.url) or client.renewed() for client in self._first)
-            self._changed.notify_all()
 
     def _follow(self, servers: WatchedServers, is_over: threading.Event) -> None:
         while not is_over.wait(FOLLOW_S):
             changes = servers.changes([client.url for client in self.clients])
-            with self._changed:
+            with self._changing:
                 if is_over.is_set():
                     return
                 self._let_leave(changes.leaving)
@@ -182,7 +193,6 @@ class ServerPool:
             client.has_left = True
             self._left[client.url] = client
             log_event("leave", server=client.url)
-            self._changed.notify_all()
         for url, client in list(self._left.items()):
             if not client.held:
                 del self._left[url]
@@ -198,10 +208,9 @@ class ServerPool:
             for (env_id, settings), digest in list(self._digests.items()):
                 if _describe(client, env_id, wire.decode(settings))["digest"] != digest:
                     raise _other(env_id, "the others", url)
-            with self._changed:
+            with self._changing:
                 if not is_over.is_set():
                     self.clients = (*self.clients, client)
-                    self._changed.notify_all()
                     log_event("join", server=url)
         finally:
             if client not in self.clients:
@@ -211,7 +220,7 @@ class ServerPool:
 def _describe(client: ServerClient, env_id: str, settings: Json) -> Json:
     """Ask a server for the description of an environment. Raises: as `ServerClient.request`."""
     data = {**wire.versions(), "time": time.time(), "env": env_id, "settings": settings}
-    reply = client.request(wire.DESCRIBE, data, reconnect_s=0)
+    reply = run_without_loop(client.request(BLOCKING, wire.DESCRIBE, data, reconnect_s=0))
     with wire.reading(client.url):
         check_description(reply)
     client.call_s, client.lease_s = reply["call_s"], reply["lease_s"]

@@ -8,6 +8,7 @@ payload the client knows the content hash, and its metadata are empty.
 import re
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
+from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from functools import cache, partial
 from threading import Lock
@@ -18,14 +19,16 @@ from envgym.core.json_types import JsonObject
 from envgym.core.messages import Action
 from envgym.core.serialize import task_from_json, task_to_json
 from envgym.core.tasks import Split, Task
-from envgym.env import Env, ForkCapability
+from envgym.env import AsyncCalls, Env, ForkCapability
 from envgym.errors import InvalidInput, ResetNeeded, ToolError
 from envgym.party import Party
-from envgym.records import ResetRecord, ResetResult, StepRecord
+from envgym.records import ResetRecord, ResetResult, StepRecord, StepResult
+from envgym.runtime.event_loop import run_without_loop
 from envgym.seeds import read_seed
 from envgym.serving import wire
-from envgym.serving.client import EnvSession
+from envgym.serving.client import BLOCKING, LOOP, ClientIo, env_loop
 from envgym.serving.fields import FACTS, check_beginning, check_task, check_turn
+from envgym.serving.held_session import EnvSession
 from envgym.serving.pool import ServerPool, pool_of
 from envgym.serving.wire import Json, ServerUnreachable, SessionLost
 from envgym.tools import Tool
@@ -180,6 +183,9 @@ class RemoteEnv(Env[None]):
 
     def reset(self, *, seed: int | None = None, options: Mapping[str, Any] | None = None) -> ResetResult:
         """Start an episode, in a session that is opened where there is none. Raises: as `Env.reset`."""
+        return run_without_loop(self._start(BLOCKING, seed, options))
+
+    async def _start(self, io: ClientIo, seed: int | None, options: Mapping[str, Any] | None) -> ResetResult:
         if seed is not None:
             seed = read_seed(seed, where=self.name)
         is_first = self._np_random_seed is None
@@ -192,7 +198,7 @@ class RemoteEnv(Env[None]):
         fields = dict(options or {})
         if task is not None:
             fields["task"] = task_to_json(task)
-        reply = self._begin({"seed": self._np_random_seed if is_first else seed, "options": fields})
+        reply = await self._begin(io, {"seed": self._np_random_seed if is_first else seed, "options": fields})
         with wire.reading(self._kind.url):
             check_beginning(reply)
             record = ResetRecord(
@@ -207,24 +213,27 @@ class RemoteEnv(Env[None]):
         self._task, self._turn, self._is_over, self._last = record.task, 0, False, record.observation
         return ResetResult(record.observation, {"envgym": record})
 
-    def _begin(self, data: Json) -> Json:
+    async def _begin(self, io: ClientIo, data: Json) -> Json:
         """Reset the env of the session; where there is none any more, that of a new one if a seed makes it the same."""
         if self._session is not None:
             with suppress(*((SessionLost, ServerUnreachable) if data["seed"] is not None else ())):
-                return self._session.call(wire.RESET, **data)
+                return await self._session.call(io, wire.RESET, **data)
             self._session = None
         with self._noting_loss():
-            self._session, reply = self._kind.pool.open({**self._kind.opening, **data})
+            self._session, reply = await self._kind.pool.open(io, {**self._kind.opening, **data})
         return reply
 
     def _play(self, action: Action) -> StepRecord:
-        """Play one turn on the server. Raises: InfrastructureError: it does not answer, or has lost the session."""
+        return run_without_loop(self._play_on_server(BLOCKING, action))
+
+    async def _play_on_server(self, io: ClientIo, action: Action) -> StepRecord:
+        """Play one turn. Raises: InfrastructureError: the server does not answer, or has lost the session."""
         message = wire.action_to_wire(action)
         try:
-            reply = self._call(wire.STEP, action=message)
+            reply = await self._call(io, wire.STEP, action=message)
         except RecursionError:
             unread = Action(str(action), content=action.content, thinking=action.thinking, malformed=(_TOO_DEEP,))
-            reply = self._call(wire.STEP, action=wire.action_to_wire(unread))
+            reply = await self._call(io, wire.STEP, action=wire.action_to_wire(unread))
         try:
             check_turn(reply)
             return wire.step_from_wire(reply, action)
@@ -233,30 +242,36 @@ class RemoteEnv(Env[None]):
 
     def oracle(self) -> str:
         """Return the best next action. Raises: NoOracle: the env has none. InvalidInput: the server does not tell."""
-        reply = self._call(wire.ORACLE)
+        reply = run_without_loop(self._call(BLOCKING, wire.ORACLE))
         with wire.reading(self._kind.url):
             action = reply["action"]
             return action if isinstance(action, str) else wire.action_from_wire(action)
 
     def fork(self) -> Self:
         """Return an independent copy on the same server. Raises: as `Env.fork`."""
+        return run_without_loop(self._copy(BLOCKING))
+
+    async def _copy(self, io: ClientIo) -> Self:
         if self._task is None:
             raise ResetNeeded.of("fork", "follow a reset", "no episode", where=self.name, do="call reset first")
         twin = object.__new__(type(self))  # a shallow copy; `copy.copy` would send this one through `__reduce__`
         vars(twin).update(vars(self))
         with self._noting_loss():
-            twin._session = self._running().fork()
+            twin._session = await self._running().fork(io)
         twin.own_generator()
         return twin
 
     def close(self) -> None:
         session, self._session = self._session, None
         if session is not None:
-            session.close()
+            run_without_loop(session.close(BLOCKING))
 
-    def _call(self, path: str, **data: object) -> Json:
+    def async_calls(self) -> AsyncCalls:
+        return _RemoteCalls(self)
+
+    async def _call(self, io: ClientIo, path: str, **data: object) -> Json:
         with self._noting_loss():
-            return self._running().call(path, **data)
+            return await self._running().call(io, path, **data)
 
     @contextmanager
     def _noting_loss(self) -> Iterator[None]:
@@ -276,8 +291,40 @@ class RemoteEnv(Env[None]):
         state = {name: value for name, value in vars(self).items() if name not in ("_kind", "_session", "tasks")}
         copy = None
         if self._session is not None:
-            copy = self._session.fork(keep=True)
+            copy = run_without_loop(self._session.fork(BLOCKING, keep=True))
         return partial(_restore, type(self)), (*self._made_with, state, copy and (copy.client.url, copy.id))
+
+
+class _RemoteCalls:
+    """The calls of an env on a server, in the event loop of all of them."""
+
+    __slots__ = ("_env",)
+
+    def __init__(self, env: RemoteEnv) -> None:
+        self._env = env
+
+    async def reset(self, *, seed: int | None = None, options: Mapping[str, Any] | None = None) -> ResetResult:
+        return await env_loop().run_for(self._env._start(LOOP, seed, options))
+
+    async def step(self, action: str) -> StepResult:
+        env = self._env
+        parsed = env._begin_turn(action)
+        try:
+            record = await env_loop().run_for(env._play_on_server(LOOP, parsed))
+        except Exception as error:  # noqa: BLE001  # a failed turn is a record
+            record = env._failed_turn(parsed, error)
+        return env._end_turn(record)
+
+    async def fork(self) -> RemoteEnv:
+        return await env_loop().run_for(self._env._copy(LOOP))
+
+    def close(self) -> "Future[None]":
+        session, self._env._session = self._env._session, None
+        if session is not None:
+            return session.close_soon()
+        done: Future[None] = Future()
+        done.set_result(None)
+        return done
 
 
 def _restore(
@@ -291,7 +338,7 @@ def _restore(
     vars(env).update(state)
     if session is not None:
         url, session_id = session
-        env._session = EnvSession(env._kind.pool.client_of(url), session_id).fork()
+        env._session = run_without_loop(EnvSession(env._kind.pool.client_of(url), session_id).fork(BLOCKING))
     return env
 
 

@@ -25,8 +25,7 @@ class TurnLimit(Wrapper):
         InvalidInput.unless(max_turns >= 1, "max_turns", "be at least 1", max_turns, where="TurnLimit", do="raise it")
         self.max_turns = max_turns
 
-    def on_step(self, action: str) -> StepResult:
-        result = self.env.step(action)
+    def after_step(self, result: StepResult) -> StepResult:
         return cut_off(result, Ending.TRUNCATED_TURNS) if self._turn + 1 >= self.max_turns else result
 
 
@@ -56,6 +55,5 @@ class TimeLimit(Wrapper):
         self._start = self.clock()
         return result
 
-    def on_step(self, action: str) -> StepResult:
-        result = self.env.step(action)
+    def after_step(self, result: StepResult) -> StepResult:
         return cut_off(result, Ending.TRUNCATED_TIME) if self.clock() - self._start >= self.limit_s else result

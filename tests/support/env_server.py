@@ -19,6 +19,7 @@ import envgym
 from envgym import Action, Env, Reply, Split, Task
 from envgym.errors import InvalidInput, ToolInfraFailure
 from envgym.runtime.http.server import HttpLimits
+from envgym.serving.client import ServerClient
 from envgym.serving.server import EnvServer
 from envgym.serving.sessions import SessionLimits
 from envgym.serving.templates import ClientRights, Templates
@@ -192,3 +193,10 @@ def a_neighbour(server: EnvServer) -> Iterator[None]:
         assert env.step("go").observation == "turn 1"
         yield
         assert env.step("go").observation == "turn 2"
+
+
+def redirect(client: ServerClient, place: tuple[str, int]) -> None:
+    """Let the new connections of a client go to another place."""
+    client._place = place
+    for connections in client._connections.values():
+        connections._host, connections._port = place

@@ -1,7 +1,9 @@
 """Runs whose policy and learner use one device in turns: a policy that fails where it is used while it sleeps."""
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,6 +19,7 @@ from envgym.runs.directory import RunDirectory
 from envgym.trainer import build
 from envgym.trainer.learner.learner import Learner
 from envgym.trainer.models.policy_model import load_model
+from envgym.trainer.run import sampler_turn
 from envgym.trainer.settings import TrainSettings
 from envgym.trainer.train import train
 from tests.agents.policies.small_models import train_adapters
@@ -88,6 +91,18 @@ def events(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def settings(folder: Path, **sections: Any) -> TrainSettings:  # plain data
     changes = {"objective": {"entropy_coef": 0.1}, "optim": {"lr": 0.03}}  # so that every step moves the weights
     return tiny_settings(folder / "run", **{"engine": ENGINE, **changes, **sections})
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_engine_sleeps_again_after_a_turn_within_learning_also_if_it_fails(fails: bool) -> None:
+    calls = list[str]()
+    policy = SimpleNamespace(wake=lambda: calls.append("wake"), sleep=lambda: calls.append("sleep"))
+    parts: Any = SimpleNamespace(is_colocated=True, device=torch.device("cpu"), policy=policy)  # those that are used
+    with suppress(RuntimeError), sampler_turn(parts):
+        calls.append("sample")
+        if fails:
+            raise RuntimeError("sampling failed")
+    assert calls == ["wake", "sample", "sleep"]
 
 
 TURN = ["sample", "sleep", "learn"]

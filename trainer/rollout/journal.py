@@ -12,6 +12,8 @@ that answers otherwise than before makes another context, which the journal does
 Turns of weights that the resumed run does not know, as no checkpoint holds them, are dropped. Only the run's process
 drops files. Rollout workers write their own, and read those of the others: a group of a worker that died goes on from
 its turns.
+
+A process keeps in memory where the turns are in the files, not the turns.
 """
 
 import hashlib
@@ -19,7 +21,6 @@ import json
 import re
 import warnings
 from array import array
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple, TextIO
@@ -34,6 +35,9 @@ from envgym.trainer.metrics.update import Metrics
 FOLDER: Final = "journal"
 """Of the run directory."""
 _OWNER: Final = "owner.json"
+_HEAD_BYTES: Final = 256
+_KEY: Final = slice(2, 66)
+"""Place of the hexadecimal key in a line."""
 _NAME: Final = re.compile(r"turns-(\d{8,})(?:\.([\w-]+))?\.jsonl")
 
 
@@ -52,6 +56,22 @@ class _TurnsFile(NamedTuple):
     """The rollout worker that writes it; None: the run's process does."""
 
 
+class _Line(NamedTuple):
+    """Where a turn is."""
+
+    path: Path
+    start: int
+    length: int
+
+
+class _ReadFile(NamedTuple):
+    """How far a file was read."""
+
+    head: bytes
+    """Its first bytes: a file that begins otherwise is another one of the same name."""
+    end: int
+
+
 class TurnJournal:
     """The journal of one run, as one process reads and writes it."""
 
@@ -68,7 +88,8 @@ class TurnJournal:
         Raises: RunError: it is the journal of another run.
         """
         self._folder, self._staleness, self._worker = folder, staleness, worker
-        self._turns: dict[bytes, Generation] = {}
+        self._lines: dict[bytes, _Line] = {}
+        self._read_files: dict[Path, _ReadFile] = {}
         self._files: dict[int, TextIO] = {}
         self._reused = ReusedTurns()
         self._is_full = False
@@ -92,13 +113,22 @@ class TurnJournal:
 
     def find(self, request: GenerateRequest) -> Generation | None:
         """Return the generation that was sampled for a request before, once; None: there is none."""
-        generation = self._turns.pop(_key(request), None) if self._turns else None
+        key = _key(request) if self._lines else b""
+        line = self._lines.pop(key, None)
+        generation = None if line is None else _generation_of(line, key)
         if generation is not None:
             self.count_reused(ReusedTurns(1, len(generation.token_ids)))
         return generation
 
     def read_turns_of(self, worker: str) -> None:
-        """Read what another rollout worker has written, whose groups go on here."""
+        """Read what another rollout worker has written since the last call, whose groups go on here."""
+        self._read_of(worker)
+
+    def read_own_turns(self) -> None:
+        """Read what this process has written since the last call, for a tree that is begun again."""
+        self._read_of(self._worker)
+
+    def _read_of(self, worker: str | None) -> None:
         for file in self._all_files():
             if file.worker == worker:
                 self._read(file)
@@ -165,7 +195,10 @@ class TurnJournal:
     def _read(self, file: _TurnsFile) -> None:
         """Read a file; only the run's process, before others write, and the writer itself may mend its last line."""
         with suppress(FileNotFoundError):  # which the run's process has dropped meanwhile
-            self._turns.update(_read(file.path, mends=self._worker in (None, file.worker)))
+            before = self._read_files.get(file.path, _ReadFile(b"", 0))
+            read, lines = _read(file.path, before, mends=self._worker in (None, file.worker))
+            self._read_files[file.path] = read
+            self._lines.update(lines)
 
 
 def open_journal(run: RunDirectory, *, staleness: int, version: int) -> TurnJournal:
@@ -198,17 +231,33 @@ def _key(request: GenerateRequest) -> bytes:
     return hasher.digest()
 
 
-def _read(path: Path, *, mends: bool) -> Iterator[tuple[bytes, Generation]]:
-    """Yield the turns of a file but for a last line that a crash has cut, and with `mends` take that off the file."""
+def _read(path: Path, before: _ReadFile, *, mends: bool) -> tuple[_ReadFile, dict[bytes, _Line]]:
+    """Return how far a file is read now, and where its turns after those read before are.
+
+    A last line that a crash has cut is left out, and with `mends` taken off the file.
+    """
+    lines: dict[bytes, _Line] = {}
     with path.open("r+b" if mends else "rb") as file:
-        data = file.read()
-        whole = data.rfind(b"\n") + 1
-        if mends:
-            file.truncate(whole)
-    for line in data[:whole].splitlines():
-        try:
-            key, fields_of = json.loads(line)
-            turn = bytes.fromhex(key), Generation.from_data(fields_of)
-        except (ValueError, TypeError, KeyError):  # after a power failure: what it held is sampled again
-            continue
-        yield turn
+        head = file.read(_HEAD_BYTES)
+        place = before.end if head.startswith(before.head) else 0
+        file.seek(place)
+        for line in file:
+            if not line.endswith(b"\n"):
+                if mends:
+                    file.truncate(place)
+                break
+            with suppress(ValueError):  # after a power failure: what the line held is sampled again
+                lines[bytes.fromhex(line[_KEY].decode("ascii"))] = _Line(path, place, len(line))
+            place += len(line)
+    return _ReadFile(head[:place], place), lines
+
+
+def _generation_of(line: _Line, key: bytes) -> Generation | None:
+    """Return the turn of a line; None: the file has gone, or has something else there."""
+    try:
+        with line.path.open("rb") as file:
+            file.seek(line.start)
+            key_hex, fields_of = json.loads(file.read(line.length))
+            return Generation.from_data(fields_of) if key_hex == key.hex() else None
+    except (OSError, ValueError, TypeError, KeyError):
+        return None

@@ -237,8 +237,12 @@ class ServedPolicy(Policy):
         salt = self._salt
 
         async def compute(link: ServerLink) -> tuple[float, ...]:
-            body = wire.logprobs_body(row, model=link.info.model, salt=salt)
-            content = await link.ask("POST", wire.GENERATE, body, timeout_s=self._limits.timeout_s)
+            model, timeout_s = link.info.model, self._limits.timeout_s
+            if link.info.has_frames:
+                frame = frames.write_row(row, model=model, salt=salt)
+                return frames.read_row_answer(await link.send(frames.ROW_FRAMES, frame, timeout_s=timeout_s), row)
+            body = wire.logprobs_body(row, model=model, salt=salt)
+            content = await link.ask("POST", wire.GENERATE, body, timeout_s=timeout_s)
             return wire.read_row_logprobs(content, row)
 
         return await self._ask(partial(block_hashes, row, salt), compute)

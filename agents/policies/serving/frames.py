@@ -1,9 +1,12 @@
-"""The binary bodies of `POST /envgym/generate`: token ids and log-probs as arrays, little-endian.
+"""The binary bodies of `POST /envgym/generate` and `/envgym/logprobs`: ids and log-probs as arrays, little-endian.
 
     request  head, settings (JSON: model, cache_salt, sampling_params), token ids int32 [num_new]
     answer   head, token ids int32 [n], log-probs float64 [n], raw log-probs float64 [n] or nothing,
              spans (policy version int64, tokens uint32) each, and where most probable tokens were asked for:
              how many at each place uint32 [n], their ids int32 and their log-probs float64
+
+    row      head, settings (JSON: model, cache_salt), token ids int32 [n]
+    its answer: head, log-probs float64 [n], the first of them 0.0
 
 A request names the context that it continues, of which the server has the first `num_kept` tokens: the context and the
 answer of an earlier request of the same client. A server that does not have it answers with status 410, and the client
@@ -25,6 +28,7 @@ from envgym.core.segments import TopLogprobs
 from envgym.errors import InvalidInput, PolicyFailure
 
 FRAMES: Final = "/envgym/generate"
+ROW_FRAMES: Final = "/envgym/logprobs"
 FRAME_TYPE: Final = "application/octet-stream"
 MAX_CONTEXT: Final = 1 << 23
 """Tokens of a context that a server puts together."""
@@ -35,7 +39,11 @@ request, client, seed."""
 _ANSWER = struct.Struct("<4sBBHIII")
 """Mark, why it ended, raw log-probs, unused, tokens, tokens prefilled, spans."""
 _SPAN = struct.Struct("<qI")
-_REQUEST_MARK, _ANSWER_MARK = b"EGQ2", b"EGA2"
+_ROW = struct.Struct("<4sII")
+"""Mark, bytes of the settings, tokens."""
+_ROW_ANSWER = struct.Struct("<4sI")
+"""Mark, tokens."""
+_REQUEST_MARK, _ANSWER_MARK, _ROW_MARK, _ROW_ANSWER_MARK = b"EGQ2", b"EGA2", b"EGR1", b"EGL1"
 _ROUNDING: Final = 1e-3
 """Largest log-prob, nats: float32 may round a sum of probabilities to more than 1."""
 _REASONS: Final = (FinishReason.STOP, FinishReason.LENGTH, FinishReason.ABORT)
@@ -140,6 +148,31 @@ def read_answer(body: bytes, request: GenerateRequest) -> Generation:
     )
 
 
+def write_row(row: Sequence[int], *, model: str, salt: str) -> bytes:
+    """Write a request for the log-probs of a row. Raises: PolicyFailure: a token id has no place in a frame."""
+    settings = json.dumps({"model": model, "cache_salt": salt}).encode()
+    try:
+        return b"".join((_ROW.pack(_ROW_MARK, len(settings), len(row)), settings, write_tokens(row)))
+    except struct.error as error:
+        must, do = "be numbers of 32 bits", "correct the row"
+        raise PolicyFailure.of("token ids", must, str(error), where=ROW_FRAMES, do=do) from error
+
+
+def read_row_answer(body: bytes, row: Sequence[int]) -> tuple[float, ...]:
+    """Read the log-prob of every token of a row, 0.0 for the first.
+
+    Raises: BadResponse: they are not there, or not finite.
+    """
+    if body[: _ROW_ANSWER.size] != _ROW_ANSWER.pack(_ROW_ANSWER_MARK, len(row)):
+        raise BadResponse(f"the answer is no frame of the {len(row)} log-probs of the row")
+    if len(body) != _ROW_ANSWER.size + 8 * len(row):
+        raise BadResponse(f"the answer has {len(body)} bytes, which are not those of {len(row)} log-probs")
+    logprobs = struct.unpack_from(f"<{len(row)}d", body, _ROW_ANSWER.size)
+    if not math.isfinite(sum(logprobs)):
+        raise BadResponse("the answer holds log-probs that are not finite")
+    return logprobs
+
+
 class _Reader:
     """Takes arrays from a body. Raises: struct.error: it is shorter."""
 
@@ -207,6 +240,33 @@ def _read_settings(text: bytes) -> tuple[str | None, str, Sampling]:
         must, do = "be JSON with model, cache_salt and sampling_params", "correct it"
         raise InvalidInput.of("settings", must, str(error)[:200], where=FRAMES, do=do) from error
     return model, salt, read_sampling(params, where=FRAMES)
+
+
+def read_row(body: bytes) -> tuple[str | None, str, tuple[int, ...]]:
+    """Read model, salt and token ids of a request for the log-probs of a row. Raises: InvalidInput: it is none."""
+    do = "install the same version of envgym on both sides"
+    must = f"begin with {_ROW_MARK!r} and a head of {_ROW.size} bytes"
+    holds = len(body) >= _ROW.size and body.startswith(_ROW_MARK)
+    InvalidInput.unless(holds, "body", must, repr(body[:4]), where=ROW_FRAMES, do=do)
+    _, size, count = _ROW.unpack_from(body)
+    length = _ROW.size + size + 4 * count
+    InvalidInput.unless(length == len(body), "body", f"have {length} bytes", len(body), where=ROW_FRAMES, do=do)
+    must = f"have at most {_MAX_SETTINGS_BYTES} bytes"
+    InvalidInput.unless(size <= _MAX_SETTINGS_BYTES, "settings", must, size, where=ROW_FRAMES, do="correct them")
+    try:
+        settings = json.loads(body[_ROW.size : _ROW.size + size])
+        model, salt = settings.get("model"), settings.get("cache_salt", "")
+        if not isinstance(model, str | None) or not isinstance(salt, str):
+            raise TypeError(f"model {model!r}, cache_salt {salt!r}")
+    except (ValueError, RecursionError, TypeError, AttributeError) as error:
+        must, do = "be JSON with model and cache_salt", "correct it"
+        raise InvalidInput.of("settings", must, str(error)[:200], where=ROW_FRAMES, do=do) from error
+    return model, salt, read_tokens(body[_ROW.size + size :])
+
+
+def write_row_answer(logprobs: Sequence[float]) -> bytes:
+    """Write the log-probs of a row."""
+    return _ROW_ANSWER.pack(_ROW_ANSWER_MARK, len(logprobs)) + struct.pack(f"<{len(logprobs)}d", *logprobs)
 
 
 def read_tokens(data: bytes) -> tuple[int, ...]:

@@ -14,7 +14,8 @@ from envgym.agents.policies.serving.wire import INFO, PROTOCOL, ServerInfo
 from envgym.agents.policies.weights.transport import GroupSender, WeightUpdate, init_info
 from envgym.errors import InvalidInput, PolicyFailure
 from envgym.runtime.event_loop import in_daemon_thread
-from envgym.runtime.http.client import ConnectionFailed, HttpConnections
+from envgym.runtime.http.client import ConnectionFailed
+from envgym.runtime.http.connections import HttpConnections
 
 UNNAMED = "default"
 """What vLLM calls weights that nobody named."""

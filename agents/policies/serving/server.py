@@ -18,7 +18,15 @@ from torch import nn
 from envgym.agents.models.loading import load, load_adapter, load_tokenizer, prepare_device, resolve_model
 from envgym.agents.policies.engine.policy import TransformersPolicy
 from envgym.agents.policies.serving.backend import ServedModel
-from envgym.agents.policies.serving.frames import FRAME_TYPE, FRAMES, read_tokens, write_answer
+from envgym.agents.policies.serving.frames import (
+    FRAME_TYPE,
+    FRAMES,
+    ROW_FRAMES,
+    read_row,
+    read_tokens,
+    write_answer,
+    write_row_answer,
+)
 from envgym.agents.policies.serving.frames import read_request as read_frame
 from envgym.agents.policies.serving.held import HeldContexts, UnknownContext
 from envgym.agents.policies.serving.identity import max_positions, model_digest, tokenizer_digest
@@ -106,6 +114,9 @@ class PolicyServer:
             if request.method == "POST" and request.path == FRAMES:
                 self.weights.check_sound()
                 return await self._generate_frame(request.body)
+            if request.method == "POST" and request.path == ROW_FRAMES:
+                self.weights.check_sound()
+                return await self._score_frame(request.body)
             answer = self._post.get(request.path)
             if request.method != "POST" or answer is None:
                 got = f"{request.method} {request.path}"
@@ -131,6 +142,12 @@ class PolicyServer:
         generation = await self.weights.sample(self._policy.generate(request))
         self._contexts.keep(framed.key, context, generation.token_ids)
         return HttpReply(HTTPStatus.OK, write_answer(generation), FRAME_TYPE)
+
+    async def _score_frame(self, body: bytes) -> HttpReply:
+        model, _, row = read_row(body)
+        self._check_model(model, ROW_FRAMES)
+        logprobs = (await self.weights.sample(self._policy.compute_logprobs([row])))[0]
+        return HttpReply(HTTPStatus.OK, write_row_answer(logprobs), FRAME_TYPE)
 
     def _check_model(self, name: object, where: str) -> None:
         if name not in (None, self._model):

@@ -8,6 +8,7 @@ POST /weight_checker {action: checksum}       POST /update_weight_version {new_v
 GET  /health                    GET /metrics
 GET  /envgym/info               which protocol, model, tokenizer and weights: the project's own servers only
 POST /envgym/generate           as /inference/v1/generate, in arrays (`frames`): the project's own servers only
+POST /envgym/logprobs           log-probs of a row, in arrays: the project's own servers only
 """
 
 from collections.abc import Sequence
@@ -25,7 +26,7 @@ from envgym.core.segments import TopLogprobs
 from envgym.errors import InvalidInput
 from envgym.runtime.http.server import HttpReply
 
-PROTOCOL: Final = 2
+PROTOCOL: Final = 3
 """Version of the protocol; both sides must have the same."""
 GENERATE: Final = "/inference/v1/generate"
 INFO: Final = "/envgym/info"

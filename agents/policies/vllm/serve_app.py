@@ -21,7 +21,16 @@ from envgym.agents.policies.serving import frames
 from envgym.agents.policies.serving.backend import TOKEN_VARIABLE
 from envgym.agents.policies.serving.frames import FRAMES
 from envgym.agents.policies.serving.held import HeldContexts, UnknownContext
-from envgym.agents.policies.serving.wire import GENERATE, INFO, PROTOCOL, error_reply, generate_body, read_generation
+from envgym.agents.policies.serving.wire import (
+    GENERATE,
+    INFO,
+    PROTOCOL,
+    error_reply,
+    generate_body,
+    logprobs_body,
+    read_generation,
+    read_row_logprobs,
+)
 from envgym.agents.policies.weights.collective import transports_of
 from envgym.agents.protocols import GenerateRequest
 from envgym.chats.replies import BadResponse
@@ -84,6 +93,8 @@ class Frontend:
                 reply = await self._answer(method, path, scope["app"])
             if reply is None and (method, path) == ("POST", FRAMES):
                 reply = await self._generate_frame(scope, receive)
+            if reply is None and (method, path) == ("POST", frames.ROW_FRAMES):
+                reply = await self._score_frame(scope, receive)
             if reply is None:
                 reply = await self._forward(scope, receive, send_noting)
             if reply is not None:
@@ -122,6 +133,22 @@ class Frontend:
             return error_reply(HTTPStatus.INTERNAL_SERVER_ERROR, f"vLLM's answer cannot be used: {error}")
         self._contexts.keep(framed.key, context, generation.token_ids)
         return HttpReply(HTTPStatus.OK, frames.write_answer(generation), frames.FRAME_TYPE)
+
+    async def _score_frame(self, scope: Message, receive: Receive) -> HttpReply:
+        """Let vLLM compute the log-probs of a row, in its own form."""
+        try:
+            model, salt, row = frames.read_row(await _read_body(receive))
+        except InvalidInput as error:
+            return error_reply(HTTPStatus.BAD_REQUEST, str(error))
+        message = logprobs_body(row, model=model or str(self._description.get("model")), salt=salt)
+        reply = await self._forward_json(scope, receive, GENERATE, message)
+        if reply.status != HTTPStatus.OK:
+            return reply
+        try:
+            logprobs = read_row_logprobs(json.loads(reply.body), row)
+        except (BadResponse, PolicyFailure, ValueError) as error:
+            return error_reply(HTTPStatus.INTERNAL_SERVER_ERROR, f"vLLM's answer cannot be used: {error}")
+        return HttpReply(HTTPStatus.OK, frames.write_row_answer(logprobs), frames.FRAME_TYPE)
 
     async def _forward_json(self, scope: Message, receive: Receive, path: str, body: JsonObject) -> HttpReply:
         """Let vLLM answer another request in the place of one, and return its reply."""

@@ -25,7 +25,7 @@ from envgym.core.tree import Tree
 from envgym.runtime.processes.restarts import REISSUED, failure_counts
 from envgym.serving.pool import pool_of
 from envgym.serving.server import EnvServer
-from tests.support.env_server import COUNTER, running_server, wait_until
+from tests.support.env_server import COUNTER, redirect, running_server, wait_until
 from tests.support.parrots import char_agent, said
 
 GONE = ("127.0.0.1", 9)
@@ -44,13 +44,13 @@ class Losing(ScriptedPolicy):
     async def generate(self, request: GenerateRequest) -> Generation:
         if len(self.requests) % 2 and self._left:
             self._left -= 1
-            self._client._place = GONE
+            redirect(self._client, GONE)
             self._client.close_idle()
         return await super().generate(request)
 
     def make_env(self) -> Env[Any]:
         self.num_envs += 1
-        self._client._place = self._place
+        redirect(self._client, self._place)
         return envgym.make(self._id)
 
 
@@ -76,7 +76,7 @@ def test_an_episode_is_begun_again_exactly_once(losses: int, num_envs: int, endi
     with running_server(COUNTER) as server:
         policy = Losing(server, losses=losses)
         episode = play(policy)
-        policy._client._place = policy._place
+        redirect(policy._client, policy._place)
         assert (policy.num_envs, episode.ending) == (num_envs, ending)
         assert episode.tree.id == "group/00"
         assert isinstance(episode.reward, Invalid if ending.is_error else Scored)
@@ -107,7 +107,7 @@ def test_an_episode_of_messages_is_begun_again_exactly_once(losses: int, ending:
         policy, settings = LosingByMessages(losing), EvaluationSettings()
         playing = message_player(AgentSettings(), policy, Chain(), settings, concurrency=1)
         (tree,) = asyncio.run(playing([job], lambda tree: None))
-        losing._client._place = losing._place
+        redirect(losing._client, losing._place)
     (episode,) = trajectories(tree)
     assert (losing.num_envs, episode.ending) == (2, ending)
 
@@ -130,7 +130,7 @@ def test_an_episode_that_was_aborted_is_not_begun_again() -> None:
     with running_server(COUNTER) as server:
         policy = Aborting(server, losses=1)
         episode = play(policy, abort)
-        policy._client._place = policy._place
+        redirect(policy._client, policy._place)
         assert policy.num_envs == 1
         assert episode.ending is Ending.ERROR_ABORTED
         wait_until(lambda: not any(thread.name.startswith("env-group/00") for thread in threading.enumerate()))

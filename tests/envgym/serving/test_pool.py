@@ -20,6 +20,7 @@ from envgym.runs.files import SERVERS
 from envgym.runtime import membership
 from envgym.runtime.membership import ServerKind, WatchedServers, write_servers
 from envgym.serving import pool as pool_module
+from envgym.serving.client import ClientIo
 from envgym.serving.pool import ServerPool, pool_of
 from envgym.serving.remote_env import RemoteEnv, remote_id
 from envgym.serving.server import EnvServer
@@ -128,8 +129,20 @@ def test_connections_are_closed_at_the_end_of_the_process() -> None:
         assert (done.stdout, done.stderr) == ("", "")
 
 
+def noted_wait(pool: ServerPool, monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Return an event that is set as soon as somebody waits for a server."""
+    is_waiting, wait = threading.Event(), pool._wait_for_server
+
+    async def wait_noted(io: ClientIo, deadline: float) -> None:
+        is_waiting.set()
+        await wait(io, deadline)
+
+    monkeypatch.setattr(pool, "_wait_for_server", wait_noted)
+    return is_waiting
+
+
 @contextmanager
-def joined_late(tmp_path: Path) -> Iterator[tuple[Followed, EnvServer, Env[Any]]]:
+def joined_late(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Followed, EnvServer, Env[Any]]]:
     """Yield an env whose reset has waited until a server joined, with that server and the list."""
     with (
         running_server(COUNTER) as first,
@@ -140,15 +153,18 @@ def joined_late(tmp_path: Path) -> Iterator[tuple[Followed, EnvServer, Env[Any]]
     ):
         followed.set()
         wait_until(followed.is_used)
+        is_waiting = noted_wait(followed.pool, monkeypatch)
         waiting = thread.submit(env.reset, seed=0)
-        wait_until(lambda: bool(followed.pool._changed._waiters))  # type: ignore[attr-defined]  # of a Condition
+        assert is_waiting.wait(WAIT_S)
         followed.set(second.http.url)
         assert waiting.result(WAIT_S).observation
         yield followed, second, env
 
 
-def test_an_episode_waits_for_a_server_to_join_and_no_longer_than_it_may(tmp_path: Path) -> None:
-    with joined_late(tmp_path) as (followed, second, env):
+def test_an_episode_waits_for_a_server_to_join_and_no_longer_than_it_may(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with joined_late(tmp_path, monkeypatch) as (followed, second, env):
         assert len(second.sessions) == 1
         assert not lost(env)
         followed.set()
@@ -163,7 +179,9 @@ def test_an_episode_waits_for_a_server_to_join_and_no_longer_than_it_may(tmp_pat
             env.unwrapped.tasks.task(Split.TRAIN, 1)
 
 
-def test_an_environment_is_described_by_the_servers_that_answer_and_is_waited_for(tmp_path: Path) -> None:
+def test_an_environment_is_described_by_the_servers_that_answer_and_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with (
         running_server(COUNTER) as gone,
         running_server(COUNTER) as stays,
@@ -172,8 +190,9 @@ def test_an_environment_is_described_by_the_servers_that_answer_and_is_waited_fo
     ):
         gone_client = followed.pool.clients[0]
         gone_client._place = ("127.0.0.1", 9)  # where nobody listens
+        is_waiting = noted_wait(followed.pool, monkeypatch)
         described = thread.submit(followed.pool.describe, COUNTER, {})
-        wait_until(lambda: bool(followed.pool._changed._waiters))  # type: ignore[attr-defined]  # of a Condition
+        assert is_waiting.wait(WAIT_S)
         followed.set(gone.http.url, stays.http.url)
         assert described.result(WAIT_S)["digest"] == stays.templates.get(COUNTER, {}).description["digest"]
         assert len(followed.pool.clients) == 2  # the other is used when it answers again
@@ -185,8 +204,8 @@ def test_an_environment_is_described_by_the_servers_that_answer_and_is_waited_fo
 
 
 def test_a_server_is_waited_for_longer_than_a_busy_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("envgym.serving.client.BUSY_S", 0.0)
-    with joined_late(tmp_path):
+    monkeypatch.setattr("envgym.serving.held_session.BUSY_S", 0.0)
+    with joined_late(tmp_path, monkeypatch):
         pass  # it did
 
 
@@ -246,7 +265,7 @@ def test_a_pool_is_as_constructed_when_its_block_ends_and_sessions_still_held_go
         wait_until(lambda: not second.http.connections)  # none stays open for a server that has left
 
 
-def test_the_end_of_a_block_ends_the_wait_for_a_server(tmp_path: Path) -> None:
+def test_the_end_of_a_block_ends_the_wait_for_a_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with running_server(COUNTER) as first, ThreadPoolExecutor(1) as thread:
         with (
             following(tmp_path, first, wait_s=300) as followed,
@@ -254,7 +273,8 @@ def test_the_end_of_a_block_ends_the_wait_for_a_server(tmp_path: Path) -> None:
         ):
             followed.set()
             wait_until(followed.is_used)
+            is_waiting = noted_wait(followed.pool, monkeypatch)
             waiting = thread.submit(env.reset, seed=0)
-            wait_until(lambda: bool(followed.pool._changed._waiters))  # type: ignore[attr-defined]  # of a Condition
+            assert is_waiting.wait(WAIT_S)
         with pytest.raises(EnvFailure, match="an environment server must answer before the run ends"):
             waiting.result(WAIT_S)

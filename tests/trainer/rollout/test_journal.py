@@ -1,6 +1,7 @@
 """The journal gives a resumed run each turn that was sampled, once, and only where all that decides it is the same."""
 
 import asyncio
+import tracemalloc
 from dataclasses import replace
 from pathlib import Path
 
@@ -210,6 +211,47 @@ def test_a_worker_reads_the_turns_of_one_that_is_lost(tmp_path: Path) -> None:
     assert ask(other.around(answering(fresh))) == fresh
     one.close()
     other.close()
+
+
+def test_a_worker_reads_what_another_has_written_since_and_what_a_new_file_of_the_name_has(tmp_path: Path) -> None:
+    journal(tmp_path).close()
+    one, other = (worker_journal(tmp_path, f"rollout-worker-{number}") for number in range(2))
+    for seed in (1, 2):
+        ask(one.around(answering(FOUND)), replace(ASKED, seed=seed))
+        other.read_turns_of("rollout-worker-0")
+        assert other.find(replace(ASKED, seed=seed)) == FOUND
+        assert other.find(replace(ASKED, seed=1)) is None  # it was found before
+    ask(one.around(answering(FOUND)), replace(ASKED, seed=3))
+    other.read_turns_of("rollout-worker-0")
+    one.close()
+    (file,) = tmp_path.glob("turns-*")
+    file.unlink()
+    assert other.find(replace(ASKED, seed=3)) is None  # it was dropped
+    newer = replace(FOUND, token_ids=(8, 8), behavior_logprobs=(-0.2, -0.2))
+    for seed in (4, 5, 6, 7):
+        ask(one.around(answering(newer)), replace(ASKED, seed=seed))
+    other.read_turns_of("rollout-worker-0")
+    assert [other.find(replace(ASKED, seed=seed)) for seed in (4, 5, 6, 7)] == [newer] * 4
+    one.close()
+    other.close()
+
+
+def test_the_turns_of_a_journal_are_not_in_memory(tmp_path: Path) -> None:
+    many = replace(FOUND, token_ids=(5,) * 9999, behavior_logprobs=(-0.1,) * 9999, raw_logprobs=None)
+    long = replace(many, version_spans=(), top_logprobs=None)
+    file = written(tmp_path, long)
+    for seed in range(20):
+        again = journal(tmp_path)
+        ask(again.around(answering(long)), replace(ASKED, seed=1000 + seed))
+        again.close()
+    assert file.stat().st_size + sum(item.stat().st_size for item in tmp_path.glob("turns-*")) > 2_000_000
+    tracemalloc.start()
+    read = journal(tmp_path)
+    kept, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert kept < 100_000
+    assert read.find(replace(ASKED, seed=1019)) == long
+    read.close()
 
 
 def test_the_run_drops_the_files_of_its_workers_with_its_own(tmp_path: Path) -> None:

@@ -17,7 +17,8 @@ from envgym.agents.policies.serving.weights_state import WeightsState
 from envgym.agents.rollout.pool import AbortHandle
 from envgym.core.tree import Tree
 from envgym.errors import RunError
-from envgym.runtime.http.client import ConnectionFailed, HttpAnswer, HttpConnections
+from envgym.runtime.http.client import ConnectionFailed, HttpAnswer
+from envgym.runtime.http.connections import HttpConnections
 from envgym.runtime.membership import warn_user
 from envgym.runtime.processes.log import Ids, about, log_event
 from envgym.runtime.processes.restarts import REISSUED, count_failure

@@ -19,6 +19,7 @@ from envgym.agents.search import RolloutContext
 from envgym.agents.search.protocol import SEARCH
 from envgym.agents.settings import EnvSettings
 from envgym.core.tree import Tree
+from envgym.errors import RunError
 from envgym.runtime.membership import ServerKind, WatchedServers
 from envgym.serving.client import RECONNECT_S
 from envgym.serving.pool import pool_of
@@ -28,6 +29,19 @@ from envgym.trainer.launch.workers.wire import TreeTask, WorkerSetup
 from envgym.trainer.rollout.journal import ReusedTurns, TurnJournal
 from envgym.trainer.rollout.trees import TreeGrower
 from envgym.trainer.settings import TrainSettings, train_settings
+
+
+class PartsResources(ExitStack):
+    """Closes what the parts leave open; building that nobody waits for any more stops before its next part."""
+
+    is_abandoned = False
+    """Set from any thread."""
+
+    def check_wanted(self) -> None:
+        """Raises: RunError: nobody waits for the parts."""
+        do = "raise launch.start_timeout_s if the parts of a worker take long"
+        must, got = "be waited for until it has ended", "a request that was given up"
+        RunError.unless(not self.is_abandoned, "building the parts", must, got, where="rollout worker", do=do)
 
 
 class WorkerParts:
@@ -66,8 +80,8 @@ class WorkerParts:
         self._journal, self._audits = journal, audits
         self._slots = asyncio.Semaphore(concurrency)
         self._growers: dict[int, TreeGrower] = {}
-        self._read = set[str]()
-        """Workers of which the journal was read, as tasks name them."""
+        self._begun = set[str]()
+        """Ids of trees that were begun and not finished."""
         self.add_plan(plan, settings)
 
     def add_plan(self, plan: int, settings: TrainSettings) -> None:
@@ -94,10 +108,13 @@ class WorkerParts:
     async def grow(self, task: TreeTask, abort: AbortHandle) -> tuple[Tree, list[SampledTurn]]:
         """Grow a tree; return it with what was sampled for it. Raises: as `TreeGrower`."""
         self.follow(task.weights)
-        for lost in set(task.replays) - self._read:
-            self._read.add(lost)
-            if self._journal is not None:
-                self._journal.read_turns_of(lost.partition("#")[0])
+        tree_id = task.order.tree_id
+        if self._journal is not None:
+            for role in {lost.partition("#")[0] for lost in task.replays}:
+                self._journal.read_turns_of(role)
+            if tree_id in self._begun:  # the connection broke, and the order was sent again
+                self._journal.read_own_turns()
+        self._begun.add(tree_id)
         if task.aborted is not None:
             abort.abort(task.aborted)
         sampled: list[SampledTurn] = []
@@ -105,14 +122,16 @@ class WorkerParts:
         if self._audits:
             policy = AuditedPolicy(self._policy, sampled.append)
             grower = replace(grower, context=replace(grower.context, policy=policy))
-        return await grower(task.order, abort), sampled
+        tree = await grower(task.order, abort)
+        self._begun.discard(tree_id)
+        return tree, sampled
 
     def take_reused(self) -> ReusedTurns:
         """Return the counts of turns and tokens taken from the journal since the last call."""
         return ReusedTurns() if self._journal is None else self._journal.take_reused()
 
 
-def build_parts(setup: WorkerSetup, resources: ExitStack, *, worker: str) -> WorkerParts:
+def build_parts(setup: WorkerSetup, resources: PartsResources, *, worker: str) -> WorkerParts:
     """Build the parts of a worker.
 
     Args:
@@ -120,7 +139,7 @@ def build_parts(setup: WorkerSetup, resources: ExitStack, *, worker: str) -> Wor
         resources: closes what outlives the work.
         worker: name of the worker.
 
-    Raises: EnvgymError: a part cannot be built, or no policy server can be used.
+    Raises: EnvgymError: a part cannot be built, no policy server can be used, or nobody waits for the parts.
     """
     settings = train_settings(setup.settings)
     list_file = None if setup.list_file is None else Path(setup.list_file)
@@ -130,15 +149,21 @@ def build_parts(setup: WorkerSetup, resources: ExitStack, *, worker: str) -> Wor
         resources.enter_context(pool.following(watched, wait_s=setup.start_s or RECONNECT_S))
     policy = _follow_servers(settings, setup, list_file)
     resources.callback(policy.close)
+    resources.check_wanted()
     journal = None
     if setup.journal is not None:
         version, staleness = setup.weights.version, settings.rollout.staleness
         journal = TurnJournal(Path(setup.journal), run=setup.run, version=version, staleness=staleness, worker=worker)
         resources.callback(journal.close)
+    env_sources: dict[str, EnvSource] = {}
+    for spec in settings.envs:
+        resources.check_wanted()
+        env_sources[spec.label] = _env_source(spec, setup.env_servers)
+    resources.check_wanted()
     return WorkerParts(
         settings,
         plan=setup.plan,
-        env_sources={spec.label: _env_source(spec, setup.env_servers) for spec in settings.envs},
+        env_sources=env_sources,
         agent=make_agent(settings.agent, load_model_tokenizer(settings.model)),
         policy=policy,
         follow=policy.follow,

@@ -3,7 +3,7 @@
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import ExitStack
+from contextlib import suppress
 from http import HTTPStatus
 from typing import Final
 
@@ -14,7 +14,7 @@ from envgym.errors import EnvgymError, RunError
 from envgym.runtime.http.server import HttpLimits, HttpReply, HttpRequest, HttpServer, detail_reply
 from envgym.runtime.processes.restarts import failure_counts
 from envgym.runtime.processes.supervision import HEALTH
-from envgym.trainer.launch.workers.parts import WorkerParts, build_parts
+from envgym.trainer.launch.workers.parts import PartsResources, WorkerParts, build_parts
 from envgym.trainer.launch.workers.wire import (
     ABORT,
     CHANGE,
@@ -29,7 +29,7 @@ from envgym.trainer.launch.workers.wire import (
 from envgym.trainer.settings import train_settings
 
 _LIMITS: Final = HttpLimits(connections=8192, body_bytes=256 << 20)
-BuildParts = Callable[[WorkerSetup, ExitStack], WorkerParts]
+BuildParts = Callable[[WorkerSetup, PartsResources], WorkerParts]
 
 
 class RolloutWorker:
@@ -54,7 +54,8 @@ class RolloutWorker:
         self._name, self._on_settings = name, on_settings
         self._build = build or self._build_parts
         self._parts: WorkerParts | None = None
-        self._resources = ExitStack()
+        self._resources = PartsResources()
+        self._building: asyncio.Future[WorkerParts] | None = None
         self._aborts: dict[str, AbortHandle] = {}
         """By the id of the tree that is growing."""
         self._failures = failure_counts()
@@ -70,7 +71,7 @@ class RolloutWorker:
     async def close(self) -> None:
         """Stop serving, and close the parts."""
         await self.http.close()
-        await asyncio.to_thread(self._resources.close)
+        await self._close_parts()
 
     async def _handle(self, request: HttpRequest) -> HttpReply:
         if request.method == "GET" and request.path == HEALTH:
@@ -90,12 +91,35 @@ class RolloutWorker:
         RunError.unless(version == __version__, "envgym", must, __version__, where=self._name, do=do)
         setup = WorkerSetup.from_json(body)
         self._on_settings(setup.settings)
-        self._parts = None
-        await asyncio.to_thread(self._resources.close)  # of a setup whose answer was lost
-        self._parts = await asyncio.to_thread(self._build, setup, self._resources)
+        await self._close_parts()  # of a setup whose answer was lost
+        resources = self._resources = PartsResources()
+        building = self._building = asyncio.ensure_future(asyncio.to_thread(self._build_whole, setup, resources))
+        try:
+            self._parts = await asyncio.shield(building)
+        except asyncio.CancelledError:
+            resources.is_abandoned = True
+            raise
         return {}
 
-    def _build_parts(self, setup: WorkerSetup, resources: ExitStack) -> WorkerParts:
+    async def _close_parts(self) -> None:
+        """Close the parts; those that are being built are not finished."""
+        self._parts, self._resources.is_abandoned = None, True
+        if self._building is not None:
+            with suppress(EnvgymError):
+                await asyncio.shield(self._building)
+        await asyncio.to_thread(self._resources.close)
+
+    def _build_whole(self, setup: WorkerSetup, resources: PartsResources) -> WorkerParts:
+        """Build the parts, or nothing."""
+        try:
+            parts = self._build(setup, resources)
+            resources.check_wanted()
+        except BaseException:
+            resources.close()
+            raise
+        return parts
+
+    def _build_parts(self, setup: WorkerSetup, resources: PartsResources) -> WorkerParts:
         return build_parts(setup, resources, worker=self._name)
 
     @property

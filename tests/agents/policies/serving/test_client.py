@@ -97,6 +97,17 @@ def test_logprobs_of_rows_equal_those_of_the_policy_in_this_process(tmp_path: Pa
     assert found[2] == pytest.approx(expected[2], abs=1e-6)
 
 
+def test_logprobs_of_rows_in_arrays_are_those_of_json_bit_for_bit(tmp_path: Path) -> None:
+    rows = [(), (5,), *contexts(6)]
+    with serving(llama()) as served, client(tmp_path, served.http.url) as policy:
+        in_arrays = asyncio.run(policy.compute_logprobs(rows))
+        link = policy._fleet.links[0]
+        assert link.info.has_frames
+        link.info = link.info._replace(has_frames=False)
+        assert asyncio.run(policy.compute_logprobs(rows)) == in_arrays
+    assert [len(row) for row in in_arrays] == [len(row) for row in rows]
+
+
 def test_new_weights_sample_at_once_and_are_proved_by_their_checksums(tmp_path: Path) -> None:
     model = llama()
     with serving(llama()) as served, client(tmp_path, served.http.url) as policy:

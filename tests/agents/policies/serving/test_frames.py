@@ -213,3 +213,29 @@ def test_raw_logprobs_are_checked_as_logprobs_are_and_none_is_above_0() -> None:
 def test_most_probable_tokens_are_those_that_were_asked_for() -> None:
     with pytest.raises(BadResponse, match="other most probable tokens"):
         frames.read_answer(frames.write_answer(SMALL), example())
+
+
+# ---- rows -----------------------------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.tuples(TOKENS, LOGPROBS), max_size=30))
+def test_a_row_and_its_log_probs_are_read_as_they_were_written(pairs: list[tuple[int, float]]) -> None:
+    row, logprobs = tuple(token for token, _ in pairs), tuple(value for _, value in pairs)
+    assert frames.read_row(frames.write_row(row, model="m", salt="3.0")) == ("m", "3.0", row)
+    if math.isfinite(sum(logprobs)):
+        assert frames.read_row_answer(frames.write_row_answer(logprobs), row) == logprobs
+
+
+def test_rows_that_are_none_are_refused_in_one_sentence() -> None:
+    body = frames.write_row((1, 2), model="m", salt="s")
+    for broken in (body[:-1], body + b"0", b"EGQ2" + body[4:], body[:4], body[:12] + b"[" + body[13:]):
+        with pytest.raises(InvalidInput, match=r"must .* \(/envgym/logprobs\)"):
+            frames.read_row(broken)
+    with pytest.raises(PolicyFailure, match="token ids must be numbers of 32 bits"):
+        frames.write_row((2**31,), model="m", salt="s")
+    answer = frames.write_row_answer((0.0, -1.0))
+    for broken in (answer[:-1], b"", answer + b"0", frames.write_row_answer((0.0, math.nan))):
+        with pytest.raises(BadResponse):
+            frames.read_row_answer(broken, (1, 2))
+    with pytest.raises(BadResponse, match="3 log-probs"):
+        frames.read_row_answer(answer, (1, 2, 3))

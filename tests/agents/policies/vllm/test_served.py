@@ -146,12 +146,14 @@ def check_frames(policy: ServedPolicy) -> None:
     context = first.token_ids + turn.token_ids + (7, 8, 9)
     second = replace(first, token_ids=context, seed=6, continues=EarlierTurn(first.token_ids, turn, context))
     framed = [turn, generate(policy, second)]
+    framed_rows = asyncio.run(policy.compute_logprobs([context]))
     assert len(sent[0]) - len(sent[1]) == 4 * (len(first.token_ids) - 3), "of the second context, 3 tokens were sent"
     link.info = plain_info
     plain = [generate(policy, item) for item in (first, second)]
+    assert asyncio.run(policy.compute_logprobs([context])) == framed_rows
     link.info = framed_info
     assert [replace(item, num_prefilled=0) for item in framed] == [replace(item, num_prefilled=0) for item in plain]
-    assert len(sent) == 2
+    assert len(sent) == 3
 
 
 def _update_while_sampling(policy: ServedPolicy, model: LlamaForCausalLM, *, version: int) -> list[tuple[int, int]]:

@@ -16,7 +16,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envgym.runtime.http.client import ConnectionFailed, HttpAnswer, HttpConnections, ReplyReader, get, read_whole
+from envgym.runtime.http.client import ConnectionFailed, HttpAnswer, ReplyReader, get, read_whole
+from envgym.runtime.http.connections import HttpConnections
 from envgym.runtime.http.server import HttpReply, HttpRequest, HttpServer
 from tests.support.http_server import http_thread
 
@@ -58,7 +59,7 @@ def test_a_network_that_is_gone_is_a_failed_connection(monkeypatch: pytest.Monke
         connection.transport._fatal_error(OSError(errno.EHOSTUNREACH, "No route to host"))
 
     with http_thread(HttpServer(echo)) as server:
-        monkeypatch.setattr("envgym.runtime.http.client._OpenConnection.data_received", break_off)
+        monkeypatch.setattr("envgym.runtime.http.connections._OpenConnection.data_received", break_off)
         with pytest.raises(ConnectionFailed, match="No route to host"):
             ask(server.url)
 

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from envgym.trainer.checks.mask_audit import SampledTurn
 from envgym.trainer.env_source import EnvSource
 from envgym.trainer.launch.workers.addresses import WorkerAddresses
 from envgym.trainer.launch.workers.fleet import RolloutWorkers
-from envgym.trainer.launch.workers.parts import WorkerParts
+from envgym.trainer.launch.workers.parts import PartsResources, WorkerParts
 from envgym.trainer.launch.workers.server import RolloutWorker
 from envgym.trainer.launch.workers.wire import (
     GrownTree,
@@ -70,6 +70,10 @@ class Worker:
         listener = self.server.http._listener
         assert listener is not None, "it was started"
         listener.close()
+        self.break_connections()
+
+    def break_connections(self) -> None:
+        """Drop all connections; the worker lives."""
         for connection in list(self.server.http.connections):
             connection.drop()
 
@@ -96,7 +100,7 @@ def make_worker(role: str, journal: Path | None) -> Worker:
     hold.set()
     policy = Held(hold)
 
-    def build(setup: WorkerSetup, resources: ExitStack) -> WorkerParts:
+    def build(setup: WorkerSetup, resources: PartsResources) -> WorkerParts:
         turns = None
         if journal is not None:
             turns = TurnJournal(journal, run=setup.run, version=0, staleness=0, worker=role)
@@ -129,6 +133,24 @@ class Fleet:
     """The last one is that of the policy servers."""
 
 
+def make_setup(tmp_path: Path, *, version: str = __version__) -> WorkerSetup:
+    return WorkerSetup(
+        version=version,
+        settings=SETTINGS.model_dump(mode="json"),
+        plan=0,
+        run="this",
+        num_workers=2,
+        weights=WeightsState(0),
+        policy_servers=(),
+        transport="files",
+        env_servers=(),
+        list_file=None,
+        start_s=None,
+        journal=str(tmp_path),
+        audits=True,
+    )
+
+
 @asynccontextmanager
 async def fleet(tmp_path: Path, *, version: str = __version__, wait_s: float = 5.0) -> AsyncIterator[Fleet]:
     TurnJournal(tmp_path, run="this", version=0, staleness=0).close()
@@ -140,24 +162,9 @@ async def fleet(tmp_path: Path, *, version: str = __version__, wait_s: float = 5
         urls = [worker.server.http.url for worker in workers]
         addresses = WorkerAddresses(dict(zip(ROLES, urls, strict=True)))
         weights, grown = [WeightsState(0)], list[GrownTree]()
-        setup = WorkerSetup(
-            version=version,
-            settings=SETTINGS.model_dump(mode="json"),
-            plan=0,
-            run="this",
-            num_workers=2,
-            weights=weights[-1],
-            policy_servers=(),
-            transport="files",
-            env_servers=(),
-            list_file=None,
-            start_s=None,
-            journal=str(tmp_path),
-            audits=True,
-        )
         run = RolloutWorkers(
             addresses,
-            setup,
+            make_setup(tmp_path, version=version),
             weights=lambda: weights[-1],
             on_grown=grown.append,
             token="secret",

@@ -1,8 +1,11 @@
 """Rollout workers that are lost, or do not answer, and what the others are told meanwhile."""
 
 import asyncio
+import threading
+import time
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -10,9 +13,22 @@ from envgym.agents.policies.serving.weights_state import WeightsState
 from envgym.agents.rollout.pool import AbortHandle
 from envgym.core.turns import Ending
 from envgym.errors import RunError
+from envgym.runtime.http.connections import HttpConnections
 from envgym.runtime.processes.restarts import REISSUED, failure_counts
-from envgym.trainer.launch.workers.wire import ABORT
-from tests.trainer.launch.workers.test_fleet import ROLES, Fleet, make_worker, order, play, until
+from envgym.trainer.launch.workers.parts import PartsResources, WorkerParts
+from envgym.trainer.launch.workers.server import RolloutWorker
+from envgym.trainer.launch.workers.wire import ABORT, SETUP, WorkerSetup
+from tests.trainer.launch.workers.test_fleet import (
+    ROLES,
+    Fleet,
+    grown_here,
+    make_setup,
+    make_worker,
+    order,
+    play,
+    until,
+    untimed,
+)
 
 
 def test_workers_are_told_of_other_weights_while_a_tree_is_under_way(tmp_path: Path) -> None:
@@ -112,3 +128,99 @@ def test_a_tree_whose_abort_is_not_answered_ends_in_its_worker(tmp_path: Path, m
         await until(lambda: not worker.server._aborts)
 
     play(tmp_path, work)
+
+
+def test_a_second_break_of_the_same_worker_costs_no_turn_either(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("envgym.trainer.launch.workers.fleet._AGAIN_S", 0.5)
+    turns = tmp_path / f"turns-00000000.{ROLES[0]}.jsonl"
+
+    async def work(item: Fleet) -> None:
+        await item.run.set_up()
+        breaking, other = item.workers
+        breaking.hold.clear()
+        port = urlsplit(breaking.server.http.url).port or 0
+        for number in range(2):
+            await until(lambda: all(time.monotonic() >= link.usable_from for link in item.run._synchronized()))
+            growing = asyncio.ensure_future(item.run.grower()(order(number), AbortHandle()))
+            await until(lambda: turns.exists() and turns.read_bytes().count(b"\n") == number + 1)  # noqa: B023  # awaited
+            breaking.die()
+            await until(lambda: item.run._links[ROLES[0]].usable_from > time.monotonic())
+            await breaking.server.http.listen("127.0.0.1", port)
+            assert untimed(await growing) == untimed(await grown_here(order(number)))
+            assert item.grown[number].reused.turns == 1
+            assert (breaking.num_sampled, other.num_sampled) == (number + 1, 2 * (number + 1))  # of three turns each
+
+    play(tmp_path, work)
+
+
+def test_an_order_that_is_sent_again_over_another_connection_goes_on_from_its_turns(tmp_path: Path) -> None:
+    turns = tmp_path / f"turns-00000000.{ROLES[0]}.jsonl"
+
+    async def work(item: Fleet) -> None:
+        await item.run.set_up()  # over the connection that the order takes, too
+        (worker, _) = item.workers
+        worker.hold.clear()
+        growing = asyncio.ensure_future(item.run.grower()(order(), AbortHandle()))
+        await until(lambda: turns.exists() and b"\n" in turns.read_bytes())
+        worker.break_connections()
+        await until(lambda: worker.server.http.connections)
+        worker.hold.set()
+        assert untimed(await growing) == untimed(await grown_here(order()))
+        assert item.grown[0].reused.turns == 1
+        assert worker.num_sampled == 3  # turns of the tree
+
+    play(tmp_path, work)
+
+
+def test_a_worker_that_dies_during_an_update_goes_on_with_the_new_weights(tmp_path: Path) -> None:
+    async def work(item: Fleet) -> None:
+        item.addresses.note(ROLES[1], None)
+        await item.run.set_up()
+        dying = item.workers[0]
+        dying.hold.clear()
+        growing = asyncio.ensure_future(item.run.grower()(order(), AbortHandle()))
+        await until(lambda: list(tmp_path.glob("turns-*")))
+        item.weights.append(WeightsState(1, "digest"))  # the policy servers are updated
+        dying.die()
+        await item.run.tell_weights()
+        item.addresses.note(ROLES[0], None)
+        other = make_worker(ROLES[0], tmp_path)
+        item.addresses.note(ROLES[0], {"url": await other.server.http.listen("127.0.0.1", 0)})
+        assert untimed(await growing) == untimed(await grown_here(order()))
+        assert other.num_sampled == 2  # of three turns
+        parts = other.server._parts
+        assert parts is not None
+        assert parts._weights == WeightsState(1, "digest", revision=1)
+        assert dying.followed == other.followed == []  # the new one was set up with them
+        await other.server.close()
+
+    play(tmp_path, work)
+
+
+def test_a_setup_that_is_given_up_builds_no_further_part(tmp_path: Path) -> None:
+    begun, may_go_on, parts = threading.Event(), threading.Event(), list[str]()
+
+    def build(setup: WorkerSetup, resources: PartsResources) -> WorkerParts:
+        resources.callback(parts.append, "first part closed")
+        begun.set()
+        may_go_on.wait(20)
+        resources.check_wanted()
+        parts.append("second part")
+        raise AssertionError
+
+    async def work() -> None:
+        worker = RolloutWorker(ROLES[0], token=None, build=build)
+        connections = HttpConnections(await worker.http.listen("127.0.0.1", 0))
+        with pytest.raises(TimeoutError):
+            await connections.ask("POST", SETUP, make_setup(tmp_path).to_json(), timeout_s=0.2)
+        assert begun.is_set()
+        await until(lambda: worker._resources.is_abandoned)
+        may_go_on.set()
+        await until(lambda: parts)
+        await connections.close()
+        await worker.close()
+
+    asyncio.run(work())
+    assert parts == ["first part closed"]
