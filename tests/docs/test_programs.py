@@ -19,7 +19,7 @@ from tests.agents.policies.vllm.test_serve import running as vllm_server
 from tests.support.pages import BLOCKS, SMALL, blocks_of
 
 Names = dict[str, Any]
-OTHERS: Final = frozenset(
+OTHERS: Final = frozenset({"README.md"}) | frozenset(
     f"docs/{name}.md"
     for name in (
         "connect",
