@@ -60,7 +60,7 @@ test: $(STAMP)  ## run the test lanes that need nothing but this environment
 test-all: $(STAMP)  ## run also the lanes that need Debian packages or environments of their own, where these install
 	$(BIN)/python scripts/test_lanes.py --all
 
-check: $(STAMP)  ## format, lint, types, import contracts, documentation, fast tests, wheel smoke test (under 6 minutes)
+check: $(STAMP)  ## format, lint, types, import contracts, documentation, fast tests, wheel smoke test
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy

@@ -14,11 +14,11 @@ Record = Mapping[str, Any]
 Better = Literal["high", "low"]
 
 
-class _Data(BaseModel):
+class Data(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class Aim(_Data):
+class Aim(Data):
     figure: str
     key: str
     """Path in the part's result; a `*` is every entry that has the rest, and the worst of them counts."""
@@ -28,7 +28,7 @@ class Aim(_Data):
     unit: str = ""
 
 
-class Side(_Data):
+class Side(Data):
     name: str
     key: str
     part: str | None = None
@@ -37,13 +37,13 @@ class Side(_Data):
     """Path of its version."""
 
 
-class Compared(_Data):
+class Compared(Data):
     figure: str
     better: Better
     sides: tuple[Side, ...]
 
 
-class Part(_Data):
+class Part(Data):
     title: str
     module: str
     what: str
@@ -58,7 +58,7 @@ class Part(_Data):
     compared: tuple[Compared, ...] = ()
 
 
-class Stated(_Data):
+class Stated(Data):
     figure: str
     value: float
     better: Better
@@ -68,12 +68,12 @@ class Stated(_Data):
     unit: str = ""
 
 
-class Plan(_Data):
+class Plan(Data):
     parts: Mapping[str, Part]
     stated: tuple[Stated, ...] = ()
 
 
-class Profile(_Data):
+class Profile(Data):
     """What a change brought: a step before and after it, timed in alternation."""
 
     what: str

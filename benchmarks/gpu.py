@@ -14,17 +14,21 @@ import importlib.util
 import json
 import logging
 import platform
+import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from datetime import UTC, datetime
 from logging.handlers import BufferingHandler
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from benchmarks._pages import render_gpu
 from benchmarks._processes import ROOT, reason_of, run_until
+from envgym import __version__
 
 RESULTS: Final = ROOT / "docs" / "results"
 PEAK_TFLOPS: Final = 790.0
@@ -149,12 +153,22 @@ def run_all(plan: Plan) -> dict[str, Any]:
     speed = {stage.name: run_stage(stage, plan) for stage in SPEED}
     return {
         "benchmark": "gpu",
+        "measured": datetime.now(UTC).strftime("%Y-%m-%d"),
+        "commit": _commit(),
         "dry_run": is_dry,
         "peak_tflops": plan.peak_tflops,
         "machine": machine,
         **found,
         **speed,
     }
+
+
+def _commit() -> str:
+    """Return the abbreviated commit of this checkout, or the version where it is no git checkout."""
+    asked = ["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"]
+    with suppress(OSError, subprocess.CalledProcessError):
+        return subprocess.run(asked, check=True, capture_output=True, text=True).stdout.strip()
+    return f"version {__version__}"
 
 
 def failures(record: Mapping[str, Any]) -> list[str]:

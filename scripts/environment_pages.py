@@ -1,7 +1,7 @@
-"""Write docs/environments.md: every registered environment with an episode of its oracle, and a table of speeds.
+"""Write docs/environments.md: every registered environment with an episode of its oracle.
 
 Run: python scripts/environment_pages.py [ENV ...]. With ids only their sections are written anew, and what cannot be
-made here keeps the section that it has. `--speeds FILE` takes the table that `envgym bench envs --markdown` wrote.
+made here keeps the section that it has.
 """
 
 import argparse
@@ -28,17 +28,15 @@ MAX_LINES = 14
 """Of one message."""
 MAX_MESSAGES = 11
 _SECTION = re.compile(r"^## `(?P<id>[^`]+)`\n(?P<text>.*?)(?=^## |\Z)", re.MULTILINE | re.DOTALL)
-_SPEEDS = re.compile(r"^## Speed\n(?P<text>.*)", re.MULTILINE | re.DOTALL)
 _INTRO = """# Environments
 
 All environments that ship with envgym, each with an episode that its oracle played. `envgym show ENV` prints the
 complete description of one; with `envgym play ENV` you play it yourself. `scripts/environment_pages.py` writes this
-page. [What small models learned on some of them](results/environments.md).
+page. [What small models learned on some of them](results/environments.md). [How fast they are](results/speed.md).
 
 *Fork* is how an episode is copied: by its state, or by replaying its actions. The *chance score* is the highest mean
 reward of random baselines, which ignore the task.
 """
-_NO_SPEEDS = "Not measured yet: `envgym bench envs --markdown` writes the table.\n"
 _QUESTION = {
     "question": "In which country does the river end on which the town of Aldermark lies?",
     "answer": "Norvia",
@@ -68,7 +66,6 @@ def main() -> None:
     """Write the page."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("envs", metavar="ENV", nargs="*", help="ids (default: all)")
-    parser.add_argument("--speeds", type=Path, help="a file with the table of speeds")
     args = parser.parse_args()
     old = PAGE.read_text(encoding="utf-8") if PAGE.exists() else ""
     sections = sections_of(old)
@@ -79,10 +76,8 @@ def main() -> None:
         except EnvgymError as error:
             print(f"{env_id}: {error}")
             sections.setdefault(env_id, f"Not available where this page was written: {error}")
-    match = _SPEEDS.search(old)
-    speeds = args.speeds.read_text(encoding="utf-8") if args.speeds else match["text"] if match else _NO_SPEEDS
     parts = [_INTRO, overview(ids), *(f"## `{env_id}`\n\n{sections[env_id]}\n" for env_id in ids if env_id in sections)]
-    PAGE.write_text("\n".join([*parts, f"## Speed\n\n{speeds.strip()}\n"]), encoding="utf-8")
+    PAGE.write_text("\n".join(parts), encoding="utf-8")
 
 
 def sections_of(page: str) -> dict[str, str]:

@@ -3,6 +3,7 @@
 import argparse
 import json
 import math
+import re
 import sys
 import time
 from pathlib import Path
@@ -173,6 +174,8 @@ def test_one_stage_that_fails_leaves_the_others(
     record = run_all(plan(is_dry=False))
     assert {*CHECKS, *(stage.name for stage in SPEED), "machine"} <= set(record)
     assert record["dry_run"]
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d", record["measured"])
+    assert re.fullmatch(r"[0-9a-f]{7,}|version .+", record["commit"])
     assert "CUDA is not available" in capsys.readouterr().err
     assert all(given.is_dry and given.bandwidth == 5.0 for given in plans[1:])
     assert failures(record) == ["packing: exit code 1\nout of memory", "demo: gap must be at most 1, got 2"]

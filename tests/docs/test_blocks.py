@@ -35,6 +35,7 @@ RUNNERS: Final = MappingProxyType(
         ("bash", ""): SHELL,  # an empty page: every page that has no entry of its own
         ("yaml", ""): SETTINGS,
         ("python", ""): PROGRAMS,
+        ("python", "README.md"): "tests/docs/test_pages.py::test_program_of_the_readme_trains",
         ("bash", "docs/first_task.md"): "tests/docs/test_first_task.py::test_every_block_runs",
         ("yaml", "docs/first_task.md"): "tests/docs/test_first_task.py::test_every_block_runs",
         ("python", "docs/first_task.md"): "tests/docs/test_first_task.py::test_every_block_runs",
@@ -68,6 +69,11 @@ RUNNERS: Final = MappingProxyType(
         ("text", "docs/processes.md"): "tests/docs/test_processes.py::test_page_shows_what_is_printed",
         ("text", "docs/cluster.md"): "tests/docs/test_cluster.py::test_page_shows_the_sentences_of_refusals",
         ("text", "docs/scaling.md"): "tests/docs/test_pages.py::test_limits_of_the_controller_are_those_of_the_model",
+        ("yaml", "docs/gpu_quickstart.md"): "tests/docs/test_guides.py::test_settings_for_a_gpu_show_a_batch_on_a_cpu",
+        ("text", "docs/monitoring.md"): (
+            "tests/docs/test_guides.py::test_labels_of_the_progress_line_are_those_of_the_program"
+        ),
+        ("bash", "docs/gpu_quickstart.md"): "tests/docs/test_guides.py::test_plan_of_the_settings_for_a_gpu_fits",
         ("bash", "docs/connect.md"): "tests/docs/test_connect.py::test_conversations_of_the_page_are_learned",
         (
             "python",

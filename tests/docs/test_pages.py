@@ -75,6 +75,23 @@ def test_program_of_a_policy_connects_to_a_server(tmp_path: Path, monkeypatch: p
     assert type(names["policy"]).__name__ == "ServedPolicy"
 
 
+SMALLER_SHOP = """"tiny", "tiny": {"hidden_size": 64, "num_layers": 1, "num_heads": 2, "num_kv_heads": 2}},
+    "agent": {"max_turn_tokens": 8, "on_length": "close"}, "rollout": {"groups": 2, "group_size": 2},
+    "evaluation": {"tasks": 4}, "run": {"name": "shop", "steps": 1"""
+
+
+@pytest.mark.docs
+def test_program_of_the_readme_trains(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (program,) = blocks_of("README.md", "python")
+    made_small = program.text.replace('"Qwen/Qwen3-0.6B"}', SMALLER_SHOP + "}").replace('"run": {"name": "shop"}, ', "")
+    (tmp_path / program.title).write_text(made_small)
+    monkeypatch.chdir(tmp_path)
+    runpy.run_path(program.title, run_name="__main__")
+    assert re.search(r"held-out: success .* -> .*, change \+0\.0 points \[", capsys.readouterr().out)
+
+
 @pytest.mark.docs
 def test_program_of_an_evaluation_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ((name, text),) = re.findall(r'^```python title="([^"]*)"\n(.*?)^```$', TEXTS["evaluate"], re.DOTALL | re.MULTILINE)
@@ -305,11 +322,3 @@ def test_command_line_is_understood_and_no_word_of_it_is_lost(line: str) -> None
 
 def test_there_are_lines_to_read() -> None:
     assert len(LINES) >= 15
-
-
-def test_figures_of_the_study_of_programs_in_the_readme_are_those_of_its_page() -> None:
-    (row,) = [line for line in (ROOT / "README.md").read_text("utf-8").splitlines() if "results/programs.md" in line]
-    page = (ROOT / "docs/results/programs.md").read_text(encoding="utf-8")
-    figures = re.findall(r"\d+\.\d %|[+-]\d+\.\d|\[[^\]]*\d\]", row.rpartition(" | ")[0] + row.rpartition(" | ")[2])
-    assert len(figures) == 4
-    assert [figure for figure in figures if figure not in page] == []

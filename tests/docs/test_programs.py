@@ -18,7 +18,7 @@ from envgym.runtime.event_loop import run_coroutine
 from tests.support.pages import BLOCKS, SMALL, blocks_of
 
 Names = dict[str, Any]
-OTHERS: Final = frozenset(
+OTHERS: Final = frozenset({"README.md"}) | frozenset(
     f"docs/{name}.md"
     for name in (
         "connect",

@@ -42,6 +42,7 @@ SMALLER: Final = (
 IN_ANOTHER_TEST: Final = {
     "docs/connect.md": "tests/docs/test_connect.py",
     "docs/first_task.md": "tests/docs/test_first_task.py",
+    "docs/gpu_quickstart.md": "tests/docs/test_guides.py",
     "docs/use_the_model.md": "tests/docs/test_use_the_model.py",
     "examples/third_party_env/README.md": "tests/examples/test_third_party_env.py",
 }

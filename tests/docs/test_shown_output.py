@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from envgym.cli.main import COMMANDS, main
+from envgym.core.turns import Ending
 from tests.support.pages import SMALL, blocks_of, form_of
 
 FLAKY = """
@@ -36,8 +37,10 @@ def test_results_have_the_form_that_the_page_shows(folder: Path, capsys: pytest.
     cut = evaluated.index("...")
     assert (code, printed[:cut]) == (0, evaluated[:cut])
     # Flaky has no tools; tests/agents/test_tool_failures.py has the line of their errors
-    rest = [line for line in evaluated[cut + 1 :] if not line.startswith("tool errors ")]
+    rest = [line for line in evaluated[cut + 1 :] if not line.startswith(("tool errors ", "endings "))]
     assert [line for line in rest if line not in printed[cut:]] == []
+    (endings,) = (line for line in evaluated if line.startswith("endings "))
+    assert set(endings.replace(",", "").replace(" N", "").split()[1:]) <= set(Ending)
     code, out, _ = said(["train", "runs/first", "--resume"], capsys)
     assert (code, form_of(out)[: len(changed)]) == (0, changed)
     code, out, _ = said(["compare", "runs/demo/evals/step-000000-held-out.json", "runs/demo"], capsys)
