@@ -19,7 +19,7 @@ from benchmarks._pages import TEMPLATES, digits, template_environment
 from benchmarks._speed_plan import FOLDER, Data, Record
 from envgym.cli.plugin_kinds import KINDS
 from envgym.registry import find, list_ids
-from scripts.test_lanes import LANES
+from scripts.lanes.table import LANES
 
 RESULTS: Final = FOLDER.parent / "docs" / "results"
 STATUS_PAGE: Final = RESULTS / "status.md"

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from importlib.util import find_spec
-from time import monotonic
+from time import monotonic, sleep
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,7 @@ from envgym.core.turns import ZERO, Ending, Invalid, Reward, Scored, total
 from envgym.env import Env, ForkCapability
 from envgym.errors import EnvFailure, InvalidInput, ToolError
 from envgym.records import Reply, StepRecord
-from envgym.serving.client import attempts
+from envgym.serving.held_session import pauses
 from envgym.tools import Tool, ToolSpec
 
 MAX_TURNS = 100
@@ -230,15 +230,17 @@ class OpenEnvEnv(Env[OpenEnvEpisode]):
                 if isinstance(error, ErrorReply) and error.code != ErrorCode.SESSION_ERROR:
                     raise
                 self.close()
-        for is_last in attempts():
+        waits = pauses()
+        while True:
             self._connection = Connection(self._address, self._timeout_s)
             try:
                 return self._connection.ask("reset", data)
             except EnvFailure as error:
                 self.close()
-                if is_last or not (isinstance(error, ErrorReply) and error.code == ErrorCode.CAPACITY_REACHED):
+                is_full = isinstance(error, ErrorReply) and error.code == ErrorCode.CAPACITY_REACHED
+                if not is_full or (pause_s := next(waits, None)) is None:
                     raise
-        raise AssertionError("the last attempt returns or raises")
+                sleep(pause_s)
 
 
 def described(address: Address, splits: tuple[tuple[str, str], ...] | None, timeout_s: float) -> Description:
