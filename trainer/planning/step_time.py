@@ -64,8 +64,12 @@ def learn_s(
         flops *= 1 - FORWARD_SHARE  # no gradient of the frozen weights
     if settings.model.gradient_checkpointing:
         flops, pair_flops = (count * (1 + FORWARD_SHARE) for count in (flops, pair_flops))
-    kept = packing.tokens * max(shape.micro_batch.per_token, shape.layers * shape.micro_batch.per_token_in_layer)
-    compute_s = flops / device.train_flops + pair_flops / device.attention_rate + kept / device.activation_bandwidth
+    activation_bytes = packing.tokens * max(
+        shape.micro_batch.per_token, shape.layers * shape.micro_batch.per_token_in_layer
+    )
+    compute_s = (
+        flops / device.train_flops + pair_flops / device.attention_rate + activation_bytes / device.activation_bandwidth
+    )
     pass_s = compute_s / ranks + packing.batches * shape.layers * device.pass_layer_s
     if ranks > 1:  # weights are gathered for the forward and the backward pass, and gradients are scattered
         gather_s = packing.batches * (3 * shape.weights / device.link + shape.layers * device.gather_layer_s)
