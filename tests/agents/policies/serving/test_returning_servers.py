@@ -28,7 +28,7 @@ def test_the_only_server_is_asked_again_when_it_returns(tmp_path: Path) -> None:
     [
         ({"other": 1}, "must be a policy server"),
         ({"weight_version": "x"}, "'x'"),
-        ({"protocol": 3}, "must be 2, got 3"),
+        ({"protocol": 4}, "must be 3, got 4"),
     ],
 )
 def test_a_server_that_returns_as_something_else_stays_down_and_says_why(
