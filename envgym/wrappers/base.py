@@ -74,14 +74,14 @@ class Wrapper(gymnasium.Wrapper[str, str, str, str]):
     def step(self, action: str) -> StepResult:
         """Play one turn. Raises: ResetNeeded: no episode is running."""
         self._check_running()
-        return self._end_turn(self.on_step(action))
+        return self._turn_played(self.on_step(action))
 
     def _check_running(self) -> None:
         if self._is_over:
             got, do = "an episode that is over", "call reset first"
             raise ResetNeeded.of("step", "follow a reset", got, where=self.name, do=do)
 
-    def _end_turn(self, played: StepResult) -> StepResult:
+    def _turn_played(self, played: StepResult) -> StepResult:
         result = self.after_step(played)
         self._is_over, self._turn = result.terminated or result.truncated, self._turn + 1
         return result
@@ -155,7 +155,7 @@ class _WrappedCalls:
 
     async def step(self, action: str) -> StepResult:
         self._wrapper._check_running()
-        return self._wrapper._end_turn(await self._inner.step(action))
+        return self._wrapper._turn_played(await self._inner.step(action))
 
     async def fork(self) -> AnyEnv:
         return self._wrapper._around(await self._inner.fork())
