@@ -5,6 +5,7 @@ any run, and a pipeline that was killed goes on where it stopped.
 """
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
@@ -15,6 +16,7 @@ from envgym.runs.trust import check_trusted
 from envgym.trainer.build import build_run_context, collect_plan
 from envgym.trainer.learner.checkpoint import load_state, newest_checkpoint, require_checkpoint
 from envgym.trainer.metrics.callbacks import Callback
+from envgym.trainer.planning.scope import planned_memory
 from envgym.trainer.settings import NamedModelSettings, TrainSettings, lay_over, train_settings
 from envgym.trainer.train import train
 from envgym.trainer.workflows.dry_run import DryRun, dry_run
@@ -102,7 +104,8 @@ def dry_runs(phases: Sequence[TrainSettings]) -> list[DryRun]:
 
     def run(settings: TrainSettings) -> DryRun:  # whose model is freed before the next one is loaded
         context = build_run_context(settings)
-        return dry_run(context, collect_plan(context, settings), settings)
+        memory = partial(planned_memory, settings, context.device.type)
+        return dry_run(context, collect_plan(context, settings), settings.sft, memory)
 
     return [run(settings) for settings in untrained_phases(phases)]
 

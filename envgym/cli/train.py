@@ -25,7 +25,7 @@ from envgym.runtime.progress import ProgressDisplay
 if TYPE_CHECKING:
     from envgym.trainer.rollout.groups import CollectPlan
     from envgym.trainer.run import RunContext
-    from envgym.trainer.settings import TrainSettings
+    from envgym.trainer.workflows.dry_run import PlanMemory
     from envgym.trainer.workflows.settings import SftSettings
 
 
@@ -130,7 +130,10 @@ def _run(data: dict[str, Any] | None, args: argparse.Namespace) -> int:
         plan = collect_plan(context, settings)
         if updates is not None:
             return _overfit(context, plan, settings.sft, args)
-        return _dry_run(context, plan, settings, args)
+        from envgym.trainer.planning.scope import planned_memory
+
+        memory = partial(planned_memory, settings, context.device.type)
+        return _dry_run(context, plan, settings.sft, memory, args)
     from envgym.trainer.launch.launch import meeting_of_torchrun
 
     meeting = meeting_of_torchrun(settings.launch)
@@ -161,7 +164,13 @@ def _run(data: dict[str, Any] | None, args: argparse.Namespace) -> int:
     return 0
 
 
-def _dry_run(context: "RunContext", plan: "CollectPlan", settings: "TrainSettings", args: argparse.Namespace) -> int:
+def _dry_run(
+    context: "RunContext",
+    plan: "CollectPlan",
+    sft: "SftSettings | None",
+    memory: "PlanMemory",
+    args: argparse.Namespace,
+) -> int:
     from envgym.cli.batch_view import print_dry_run
     from envgym.trainer.workflows.dry_run import dry_run
 
@@ -169,7 +178,7 @@ def _dry_run(context: "RunContext", plan: "CollectPlan", settings: "TrainSetting
     done = iter(range(1, total + 1))
     with ProgressDisplay() as progress:
         result = dry_run(
-            context, plan, settings, on_finished=lambda tree: progress("collect", next(done, total), total)
+            context, plan, sft, memory, on_finished=lambda tree: progress("collect", next(done, total), total)
         )
     if args.json:
         print_json(result.to_json())

@@ -1,9 +1,13 @@
 """What a plan models: settings beyond that are refused, and parts of a run that it leaves out are named."""
 
+from collections.abc import Sequence
 from typing import Final
 
 from envgym.agents.settings import MEMORY_SHARE
-from envgym.errors import SettingsError
+from envgym.core.tree import Tree
+from envgym.errors import InvalidInput, SettingsError
+from envgym.trainer.planning.memory import learner_memory, sampler_memory
+from envgym.trainer.planning.shapes import model_shape
 from envgym.trainer.planning.workload import Workload
 from envgym.trainer.settings import TrainSettings
 
@@ -52,3 +56,26 @@ def not_counted(settings: TrainSettings, *, has_critic: bool) -> list[str]:
     parts += [name for name in sections if getattr(settings, name) is not None]
     parts += ["evaluation.every"] if settings.evaluation.every else []
     return parts
+
+
+def planned_memory(settings: TrainSettings, device_type: str, trees: Sequence[Tree]) -> dict[str, int]:
+    """Return the bytes of the tensors on each kind of device of a run whose episodes are as long as these chains.
+
+    A run that a plan has no formulas for has no entries: a search, or a model of another kind.
+    """
+    if settings.search.name != "chain" or not trees:
+        return {}
+    workload = Workload.of(trees)
+    settings = settings.model_copy(update={"model": settings.model.on(device_type)})
+    has_reference = settings.objective.kl_coef > 0
+    try:
+        check_modelled(settings, workload)
+        shape = model_shape(
+            settings.model, settings.optim, size=None, has_reference=has_reference, device_type=device_type
+        )
+    except InvalidInput:  # also a SettingsError
+        return {}
+    memory = {"learner": sum(learner_memory(settings, workload, shape, None).values())}
+    if settings.launch.servers:
+        memory["policy server"] = sum(sampler_memory(settings, workload, shape, None).values())
+    return memory

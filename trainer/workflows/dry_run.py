@@ -13,7 +13,6 @@ from tempfile import TemporaryDirectory
 
 from envgym.core.trajectory import Group, Row, Trajectory
 from envgym.core.tree import Tree
-from envgym.errors import InvalidInput
 from envgym.runtime.event_loop import run_coroutine
 from envgym.trainer.batch.rows import TrainRow
 from envgym.trainer.learner.checkpoint import TrainState, save_checkpoint
@@ -24,18 +23,16 @@ from envgym.trainer.learner.optimizers.base import bytes_here
 from envgym.trainer.learner.train_step import FORWARD_SHARE, StepInputs, learning_passes
 from envgym.trainer.methods.credit.outcome import episode_rewards
 from envgym.trainer.methods.protocols import CriticCredit, FilterResult
-from envgym.trainer.planning.memory import learner_memory, sampler_memory
-from envgym.trainer.planning.scope import check_modelled
-from envgym.trainer.planning.shapes import model_shape
-from envgym.trainer.planning.workload import Workload
 from envgym.trainer.rollout.collector import Collector
 from envgym.trainer.rollout.groups import CollectPlan
 from envgym.trainer.rollout.settings import RolloutSettings
 from envgym.trainer.run import RunContext, credit_groups, learner_turn
-from envgym.trainer.settings import TrainSettings
 from envgym.trainer.workflows.demonstrations import demonstration_sources
 from envgym.trainer.workflows.settings import SftSettings
 from envgym.trainer.workflows.sft import likelihood_rows, play_demonstrations
+
+PlanMemory = Callable[[Sequence[Tree]], Mapping[str, int]]
+"""Returns the bytes on each kind of device, for episodes as long as some trees."""
 
 _NUM_DEMONSTRATIONS = 16
 """Of each phase of a warm start, so many are played: as many as tell whether the agent's limits hold them."""
@@ -148,24 +145,25 @@ class DryRun:
 def dry_run(
     context: RunContext,
     plan: CollectPlan,
-    settings: TrainSettings,
+    sft: SftSettings | None,
+    planned_memory: PlanMemory,
     *,
     on_finished: Callable[[Tree], None] | None = None,
 ) -> DryRun:
     """Save a checkpoint, collect the first step's groups, and measure what training on them takes.
 
-    The memory of each device of the run is planned, as this process has no policy servers.
+    `planned_memory` returns the bytes of each device of the run, as this process has no policy servers.
 
     Raises: SettingsError: as `train`. RunError: a checkpoint cannot be saved.
     """
     try_saving(context)
-    demonstrations = _demonstrations(context, settings.sft)
+    demonstrations = _demonstrations(context, sft)
     started = time.perf_counter()
     batch = collect_batch(context, plan, on_finished=on_finished)
     seconds = time.perf_counter() - started
     rows = batch.rows or _batch_rows(context, [context.method.shaping(group) for group in batch.groups])
     with learner_turn(context):
-        devices = _planned_memory(context, settings, [tree for group in batch.groups for tree in group.trees])
+        devices = planned_memory([tree for group in batch.groups for tree in group.trees])
         cost = _measure(context, [row.train for row in rows], devices, collect_s=seconds) if rows else None
     return DryRun(
         batch=batch,
@@ -174,7 +172,7 @@ def dry_run(
         demonstrations=demonstrations,
         steps=context.run.steps,
         is_noise=context.model_settings.name == "tiny",
-        has_warm_start=settings.sft is not None,
+        has_warm_start=sft is not None,
     )
 
 
@@ -290,27 +288,6 @@ def _measure(context: RunContext, rows: list[TrainRow], devices: Mapping[str, in
         learn_s=seconds / tokens * computed * passes,
         devices=devices,
     )
-
-
-def _planned_memory(context: RunContext, settings: TrainSettings, trees: Sequence[Tree]) -> dict[str, int]:
-    """Return the bytes of the tensors on each kind of device of a run whose episodes are as long as these chains.
-
-    A run that a plan has no formulas for has no entries: a search, or a model of another kind.
-    """
-    if settings.search.name != "chain" or not trees:
-        return {}
-    has_reference, workload = settings.objective.kl_coef > 0, Workload.of(trees)
-    model, device_type = context.model_settings, context.device.type
-    try:
-        check_modelled(settings, workload)
-        shape = model_shape(model, settings.optim, size=None, has_reference=has_reference, device_type=device_type)
-    except InvalidInput:  # also a SettingsError
-        return {}
-    planned = settings.model_copy(update={"model": model})
-    memory = {"learner": sum(learner_memory(planned, workload, shape, None).values())}
-    if settings.launch.servers:
-        memory["policy server"] = sum(sampler_memory(planned, workload, shape, None).values())
-    return memory
 
 
 def _critic_passes(context: RunContext) -> float:
