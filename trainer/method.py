@@ -44,6 +44,7 @@ from envgym.trainer.methods.weights.base import WEIGHTS, TokenWeights
 from envgym.trainer.models.scores import check_score_names
 from envgym.trainer.models.token_critic import check_critic_model
 from envgym.trainer.settings import TrainSettings
+from envgym.trainer.tables import KINDS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,10 +85,14 @@ class Method(GroupPlugins):
 
     @property
     def task_readers(self) -> dict[str, object]:
-        """The plug-ins that may read inputs of tasks, by their place in the settings."""
-        annotators = {f"annotate {name}": annotator for name, annotator in self.annotators.items()}
-        named = {name: getattr(self, name) for name in ("curriculum", "allocator", "filter", "shaping", "credit")}
-        return {**named, **annotators}
+        """The plug-ins that may read inputs of tasks, by their place in the settings and their name."""
+        annotators = {
+            f"annotate {KINDS['annotator'].name_of(annotator)}, annotation {name}": annotator
+            for name, annotator in self.annotators.items()
+        }
+        points = ("curriculum", "allocator", "filter", "shaping", "credit")
+        plugins = {point: plugin for point in points if (plugin := getattr(self, point)) is not None}
+        return {f"{point} {KINDS[point].name_of(plugin)}": plugin for point, plugin in plugins.items()} | annotators
 
     @property
     def scores(self) -> tuple[ScoreRequest, ...]:

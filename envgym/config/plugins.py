@@ -107,6 +107,11 @@ class PluginKind(Generic[T]):
         check_class_is_named(name)
         raise unknown_name(self.title, name, [*self.table, *installed], where=where)
 
+    def name_of(self, plugin: object) -> str:
+        """Return the name in the table of the class of an object, or its import path."""
+        path = path_of(type(plugin))
+        return next((name for name, target in self.table.items() if target == path), path)
+
     def load(self, name: str, *, where: str = "settings") -> Any:  # as `misfit` checked
         """Import what `name` names and check that it is of this kind; it is not called.
 

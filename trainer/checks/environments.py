@@ -8,7 +8,6 @@ from typing import Final
 from envgym.agents.loop.agent import AgentSettings
 from envgym.agents.search import Strategy
 from envgym.agents.search.snapshots import Branching, resolve_branching
-from envgym.config.plugins import path_of
 from envgym.core.task_needs import NeedsTaskInputs, TaskNeed
 from envgym.core.tasks import Split, Task
 from envgym.errors import SettingsError, check_known
@@ -91,13 +90,11 @@ def check_task_inputs(plugins: Mapping[str, object], env_sources: Mapping[str, E
 
 def check_wrapper_inputs(env_sources: Mapping[str, EnvSource]) -> None:
     """Check that the train tasks of each env have what its wrappers read. Raises: as `check_task_inputs`."""
-    names = {path: name for name, path in WRAPPER.table.items()}
     for label, source in env_sources.items():
         with closing(source.make()) as env:
             layers = list(_layers(env))
         for layer in layers:
-            path = path_of(type(layer))
-            check_task_inputs({f"envs, wrapper {names.get(path, path)}": layer}, {label: source})
+            check_task_inputs({f"envs, wrapper {WRAPPER.name_of(layer)}": layer}, {label: source})
 
 
 def _layers(env: object) -> Iterator[object]:

@@ -109,6 +109,8 @@ def test_a_run_whose_tasks_lack_an_input_does_not_start(
     with pytest.raises(SettingsError, match=sentence) as error:
         train(train_settings({**data, **sections}))
     assert PLAIN in str(error.value)
+    names = re.findall(r"'(?:name|curriculum|allocator)': '(\w+)'", str(sections))
+    assert names[0] in str(error.value).partition("(")[2], "the method is named"
     assert str(error.value).count("; ") == 1, "one remedy"
     assert not (tmp_path / "run").exists()
 
@@ -126,7 +128,7 @@ def test_every_task_of_every_env_needs_its_difficulty() -> None:
     rated = source_of("a", {"metadata": {"difficulty": 3}})
     check({"curriculum": "ada_rft"}, rated)
     for value in (None, "3", True):
-        with pytest.raises(SettingsError, match=r"got a task of b with difficulty \(curriculum, task b/0\)"):
+        with pytest.raises(SettingsError, match=r"got a task of b with difficulty \(curriculum ada_rft, task b/0\)"):
             check({"curriculum": "ada_rft"}, rated, source_of("b", {"metadata": {"difficulty": value}}))
 
 
