@@ -61,6 +61,15 @@ _ROWS = [
 ]
 """Rows in the form of verl, made for this page."""
 
+_WITH_DATA = ("data/file-v0", "search/qa-v0", "tools/mcp_tasks-v0")
+"""Environments whose tasks are a file of the user."""
+_SHOWN_WITH: Mapping[str, Mapping[str, Any]] = {  # their own keyword arguments
+    "math/proofs-v0": {"families": "induction", "levels": 2},
+    "puzzles/science-v0": {"kinds": "power-component", "reward": "solved"},
+    "puzzles/textworld-v0": {"games": "mapreader", "reward": "solved"},
+}
+"""Settings that keep an episode short."""
+
 
 def main() -> None:
     """Write the page."""
@@ -103,19 +112,25 @@ def section(env_id: str) -> str:
         image = _image(env_id, env)
         messages = example_episode(env)
         has_tools = bool(env.unwrapped.toolset())
-    return "\n\n".join(filter(None, [find(env_id).summary, _facts(facts, has_tools), image, transcript(messages)]))
+    about = "\n".join(filter(None, [_facts(facts, has_tools), _note(env_id)]))
+    return "\n\n".join(filter(None, [find(env_id).summary, about, image, transcript(messages)]))
+
+
+def _note(env_id: str) -> str:
+    """Return the line that says what the facts and the episode were made with, if not with the defaults."""
+    if env_id in _WITH_DATA:
+        return (
+            "- Shown with a small data file that was made for this page; tasks and chance score are those of this file."
+        )
+    if shown := _SHOWN_WITH.get(env_id):
+        return f"- Shown with {', '.join(f'`{name}: {value}`' for name, value in shown.items())}."
+    return ""
 
 
 def _settings(env_id: str, folder: str) -> Mapping[str, Any]:  # the env's own keyword arguments
     """Return the settings that an environment needs, or that keep its episode short."""
-    if env_id == "math/proofs-v0":
-        return {"families": "induction", "levels": 2}
-    if env_id == "puzzles/science-v0":
-        return {"kinds": "power-component", "reward": "solved"}
-    if env_id == "puzzles/textworld-v0":
-        return {"games": "mapreader", "reward": "solved"}
-    if env_id not in ("data/file-v0", "search/qa-v0", "tools/mcp_tasks-v0"):
-        return {}
+    if env_id not in _WITH_DATA:
+        return _SHOWN_WITH.get(env_id, {})
     path = Path(folder) / "questions.jsonl"
     rows = [_QUESTION] if env_id == "search/qa-v0" else _ROWS
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
@@ -132,10 +147,11 @@ def _facts(facts: Mapping[str, Any], has_tools: bool) -> str:  # JSON
         f"{name} {'unlimited' if size is None else f'{size:,}'}" for name, size in facts["splits"].items()
     )
     tools = ", ".join(f"`{name}`" for name in facts["tools"]) or ("those of each task" if has_tools else "none")
+    limit = f"at most {facts['max_turns']}" if facts["max_turns"] else "no limit"
     low, high = facts["reward_range"]
     return "\n".join(
         [
-            f"- Tasks: {sizes}. Turns: at most {facts['max_turns'] or 'any number'}. Fork: {facts['fork']}.",
+            f"- Tasks: {sizes}. Turns: {limit}. Fork: {facts['fork']}.",
             f"- Rewards: {low:g} to {high:g}. Chance score: {facts['chance_score']:.2g}.",
             f"- Tools: {tools}.",
         ]

@@ -61,6 +61,18 @@ def test_settings_of_a_guide_exist(name: str) -> None:
     assert [key for key in sorted(named_settings(text_of(name))) if not is_setting(key)] == []
 
 
+def test_pages_that_add_an_extra_link_the_page_on_installation() -> None:
+    """No index has the package: without an installation `pip install 'envgym[...]'` fails."""
+    pages = {path.stem: path.read_text(encoding="utf-8") for path in (ROOT / "docs").glob("*.md")}
+    adding = {name for name, text in pages.items() if re.search(r"pip install '?envgym", text)} - {
+        "install",
+        "changelog",
+    }
+    assert len(adding) >= 4
+    assert [name for name in sorted(adding) if "](install.md" not in pages[name]] == []
+    assert [name for name, text in pages.items() if re.search(r"pip install '?envgym[ `\n]", text)] == []
+
+
 def test_labels_of_the_progress_line_are_those_of_the_program() -> None:
     page = text_of("monitoring")
     assert tuple(re.findall(r"^\| `(\w+)` \| `([\w/]+)` \|", page, re.MULTILINE)) == LiveProgress.SHOWN
