@@ -94,7 +94,7 @@ class Masked(BrowsingEnv):
         limits = BrowsingLimits(searches=searches, pages=pages, results=results, page_chars=page_chars)
         self.browse(Cached(Bm25(self.corpus)), limits)
         self.format_weight, self.evidence_weight = format_weight, 0.0
-        draw = Draws(self.corpus, numbers, titles)
+        draw = MaskDraws(self.corpus, numbers, titles)
         name = f"{_WHERE} {corpus or fiction}"
         self.tasks = SplitTasks(
             train=GeneratedTasks(partial(draw, Split.TRAIN), name=name, test_fraction=0.0),
@@ -105,12 +105,12 @@ class Masked(BrowsingEnv):
     def respond(self, action: Action) -> Reply:
         """Score the words of each mask, and say whether the page of the text was read."""
         spans = spans_of(self.task)
-        found = read_lines(action.content, len(spans))
+        answers = read_lines(action.content, len(spans))
         scores = [
-            token_f1(words(unwrapped(found[number])), words(span)) if number in found else 0.0
+            token_f1(words(unwrapped(answers[number])), words(span)) if number in answers else 0.0
             for number, span in enumerate(spans, start=1)
         ]
-        mean, form = sum(scores) / len(scores), float(len(found) == len(spans))
+        mean, form = sum(scores) / len(scores), float(len(answers) == len(spans))
         value = (1 - self.format_weight) * mean + self.format_weight * form
         parts = {
             "answer": mean,
@@ -138,7 +138,7 @@ class Masked(BrowsingEnv):
 
 
 @dataclass(frozen=True, slots=True)
-class Draws:
+class MaskDraws:
     """Draws texts of a corpus and masks of them; a page is on one side of the split with all of its texts."""
 
     corpus: Corpus
@@ -160,13 +160,13 @@ class Draws:
 
     def _draft(self, document: Document, line: int, text: str, count: int, rng: np.random.Generator) -> TaskDraft:
         spans = salient(text)
-        chosen = [spans[place] for place in sorted(rng.choice(len(spans), size=count, replace=False))]
+        masked_spans = [spans[place] for place in sorted(rng.choice(len(spans), size=count, replace=False))]
         masked, end = "", 0
-        for number, span in enumerate(chosen, start=1):
+        for number, span in enumerate(masked_spans, start=1):
             masked += f"{text[end : span.start()]}[mask {number}]"
             end = span.end()
         title = f" from the page {document.title!r}" if self.titles else ""
-        payload: JsonObject = {"page": document.id, "line": line, "spans": [span.group() for span in chosen]}
+        payload: JsonObject = {"page": document.id, "line": line, "spans": [span.group() for span in masked_spans]}
         prompt = f"Fill the masks of this text{title}:\n\n{masked}{text[end:]}"
         return TaskDraft(prompt=prompt, payload=payload, metadata={"difficulty": count})
 
@@ -184,7 +184,7 @@ def _is_fit(text: str, count: int) -> bool:
 
 def spans_of(task: Task) -> list[str]:
     """Return the masked words of a task, in the order of the masks."""
-    return cast(list[str], task.payload["spans"])  # as `Draws` writes it
+    return cast(list[str], task.payload["spans"])  # as `MaskDraws` writes it
 
 
 def read_lines(text: str, count: int) -> Mapping[int, str]:
@@ -194,17 +194,17 @@ def read_lines(text: str, count: int) -> Mapping[int, str]:
     """
     marked = _MARKED.findall(without_thoughts(text))
     lines = [line.strip() for line in marked[-1].splitlines() if line.strip()] if marked else []
-    found: dict[int, set[str]] = {}
+    texts_of: dict[int, set[str]] = {}
     for line in lines:
         if match := _LINE.fullmatch(line):
-            found.setdefault(int(match[1]), set()).add(match[2].strip())
-    if count == 1 and not found and len(lines) == 1:
+            texts_of.setdefault(int(match[1]), set()).add(match[2].strip())
+    if count == 1 and not texts_of and len(lines) == 1:
         return {1: lines[0]}
-    return {number: next(iter(texts)) for number, texts in found.items() if len(texts) == 1 and 1 <= number <= count}
+    return {number: next(iter(texts)) for number, texts in texts_of.items() if len(texts) == 1 and 1 <= number <= count}
 
 
 @lru_cache(maxsize=16)
-def chance_of(draw: Draws, format_weight: float) -> float:
+def chance_of(draw: MaskDraws, format_weight: float) -> float:
     """Return the score of the best constant answer of the right form, of some test tasks."""
     tasks = GeneratedTasks(partial(draw, Split.TEST), name=f"{_WHERE} chance", test_fraction=1.0)
     spans = [span for index in range(_SAMPLE) for span in spans_of(tasks.task(Split.TEST, index))]
