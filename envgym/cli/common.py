@@ -8,7 +8,7 @@ import re
 import secrets
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout, suppress
 from functools import partial
 from pathlib import Path
@@ -29,6 +29,9 @@ _STYLES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", 
 
 class Parser(argparse.ArgumentParser):
     """A parser whose refusal is one sentence, as every other refusal."""
+
+    commands: Mapping[str, argparse.ArgumentParser] = {}
+    """Name of a command -> its parser, if this one has commands."""
 
     def __init__(self, **options: Any) -> None:  # of ArgumentParser
         super().__init__(**options, exit_on_error=False)

@@ -89,8 +89,7 @@ def run(args: argparse.Namespace) -> int:
 
 def actions_by_command(parser: Parser) -> dict[str, list[argparse.Action]]:
     """Return the arguments of every command."""
-    commands = next(action.choices for action in parser._actions if isinstance(action.choices, dict))
-    return {name: own._actions for name, own in commands.items()}
+    return {name: own._actions for name, own in parser.commands.items()}
 
 
 def _complete(

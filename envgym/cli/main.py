@@ -70,6 +70,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         return tell_interrupt()
 
 
+def command_reference() -> str:
+    """Return a section for each command with its help text, as the page of commands has them."""
+    commands = build_parser(*COMMANDS).commands
+    return "\n\n".join(f"## {name}\n\n```text\n{parser.format_help()}```" for name, parser in commands.items())
+
+
 def _of_the_system(error: OSError) -> str:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         do = "free some space, then run the command again; a run goes on with --resume"
@@ -100,6 +106,7 @@ def build_parser(*selected: str) -> Parser:
     parser.add_argument("--version", action="version", version=f"envgym {__version__}")
     parser.add_argument("--traceback", action="store_true", help=help_traceback)
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
+    parser.commands = subparsers.choices
     for name, command in COMMANDS.items():
         own = subparsers.add_parser(name, help=command["help"], formatter_class=argparse.RawDescriptionHelpFormatter)
         if name in selected:

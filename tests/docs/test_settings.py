@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 from envgym.agents.settings import EnvSettings, EvalSettings
 from envgym.cli.completion import actions_by_command
-from envgym.cli.main import build_parser, main
+from envgym.cli.main import COMMANDS, build_parser, main
 from envgym.cli.plugin_kinds import KINDS, plugin_rows
 from envgym.cli.settings import read_settings_file_sections, settings_tables
 from envgym.config.plugins import Choice
@@ -108,6 +108,15 @@ def test_site_puts_the_tables_into_the_page(tables: str) -> None:
     page: Any = SimpleNamespace(file=SimpleNamespace(src_uri="settings.md"))
     text = (ROOT / "docs/settings.md").read_text(encoding="utf-8")
     assert on_page_markdown(text, page).endswith(f"{tables}\n")
+
+
+def test_site_puts_the_help_of_every_command_into_the_page(capsys: pytest.CaptureFixture[str]) -> None:
+    page: Any = SimpleNamespace(file=SimpleNamespace(src_uri="commands.md"))
+    text = on_page_markdown((ROOT / "docs/commands.md").read_text(encoding="utf-8"), page)
+    assert re.findall(r"^## (.+)$", text, re.MULTILINE) == list(COMMANDS)
+    with pytest.raises(SystemExit):
+        main(["plan", "--help"])
+    assert f"## plan\n\n```text\n{capsys.readouterr().out}```" in text
 
 
 def test_command_shows_a_key_a_section_and_the_kind_of_a_choice(capsys: pytest.CaptureFixture[str]) -> None:
