@@ -109,6 +109,7 @@ nightly: $(STAMP)  ## fuzz for an hour, soak, collect for long in every mode, ki
 	ENVGYM_SOAK_RUNS=200 $(BIN)/python scripts/with_docker.py \
 		$(BIN)/python -m pytest -q tests/envs/harbor/test_episodes.py -k in_a_row
 	ENVGYM_MOVEMENT_ALL=1 $(BIN)/python -m pytest -q tests/trainer/learner/ranks/test_movement.py
+	ENVGYM_WORKERS_ALL=1 $(BIN)/python -m pytest -q tests/trainer/launch/workers/test_runs.py -k number_of_workers
 	ENVGYM_ASYNC_STEPS=30 $(BIN)/python -m pytest -q tests/trainer/rollout/test_asynchronous_modes.py
 	ENVGYM_BFCL_ALL=1 $(BIN)/python -m pytest -q tests/envs/tools/test_bfcl_answers.py tests/envs/tools/test_bfcl_talks.py
 	ENVGYM_COVERAGE_RUNS=20000 $(BIN)/python -m pytest -q --timeout 3600 tests/envgym/stats/test_coverage.py

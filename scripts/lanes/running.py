@@ -11,8 +11,10 @@ import tempfile
 import threading
 import time
 import xml.etree.ElementTree as ET
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import IO, NamedTuple
 
@@ -63,7 +65,7 @@ def run_lanes(lanes: list[Lane]) -> int:
     one_core = [lane for lane in lanes if lane.uses_one_core]
     if len(one_core) < 2:
         one_core = []
-    results = [_run_lane(lane) for lane in lanes if lane not in one_core]
+    results = [_run_lane(lane, partial(prepare, lane)) for lane in lanes if lane not in one_core]
     results += _run_in_pairs(one_core) if one_core else []
     total = Counts(*map(sum, zip(*(result.counts for result in results), strict=True)))
     lines = [result.line for result in results]
@@ -74,15 +76,15 @@ def run_lanes(lanes: list[Lane]) -> int:
 def _run_in_pairs(lanes: list[Lane]) -> list[LaneResult]:
     """Run lanes two at the same time, and print the output of each when the lane ends."""
     print(f"\n== lanes {', '.join(lane.name for lane in lanes)}: two at the same time", flush=True)
-    for lane in lanes:
-        if not lane.has_own_environment:
-            prepare(lane)  # now, while no test of another lane uses the main environment
+    # Now, while no test of another lane uses the main environment.
+    prepared = {lane.name: prepare(lane) for lane in lanes if not lane.has_own_environment}
     printing = threading.Lock()
 
     def run(lane: Lane) -> LaneResult:
         with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as output:
             try:
-                return _run_lane(lane, output, least_slowness=_SLOWNESS_IN_PAIRS)
+                install = partial(prepared.get, lane.name) if lane.name in prepared else partial(prepare, lane, output)
+                return _run_lane(lane, install, output, least_slowness=_SLOWNESS_IN_PAIRS)
             finally:
                 output.seek(0)
                 with printing:
@@ -99,13 +101,15 @@ def _run_in_pairs(lanes: list[Lane]) -> list[LaneResult]:
             raise
 
 
-def _run_lane(lane: Lane, output: IO[str] | None = None, *, least_slowness: float = 1.0) -> LaneResult:
-    """Run one lane; its output goes to a file, or to this program's own output."""
+def _run_lane(
+    lane: Lane, install: Callable[[], str | None], output: IO[str] | None = None, *, least_slowness: float = 1.0
+) -> LaneResult:
+    """Run one lane with the Python that `install` returns; its output goes to a file, or to this program's own."""
     print(f"\n== lane {lane.name}", file=output, flush=True)
     started = time.monotonic()
     if reason := _why_not(lane):
         return LaneResult(f"lane {lane.name}: skipped, {reason}")
-    python = prepare(lane, output)
+    python = install()
     if python is None:
         packages = " ".join(lane.requirements)
         return LaneResult(f"lane {lane.name}: skipped, {packages} cannot be installed (see above)")
