@@ -20,8 +20,9 @@ from envgym.envs.search._library import factbook
 from envgym.errors import InvalidInput
 from envgym.parsing import tool_call_action
 from envgym.records import Reply
-from envgym.retrieval import Bm25, Cached, Corpus, Document
+from envgym.retrieval import Bm25, Cached, Corpus, Document, Retriever
 from envgym.retrieval.corpus import open_corpus
+from envgym.runtime.cache import source_key
 from envgym.verifiers.extract import unwrapped, without_thoughts
 from envgym.verifiers.f1 import token_f1, words
 
@@ -37,7 +38,7 @@ _SPAN = re.compile(r"\d[\d,.]*\d|\d|[A-Z][\w'\u2019-]+(?: (?:of |the |de )?[A-Z]
 _HIDDEN = re.compile(r"\([^()]*\)|(?:^|[.?!]\s+)[A-Z][\w'\u2019-]*")
 """Where no mask begins: in brackets, which often have the year of a number, and at the capital of a sentence."""
 _MARKED = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
-_LINE = re.compile(r"\s*\[?(?:mask\s+)?(\d{1,3})\]?\s*[:.)]\s*(\S.*)", re.IGNORECASE)
+_LINE = re.compile(r"\s*\[?(?:mask\s+)?(\d{1,3})\]?\s*(?::|[.)](?=\s))\s*(\S.*)", re.IGNORECASE)
 
 
 class Masked(BrowsingEnv):
@@ -90,15 +91,14 @@ class Masked(BrowsingEnv):
         is_one = corpus is None or fiction is None
         InvalidInput.unless(is_one, "corpus and fiction", "not both be given", corpus, where=_WHERE, do=do)
         super().__init__(max_turns=max_turns, **options)
-        self.corpus = open_corpus(Path(corpus)) if corpus is not None else factbook(fiction)
+        self.corpus, retriever = supply_of(corpus, None if corpus is None else source_key(corpus), fiction)
         limits = BrowsingLimits(searches=searches, pages=pages, results=results, page_chars=page_chars)
-        self.browse(Cached(Bm25(self.corpus)), limits)
+        self.browse(retriever, limits)
         self.format_weight, self.evidence_weight = format_weight, 0.0
         draw = MaskDraws(self.corpus, numbers, titles)
-        name = f"{_WHERE} {corpus or fiction}"
         self.tasks = SplitTasks(
-            train=GeneratedTasks(partial(draw, Split.TRAIN), name=name, test_fraction=0.0),
-            test=GeneratedTasks(partial(draw, Split.TEST), name=name, test_fraction=1.0),
+            train=GeneratedTasks(partial(draw, Split.TRAIN), name=_WHERE, test_fraction=0.0),
+            test=GeneratedTasks(partial(draw, Split.TEST), name=_WHERE, test_fraction=1.0),
         )
         self.chance_score = chance_of(draw, format_weight)
 
@@ -151,7 +151,9 @@ class MaskDraws:
         for _ in range(_MAX_DRAWS):
             document = self.corpus[int(rng.integers(len(self.corpus)))]
             if split_of({"page": document.id}) is split:
-                texts = [(line, text) for line, text in enumerate(document.text.split("\n")) if _is_fit(text, count)]
+                title = document.title if self.titles else ""
+                lines = enumerate(document.text.split("\n"))
+                texts = [(line, text) for line, text in lines if _is_fit(text, title, count)]
                 if texts:
                     line, text = texts[int(rng.integers(len(texts)))]
                     return self._draft(document, line, text, count, rng)
@@ -159,7 +161,7 @@ class MaskDraws:
         raise InvalidInput.of("corpus", must, f"none in {_MAX_DRAWS} pages", where=_WHERE, do=do)
 
     def _draft(self, document: Document, line: int, text: str, count: int, rng: np.random.Generator) -> TaskDraft:
-        spans = salient(text)
+        spans = salient(text, document.title if self.titles else "")
         masked_spans = [spans[place] for place in sorted(rng.choice(len(spans), size=count, replace=False))]
         masked, end = "", 0
         for number, span in enumerate(masked_spans, start=1):
@@ -171,15 +173,22 @@ class MaskDraws:
         return TaskDraft(prompt=prompt, payload=payload, metadata={"difficulty": count})
 
 
-def salient(text: str) -> list[re.Match[str]]:
-    """Return the names and numbers of a text that may be masked: those that it has once, and not in brackets."""
+@lru_cache(maxsize=8)
+def supply_of(corpus: str | None, key: str | None, fiction: int | None) -> tuple[Corpus, Retriever]:
+    """Return a corpus and its search, the same for all envs; `key` changes with the file. Raises: as `open_corpus`."""
+    pages = factbook(fiction) if corpus is None else open_corpus(Path(corpus))
+    return pages, Cached(Bm25(pages))
+
+
+def salient(text: str, title: str = "") -> list[re.Match[str]]:
+    """Return the names and numbers of a text that may be masked: outside brackets, once in it, and not in the title."""
     hidden = [match.span() for match in _HIDDEN.finditer(text)]
     spans = [match for match in _SPAN.finditer(text) if not any(begin <= match.start() < end for begin, end in hidden)]
-    return [span for span in spans if text.count(span.group()) == 1]
+    return [span for span in spans if text.count(span.group()) == 1 and span.group() not in title]
 
 
-def _is_fit(text: str, count: int) -> bool:
-    return _SHORTEST <= len(text) <= _LONGEST and len(salient(text)) >= count
+def _is_fit(text: str, title: str, count: int) -> bool:
+    return _SHORTEST <= len(text) <= _LONGEST and len(salient(text, title)) >= count
 
 
 def spans_of(task: Task) -> list[str]:
@@ -198,7 +207,7 @@ def read_lines(text: str, count: int) -> Mapping[int, str]:
     for line in lines:
         if match := _LINE.fullmatch(line):
             texts_of.setdefault(int(match[1]), set()).add(match[2].strip())
-    if count == 1 and not texts_of and len(lines) == 1:
+    if count == 1 and 1 not in texts_of and len(lines) == 1:
         return {1: lines[0]}
     return {number: next(iter(texts)) for number, texts in texts_of.items() if len(texts) == 1 and 1 <= number <= count}
 

@@ -1,6 +1,7 @@
 """`search/mask-v0`: what is masked, how answers are read and paid, and that a page is on one side of the split."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -50,6 +51,18 @@ def test_the_text_with_its_words_is_the_line_of_the_page(masks: int) -> None:
             assert not any(span in rest for span in spans)
 
 
+def test_words_of_a_title_that_is_told_are_not_masked() -> None:
+    assert [span.group() for span in salient(ADA, "London in 1815")] == ["Charles Babbage", "1833"]
+
+
+def test_tasks_do_not_depend_on_where_the_corpus_lies(corpus: str, tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    other = shutil.copy(corpus, tmp_path / "other" / "copy.jsonl")
+    first, second = (Masked(corpus=path, masks=2).tasks.task(Split.TRAIN, 3) for path in (corpus, str(other)))
+    assert first == second
+    assert Masked(corpus=corpus).corpus is Masked(corpus=corpus).corpus
+
+
 def test_a_page_is_on_one_side_with_all_of_its_texts() -> None:
     env = Masked()
     pages = {split: {env.tasks.task(split, index).payload["page"] for index in range(300)} for split in Split}
@@ -64,6 +77,10 @@ def test_a_page_is_on_one_side_with_all_of_its_texts() -> None:
         ("It is <answer>[1] : Qatar\nmask 2. 9</answer>", 2, {1: "Qatar", 2: "9"}),
         ("<answer>1: Oman</answer> no, <answer>1: Qatar</answer>", 1, {1: "Qatar"}),
         ("<answer>Qatar</answer>", 1, {1: "Qatar"}),
+        ("<answer>6.2</answer>", 1, {1: "6.2"}),
+        ("<answer>1.5 million</answer>", 1, {1: "1.5 million"}),
+        ("<answer>10:30</answer>", 1, {1: "10:30"}),
+        ("<answer>1: 1.5</answer>", 1, {1: "1.5"}),
         ("<answer>Qatar</answer>", 2, {}),
         ("<answer>1: Qatar\n1: Oman\n2: 9</answer>", 2, {2: "9"}),
         ("<answer>1: Qatar\n1: Qatar</answer>", 1, {1: "Qatar"}),

@@ -95,6 +95,8 @@ def _coded(moment: Tensor, *, signed: bool) -> tuple[Tensor, Tensor]:
     values = _values(signed, moment.device)
     shares = blocks / scales.clamp_min(torch.finfo(scales.dtype).tiny)[:, None]
     codes = torch.bucketize(shares, (values[1:] + values[:-1]) / 2)
+    if not signed:
+        codes = codes.maximum((shares > 0).to(codes.dtype))  # a second moment of 0 would make the update too large
     return codes.to(torch.uint8).view(moment.shape), scales
 
 

@@ -160,7 +160,7 @@ def _slices(
 
     A tensor has the shape of the weight, or one number for so many of the weight's, of which `SLICE` is a multiple.
     """
-    listed = [weight, gradient, *tensors.values()]
+    listed = [weight, gradient.contiguous() if weight.is_contiguous() else gradient, *tensors.values()]
     if all(tensor.is_contiguous() for tensor in listed):
         listed = [tensor.view(-1) for tensor in listed]
     num_rows = max(1, SLICE * len(listed[0]) // max(1, weight.numel()))

@@ -6,14 +6,15 @@ import torch
 from envgym.trainer.learner.optimizers.adamw_8bit import BLOCK, ExactAdamW8bit
 from envgym.trainer.learner.optimizers.base import build_optimizer
 from envgym.trainer.learner.optimizers.exact import ExactAdamW
-from envgym.trainer.learner.settings import OptimSettings
 from tests.trainer.learner.optimizers.steady import RATES, Weights, exact_values, moved, trained
+
+DEFAULTS = {"lr": 1e-3, "betas": (0.9, 0.95), "eps": 1e-8}
 
 
 def stored(moment: torch.Tensor) -> torch.Tensor:
     """Return the magnitudes of a moment that was written and read, by codes with a sign and by those without."""
     parameter = torch.nn.Parameter(torch.zeros_like(moment))
-    optimizer = ExactAdamW8bit([parameter], {"lr": 1e-3, "betas": (0.9, 0.95), "eps": 1e-8})
+    optimizer = ExactAdamW8bit([parameter], DEFAULTS)
     state = optimizer.new_state(parameter, {})
     optimizer.write({"exp_avg": moment.clone(), "exp_avg_sq": moment.abs()}, state)
     read = optimizer.read(state, torch.float32)
@@ -58,9 +59,7 @@ def test_a_tensor_without_whole_blocks_is_updated_as_by_adamw() -> None:
     values = []
     for kind in (ExactAdamW, ExactAdamW8bit):
         parameter = torch.nn.Parameter(start.clone())
-        optimizer = kind(
-            [{"params": [parameter], "weight_decay": 0.1}], {"lr": 1e-3, "betas": (0.9, 0.95), "eps": 1e-8}
-        )
+        optimizer = kind([{"params": [parameter], "weight_decay": 0.1}], DEFAULTS)
         for gradient in gradients:
             parameter.grad = gradient.clone()
             optimizer.step()
@@ -78,12 +77,31 @@ def test_slices_do_not_change_an_update(monkeypatch: pytest.MonkeyPatch) -> None
     assert torch.equal(values(), whole)
 
 
-def test_a_state_of_adamw_goes_on_with_its_moments() -> None:
-    models, optimizers = zip(*(trained(torch.float32, build_optimizer, 1e-4) for _ in range(2)), strict=True)
-    optim = OptimSettings.model_validate({"lr": 1e-4, "optimizer": {"name": "adamw_8bit"}})
-    coded = build_optimizer(models[1], optim)
-    coded.load_state_dict(optimizers[1].state_dict())
-    for model, optimizer in ((models[0], optimizers[0]), (models[1], coded)):
-        model.push(0)
+@pytest.mark.parametrize("beta", [0.95, 0.999])
+@pytest.mark.parametrize("share", [1e-2, 1e-4, 1e-6])
+def test_no_weight_moves_further_than_by_adamw_however_small_its_gradient_is(share: float, beta: float) -> None:
+    distances = []
+    for kind in (ExactAdamW, ExactAdamW8bit):
+        parameter = torch.nn.Parameter(torch.zeros(4096))
+        group = {"params": [parameter], "weight_decay": 0.0}
+        optimizer = kind([group], {"lr": 1.0, "betas": (0.9, beta), "eps": 1e-30})
+        for _ in range(100):
+            parameter.grad = torch.full((4096,), share)
+            parameter.grad[::BLOCK] = 1.0
+            optimizer.step()
+        distances.append(parameter.detach().abs())
+    assert distances[0].max().item() == pytest.approx(100, rel=1e-3)
+    assert (distances[1] <= 1.1 * distances[0]).all()
+
+
+def test_a_gradient_whose_memory_is_not_contiguous_gives_the_same_update(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("envgym.trainer.learner.optimizers.exact.SLICE", 2**10)
+    gradient = torch.randn((96, 64), generator=torch.Generator().manual_seed(0)).T
+    values = []
+    for given in (gradient, gradient.contiguous()):
+        parameter = torch.nn.Parameter(torch.zeros(64, 96))
+        optimizer = ExactAdamW8bit([{"params": [parameter], "weight_decay": 0.0}], DEFAULTS)
+        parameter.grad = given
         optimizer.step()
-    assert models[1].matrix.detach() == pytest.approx(models[0].matrix.detach(), abs=1e-9)
+        values.append(parameter.detach())
+    assert torch.equal(*values)
