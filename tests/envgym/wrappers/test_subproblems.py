@@ -92,7 +92,7 @@ def test_own_subproblems_of_a_task_come_first() -> None:
     assert not need.read(replace(task, payload={"a": 2, "b": 2})), "no task of its own"
     [need] = Subproblems(Sums(), 2).task_needs()
     assert need.read(replace(task, payload={"a": 2, "b": 2})), "other tasks replace them"
-    for cell in (None, "", []):
+    for cell in (None, ""):
         assert need.read(replace(task, payload={**payload, "subproblems": cell})), "an empty cell"
     for own in (False, True):
         wrapper = Subproblems(Sums(), 4, own=own)
