@@ -27,7 +27,10 @@ class ColumnNames:
     payload: Mapping[str, str] = field(default_factory=lambda: {"answer": "answer"}, hash=False)
     """Payload field -> column."""
     metadata: tuple[str, ...] = ()
-    """`*` stands for every column that no other field reads; its cells that hold nothing or no JSON are left out."""
+    """`*` stands for every column that no other field reads.
+
+    Cells that hold nothing, such as null or a blank text, are left out. With `*`, so are cells that hold no JSON.
+    """
     id: str | None = None
     """None: tasks are called `<split>/<index>`."""
     split: str | None = None
@@ -103,16 +106,22 @@ def read_metadata(row: Row, columns: ColumnNames, where: str, *, read: Collectio
         row: of a table.
         columns: which columns it names.
         where: place in errors.
-        read: further columns that other fields read, which `*` leaves out.
+        read: the column of the prompt, and further columns that other fields read; `*` leaves them out.
+
+    Returns: the cells by column; cells that hold nothing are left out.
 
     Raises: InvalidInput: a row lacks a column that is named.
     """
-    metadata: dict[str, JsonValue] = {}
+    metadata: dict[str, Any] = {}
     if EVERY in columns.metadata:
-        others = {columns.prompt, columns.id, columns.split, *columns.payload.values(), *read}
-        rest = {name: value for name, value in row.items() if name not in others}
-        metadata = {name: value for name, value in rest.items() if value is not None and is_json(value)}
-    return metadata | {name: read_cell(row, name, where) for name in columns.metadata if name != EVERY}
+        others = {columns.id, columns.split, *columns.payload.values(), *read}
+        metadata = {name: value for name, value in row.items() if name not in others and is_json(value)}
+    metadata |= {name: read_cell(row, name, where) for name in columns.metadata if name != EVERY}
+    return {name: value for name, value in metadata.items() if not _is_empty(value)}
+
+
+def _is_empty(cell: object) -> bool:
+    return cell is None or (isinstance(cell, str) and not cell.strip())
 
 
 def read_cell(row: Row, column: str, where: str) -> Any:  # whatever the cell holds

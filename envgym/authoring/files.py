@@ -7,7 +7,7 @@ row is left out, so no content is on both sides.
 import copy
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -48,7 +48,7 @@ class _RowDraft(NamedTuple):
     draft: TaskDraft
     id: str | None
     key: str
-    """Content hash of the payload."""
+    """Content hash of the fields of the payload that decide the split."""
 
 
 class FileTasks:
@@ -59,6 +59,8 @@ class FileTasks:
 
     _rule, _remedy = "have an answer", "name another column or preset, or correct the rows"
     """What a row must do to make a task, and what to do if no row does."""
+    _content_fields: tuple[str, ...] | None = None
+    """Fields of the payload that decide the split, and which train tasks are also test tasks; None: all fields."""
 
     def __init__(
         self,
@@ -188,7 +190,7 @@ class FileTasks:
         draft = self._draft(row, where)
         if draft is None:
             return None
-        key, id_column = _checked_key(draft, where), self._columns.id
+        key, id_column = _checked_key(draft, self._content_fields, where), self._columns.id
         id = None if id_column is None else str(read_cell(row, id_column, where))
         return _RowDraft(side or self._split_of(row, key, where), self._shown(draft), id, key)
 
@@ -251,7 +253,8 @@ class FileTasks:
         cell = read_cell(row, columns.prompt, where)
         prompt, content = read_prompt(cell, what=f"column {columns.prompt!r}", where=where)
         payload: dict[str, JsonValue] = {"prompt": content, **read_payload(row, columns, where)}
-        return TaskDraft(prompt=prompt, payload=payload, metadata=read_metadata(row, columns, where))
+        metadata = read_metadata(row, columns, where, read=(columns.prompt,))
+        return TaskDraft(prompt=prompt, payload=payload, metadata=metadata)
 
     def _shown(self, draft: TaskDraft) -> TaskDraft:
         """Return the task with what settings add to its prompt, on which its split does not depend."""
@@ -283,12 +286,13 @@ def _call(function: RowFunction, row: Row, where: str) -> TaskDraft | None:
     return draft
 
 
-def _checked_key(draft: TaskDraft, where: str) -> str:
-    """Return the content hash of a task. Raises: InvalidInput: it is no JSON."""
+def _checked_key(draft: TaskDraft, fields: Collection[str] | None, where: str) -> str:
+    """Return the content hash of these fields of a payload; None: all. Raises: InvalidInput: the task is no JSON."""
     try:
         if draft.metadata:
             canonical(draft.metadata).encode()
-        return content_hash(draft.payload)
+        key = content_hash(draft.payload)
+        return key if fields is None else content_hash({name: draft.payload[name] for name in fields})
     except (TypeError, ValueError) as error:
         do = "convert the column first"
         raise InvalidInput.of("payload and metadata", "be JSON", str(error), where=where, do=do) from None

@@ -40,9 +40,13 @@ def hint_metadata(hints: Sequence[str], *, tier: str) -> dict[str, JsonValue]:
 
 
 def step_metadata(steps: Sequence[str]) -> dict[str, JsonValue]:
-    """Return the steps of a solution, in order, as hints and as `sub_goals`, which the curriculum `sub_goals` reads."""
+    """Return the steps of a solution, in order, as hints and as `sub_goals`, which the curriculum `sub_goals` reads.
+
+    A solution of one step has no `hint`, because the hint would be the whole solution.
+    """
     texts: list[JsonValue] = [*steps]
-    return {**hint_metadata(steps, tier="steps"), "sub_goals": texts} if texts else {}
+    metadata = {**hint_metadata(steps, tier="steps"), "sub_goals": texts} if texts else {}
+    return {name: value for name, value in metadata.items() if name != "hint" or len(steps) > 1}
 
 
 def check_range(name: str, value: int, low: int, high: int, *, where: str) -> None:

@@ -38,7 +38,7 @@ class Subproblems(Wrapper):
             env: Any env.
             num_problems: Problems of one message, the task's own included.
             own: Require that every task has its own subproblems in its payload. Otherwise a task without them is shown
-                after other tasks.
+                after other tasks. A task that has its own must have K - 1 or more in either case.
 
         Raises: InvalidInput: `num_problems` is below 1.
         """
@@ -49,10 +49,9 @@ class Subproblems(Wrapper):
         self._problems: tuple[Task, ...] = ()
 
     def task_needs(self) -> Sequence[TaskNeed]:
-        """Return the subproblems of a task, if tasks must have their own."""
+        """Return the subproblems of a task: enough of its own, or none if other tasks may replace them."""
         do = "add subproblems to the tasks, or set own=false to show other tasks before a task"
-        need = TaskNeed(key=PAYLOAD, holder="payload", every=True, read=_own_problems, do=do)
-        return [need] if self.own else []
+        return [TaskNeed(key=PAYLOAD, holder="payload", every=True, read=self._can_be_shown, do=do)]
 
     def on_reset(self, result: ResetResult) -> ResetResult:
         """Show all problems. Raises: InvalidInput: the task's own subproblems cannot be read, or are too few."""
@@ -94,13 +93,23 @@ class Subproblems(Wrapper):
         reward = Scored(value=prefix / self.num_problems, components={**parts, FORMAT: float(is_well_written)})
         return replace(record, turn=self._turn, action=whole, reward=reward, ending=record.ending or Ending.TERMINATED)
 
+    def _can_be_shown(self, task: Task) -> bool:
+        """Return whether problems to show before a task exist. Raises: InvalidInput: it has some, but too few."""
+        own = _own_problems(task)
+        if own:
+            self._check_number(own, task)
+        return bool(own) or not self.own
+
+    def _check_number(self, own: Sequence[Task], task: Task) -> None:
+        count, what, where = self.num_problems - 1, f"payload {PAYLOAD}", f"task {task.id}"
+        do = f"lower num_problems to {len(own) + 1}, or add some"
+        InvalidInput.unless(len(own) >= count, what, f"hold {count}", len(own), where=where, do=do)
+
     def _before(self, task: Task) -> list[Task]:
         count = self.num_problems - 1
         own = _own_problems(task)
         if own or self.own:
-            what, where = f"payload {PAYLOAD}", f"task {task.id}"
-            do = f"lower num_problems to {len(own) + 1}, or add some"
-            InvalidInput.unless(len(own) >= count, what, f"hold {count}", len(own), where=where, do=do)
+            self._check_number(own, task)
             return own[len(own) - count :]
         size, draw = self.tasks.size(task.split), generator("subproblems", task.key)
         high = size if size is not None else 2**31
@@ -132,7 +141,7 @@ def _question(texts: Sequence[str]) -> str:
 
 def _own_problems(task: Task) -> list[Task]:
     """Return the task's own subproblems; none if its payload has none. Raises: InvalidInput: they cannot be read."""
-    value = task.payload.get(PAYLOAD, [])
+    value = task.payload.get(PAYLOAD) or []
     items = value if isinstance(value, list) else [value]
     tasks: list[Task] = []
     for number, item in enumerate(items, start=1):

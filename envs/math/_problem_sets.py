@@ -90,8 +90,14 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
 )
 
 
+FIELDS = ("question", "answer")
+"""Fields of the payload of every problem; further columns add fields to the payload."""
+
+
 class ProblemTasks(FileTasks):
     """The problems of a data set; rows without an answer are left out and counted."""
+
+    _content_fields = FIELDS
 
     def __init__(
         self,

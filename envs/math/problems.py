@@ -17,7 +17,7 @@ from envgym.envs.attempts import MAX_ATTEMPTS, WALL_FACTOR, AttemptsEnv
 from envgym.envs.families import LEVELS, levels_of
 from envgym.envs.math._judging import WorkedOut, bare_expression
 from envgym.envs.math._problem import FAMILIES, PREAMBLE
-from envgym.envs.math._problem_sets import MAX_COUNT, PRESETS, ProblemSelection, ProblemTasks, shipped
+from envgym.envs.math._problem_sets import FIELDS, MAX_COUNT, PRESETS, ProblemSelection, ProblemTasks, shipped
 from envgym.errors import InvalidInput, check_known, unknown_name
 from envgym.parsing import tool_call_action
 from envgym.records import Reply
@@ -98,7 +98,7 @@ class Problems(AttemptsEnv):
             InvalidInput.unless(columns is None, "columns", "be left out without data", columns, where=_WHERE, do=do)
             self.tasks = shipped(_select_problems(families, levels, held_out, count))
         else:
-            further = further_columns(columns, filled_fields=("question", "answer"), where=_WHERE)
+            further = further_columns(columns, filled_fields=FIELDS, where=_WHERE)
             source = _load(_DataSet(_items(data), preset or "plain", config, revision, _items(splits), further))
             self.tasks = _checked(source, self.grade)
         self.chance_score = min(1.0, attempts * _chance(self.tasks))

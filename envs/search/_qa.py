@@ -21,11 +21,15 @@ _QUESTIONS = ("question", "Question", "problem")
 _ANSWERS = ("golden_answers", "answer", "Answer", "answers")
 _READ = (*_ANSWERS, "answer_aliases", "supporting_facts", "context", "paragraphs")
 """Columns that are read besides the question."""
+FIELDS = ("question", "answers", "titles")
+"""Fields of the payload of every question; further columns add fields to the payload."""
 MAX_ANSWERS = 100
 
 
 class QaTasks(FileTasks):
     """The questions of a data set that have an answer; the official split wins where there is one."""
+
+    _content_fields = FIELDS
 
     def __init__(self, source: str | Mapping[str, str], *, further: ColumnNames, **options: Any) -> None:
         """Prepare to read; `further` names columns of metadata and payload, `options` are those of `FileTasks`."""

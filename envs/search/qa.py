@@ -14,7 +14,7 @@ from envgym.core.messages import Action
 from envgym.core.tasks import Split, Task
 from envgym.envs.search._browsing import BrowsingEnv, BrowsingLimits
 from envgym.envs.search._grading import F1_CHANCE, TEXT_SCORES, check_scoring
-from envgym.envs.search._qa import QaTasks, context_documents
+from envgym.envs.search._qa import FIELDS, QaTasks, context_documents
 from envgym.errors import InvalidInput, check_known
 from envgym.parsing import tool_call_action
 from envgym.records import Reply
@@ -111,7 +111,7 @@ class OpenQa(BrowsingEnv):
             do = "pass data=questions.jsonl and corpus=wiki.jsonl (or corpus=context, or retriever_url)"
             raise InvalidInput.of("data and one of corpus and retriever_url", "be given", got, where=_WHERE, do=do)
         super().__init__(max_turns=max_turns, **options)
-        further = further_columns(columns, filled_fields=("question", "answers", "titles"), where=_WHERE)
+        further = further_columns(columns, filled_fields=FIELDS, where=_WHERE)
         place = data if isinstance(data, str) else tuple(data.items())
         source = QuestionSource(place, config, revision, _items(splits), further)
         limits = BrowsingLimits(

@@ -95,6 +95,7 @@ def test_a_generator_that_never_reaches_a_split_is_refused() -> None:
 
 
 def test_steps_are_a_hint_tiers_and_sub_goals_and_none_are_no_keys() -> None:
+    assert step_metadata(["a"]) == {"hints": {"steps": ["a"]}, "sub_goals": ["a"]}, "the step is the whole solution"
     assert step_metadata(["a", "b"]) == {"hint": "a", "hints": {"steps": ["a", "b"]}, "sub_goals": ["a", "b"]}
     assert hint_metadata(["a", "b"], tier="guidance") == {"hint": "a", "hints": {"guidance": ["a", "b"]}}
     assert step_metadata([]) == hint_metadata([], tier="guidance") == {}

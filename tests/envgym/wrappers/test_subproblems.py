@@ -90,7 +90,16 @@ def test_own_subproblems_of_a_task_come_first() -> None:
     [need] = Subproblems(Sums(), 2, own=True).task_needs()
     assert need.read(task)
     assert not need.read(replace(task, payload={"a": 2, "b": 2})), "no task of its own"
-    assert not Subproblems(Sums(), 2).task_needs(), "other tasks stand in"
+    [need] = Subproblems(Sums(), 2).task_needs()
+    assert need.read(replace(task, payload={"a": 2, "b": 2})), "other tasks replace them"
+    for cell in (None, ""):
+        assert need.read(replace(task, payload={**payload, "subproblems": cell})), "an empty cell"
+    for own in (False, True):
+        wrapper = Subproblems(Sums(), 4, own=own)
+        with pytest.raises(InvalidInput, match=r"must hold 3, got 2 \(task train/own\); lower num_problems to 3"):
+            wrapper.task_needs()[0].read(task)
+        [need] = Subproblems(Sums(), 3, own=own).task_needs()
+        assert need.read(task)
     broken = replace(task, payload={**payload, "subproblems": ["2 + 2"]})
     with pytest.raises(InvalidInput, match="must be a list of mappings with `prompt` and `payload`"):
         started(2, task=broken)

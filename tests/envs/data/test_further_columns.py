@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import date
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from envgym.authoring import FileTasks
 from envgym.authoring.columns import EVERY, ColumnNames, column_names, named_columns
 from envgym.core.messages import text_of
+from envgym.core.task_needs import metadata_text
 from envgym.core.tasks import Split, Task
 from envgym.env import Env
 from envgym.envs.data.file import DataFile
@@ -20,17 +22,22 @@ from envgym.envs.search.qa import OpenQa
 from envgym.errors import InvalidInput
 from tests.support.public_rows import ROWS, PublicRow, Row
 
+MakeEnv = Callable[..., Env[Any]]
+"""Makes an env from a folder, a data file or one per split, and settings."""
 HINT = "MARKED: think of seven."
 PROBLEMS: Mapping[str, tuple[str, set[str]]] = {
     "gsm8k": ("gsm8k", {"answer"}),
     "math": ("math", {"level", "type", "solution"}),
     "math500": ("math500", {"solution", "unique_id"}),
-    "deepscaler": ("deepscaler", {"solution"}),
+    "deepscaler": ("deepscaler", set()),
     "openr1": ("plain", {"solution", "problem_type", "generations", "correctness_math_verify", "messages"}),
     "big-math": ("plain", {"source", "domain", "solve_rate"}),
     "openmathinstruct": ("plain", {"generated_solution"}),
 }
-"""Data set -> preset and the columns of the metadata; an answer inside a longer text stays whole there."""
+"""Data set -> preset and the columns of the metadata; an answer inside a longer text stays whole there.
+
+The solution in the row of deepscaler is empty.
+"""
 QUESTIONS: Mapping[str, set[str]] = {
     "hotpotqa": {"id", "type", "level"},
     "squad": {"id", "title"},
@@ -45,9 +52,13 @@ def written(row: Row, folder: Path, name: str) -> str:
     return str(path)
 
 
+def all_tasks(env: Env[Any]) -> list[Task]:
+    return [env.tasks.task(split, index) for split in Split for index in range(env.tasks.size(split) or 0)]
+
+
 def only_task(env: Env[Any]) -> Task:
-    [split] = [split for split in Split if env.tasks.size(split)]
-    return env.tasks.task(split, 0)
+    [task] = all_tasks(env)
+    return task
 
 
 def check_further_columns(make: Callable[[str], Env[Any]], row: Row, names: set[str], folder: Path) -> None:
@@ -65,6 +76,17 @@ def check_further_columns(make: Callable[[str], Env[Any]], row: Row, names: set[
     assert not any("MARKED" in text for text in shown)
 
 
+def open_qa(folder: Path, data: str | Mapping[str, str], **options: Any) -> Env[Any]:
+    pytest.importorskip("bm25s")
+    corpus = folder / "wiki.jsonl"
+    corpus.write_text('{"id": "1", "contents": "Ada\\nShe wrote."}', encoding="utf-8")
+    return OpenQa(data=data, corpus=str(corpus), **options)
+
+
+def problems(folder: Path, data: str | Mapping[str, str], **options: Any) -> Env[Any]:
+    return Problems(data=data, **options)
+
+
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_problem_sets_keep_their_other_columns_as_metadata(name: str, tmp_path: Path) -> None:
     preset, names = PROBLEMS[name]
@@ -73,14 +95,7 @@ def test_problem_sets_keep_their_other_columns_as_metadata(name: str, tmp_path: 
 
 @pytest.mark.parametrize("name", QUESTIONS)
 def test_questions_keep_their_other_columns_as_metadata(name: str, tmp_path: Path) -> None:
-    pytest.importorskip("bm25s")
-    corpus = tmp_path / "wiki.jsonl"
-    corpus.write_text('{"id": "1", "contents": "Ada\\nShe wrote."}', encoding="utf-8")
-
-    def make(data: str) -> Env[Any]:
-        return OpenQa(data=data, corpus=str(corpus))
-
-    check_further_columns(make, ROWS[name].row, QUESTIONS[name], tmp_path)
+    check_further_columns(partial(open_qa, tmp_path), ROWS[name].row, QUESTIONS[name], tmp_path)
 
 
 @pytest.mark.parametrize("public", [pytest.param(public, id=name) for name, public in ROWS.items()])
@@ -91,7 +106,7 @@ def test_every_column_that_no_field_reads_is_metadata_by_a_star(public: PublicRo
         {"prompt"} if "prompt" in columns else set()
     )
     assert task.metadata == {
-        name: value for name, value in public.row.items() if name not in read and value is not None
+        name: value for name, value in public.row.items() if name not in read and value not in (None, "")
     }
     without = FileTasks({"train": [public.row], "test": []}, public.columns).task(Split.TRAIN, 0)
     assert (task.key, task.prompt) == (without.key, without.prompt)
@@ -103,6 +118,47 @@ def test_a_star_leaves_out_what_is_no_json_and_a_column_that_is_named_must_be() 
     assert FileTasks(rows, {"answer": "answer", "metadata": EVERY}).task(Split.TRAIN, 0).metadata == {"level": 2}
     with pytest.raises(InvalidInput, match="payload and metadata must be JSON"):
         FileTasks(rows, {"answer": "answer", "metadata": "day"}).task(Split.TRAIN, 0)
+
+
+@pytest.mark.parametrize("metadata", [EVERY, ["hint", "note"]])
+def test_cells_that_hold_nothing_are_no_metadata(metadata: str | list[str], tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_text("question,answer,hint,note\n1 + 1?,2,Count.,\n1 + 2?,3,, \n1 + 3?,4,Add.,x\n", encoding="utf-8")
+    tasks = all_tasks(Problems(data=str(path), columns={"metadata": metadata}))
+    expected = {"2": {"hint": "Count."}, "3": {}, "4": {"hint": "Add.", "note": "x"}}
+    assert {task.payload["answer"]: task.metadata for task in tasks} == expected
+    hints = {task.payload["answer"]: metadata_text(task, "hint") for task in tasks}
+    assert hints == {"2": "Count.", "3": None, "4": "Add."}
+    rows = {"train": [{"prompt": "?", "answer": "1", "hint": None}], "test": []}
+    assert FileTasks(rows, {"answer": "answer", "metadata": "hint"}).task(Split.TRAIN, 0).metadata == {}
+
+
+@pytest.mark.parametrize("make", [problems, open_qa])
+def test_a_column_prompt_is_metadata_unless_it_is_the_question(make: MakeEnv, tmp_path: Path) -> None:
+    row = {"answer": "4", "prompt": "Think of 2 + 2."}
+    env = make(tmp_path, written({**row, "question": "What is 2 + 2?"}, tmp_path, "both"))
+    assert only_task(env).metadata.get("prompt") == "Think of 2 + 2."
+    assert only_task(Problems(data=written(row, tmp_path, "prompt"))).metadata == {}
+
+
+@pytest.mark.parametrize("make", [problems, open_qa])
+def test_a_further_field_of_the_payload_moves_no_task_to_another_split(make: MakeEnv, tmp_path: Path) -> None:
+    def file(side: str, numbers: range) -> str:
+        rows = [{"question": f"What is {n} + 1?", "answer": str(n + 1), "steps": f"{side} {n}"} for n in numbers]
+        path = tmp_path / f"{side}.jsonl"
+        path.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
+        return str(path)
+
+    def questions(data: str | Mapping[str, str], columns: Mapping[str, str] | None) -> list[tuple[Any, Split]]:
+        return [(task.payload["question"], task.split) for task in all_tasks(make(tmp_path, data, columns=columns))]
+
+    official = {"train": file("train", range(4)), "test": file("test", range(2, 4))}
+    expected = [(f"What is {n} + 1?", Split.TRAIN if n < 2 else Split.TEST) for n in range(4)]
+    assert questions(official, {"subproblems": "steps"}) == questions(official, None) == expected
+    one = file("one", range(40))
+    by_content = questions(one, None)
+    assert questions(one, {"subproblems": "steps"}) == by_content
+    assert {split for _, split in by_content} == set(Split)
 
 
 def test_metadata_names_several_columns_and_their_paths() -> None:
