@@ -104,7 +104,7 @@ def dry_runs(phases: Sequence[TrainSettings]) -> list[DryRun]:
 
     def run(settings: TrainSettings) -> DryRun:  # whose model is freed before the next one is loaded
         context = build_run_context(settings)
-        memory = partial(planned_memory, settings, context.device.type)
+        memory = partial(planned_memory, settings, context.method.objective, context.device.type)
         return dry_run(context, collect_plan(context, settings), settings.sft, memory)
 
     return [run(settings) for settings in untrained_phases(phases)]

@@ -132,7 +132,7 @@ def _run(data: dict[str, Any] | None, args: argparse.Namespace) -> int:
             return _overfit(context, plan, settings.sft, args)
         from envgym.trainer.planning.scope import planned_memory
 
-        memory = partial(planned_memory, settings, context.device.type)
+        memory = partial(planned_memory, settings, context.method.objective, context.device.type)
         return _dry_run(context, plan, settings.sft, memory, args)
     from envgym.trainer.launch.launch import meeting_of_torchrun
 

@@ -7,6 +7,7 @@ from typing import Final
 
 import pytest
 import yaml
+from transformers import Qwen3Config
 
 from envgym.cli.main import main
 from envgym.cli.plugin_kinds import KINDS, plugin_rows
@@ -121,7 +122,19 @@ def test_plan_of_the_settings_for_a_gpu_fits(
     (line,) = [
         line for shell in blocks_of("docs/gpu_quickstart.md", "bash") for line in shell.commands if " plan " in line
     ]
-    for size in ("3B", "7B"):
-        assert main([*line.replace("3B", size).split()[1:], "--json"]) == 0
-        memory = json.loads(capsys.readouterr().out)["memory_bytes"]
-        assert 20 * 2**30 < memory["sampler"]["total"] < 0.9 * 79.2 * 2**30
+    Qwen3Config(
+        hidden_size=2560,
+        intermediate_size=9728,
+        num_hidden_layers=36,
+        num_attention_heads=32,
+        num_key_value_heads=8,
+        head_dim=128,
+        tie_word_embeddings=True,
+    ).save_pretrained(tmp_path / "Qwen3-4B")  # without a network
+    sizes = []
+    for words in (("--set", "model.name=Qwen3-4B"), ("--size", "7B")):
+        assert main([*line.split()[1:], *words, "--json"]) == 0
+        plan = json.loads(capsys.readouterr().out)
+        assert 20 * 2**30 < plan["memory_bytes"]["sampler"]["total"] < 0.9 * 79.2 * 2**30
+        sizes.append(plan["parameters"])
+    assert 4e9 < sizes[0] < sizes[1]

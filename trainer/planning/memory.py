@@ -15,10 +15,13 @@ _GATHERED: Final = 2
 
 
 def learner_memory(
-    settings: TrainSettings, workload: Workload, shape: ModelShape, device: Device | None
+    settings: TrainSettings, workload: Workload, shape: ModelShape, device: Device | None, *, is_coupled: bool
 ) -> dict[str, int]:
-    """Return the parts of rank 0 while it learns; without a device, those of its tensors."""
-    ranks, packing = settings.launch.learners, Packing.of(settings, workload)
+    """Return the parts of rank 0 while it learns; without a device, those of its tensors.
+
+    `is_coupled` states whether the objective couples rows, so that a minibatch has whole groups.
+    """
+    ranks, packing = settings.launch.learners, Packing.of(settings, workload, is_coupled=is_coupled)
     parts = {name: round(size / ranks) for name, size in asdict(shape.state_of(ranks)).items()}
     if ranks > 1:
         parts |= beside_shard(settings, shape)
@@ -29,7 +32,7 @@ def learner_memory(
         parts |= _cache(settings, workload, shape, device)
         if uses_vllm(settings):
             parts["sampler weights"] = math.ceil(shape.weights / settings.engine.tensor_parallel)
-    if device is not None and device.heap_overhead > 1 and packing.batches * settings.optim.minibatches > 1:
+    if device is not None and device.heap_overhead > 1 and packing.batches > 1:
         changing = sum(parts[name] for name in ("gradients", "optimizer", "activations"))
         parts["unused heap"] = round((device.heap_overhead - 1) * changing)
     return _with_libraries(parts, device)

@@ -105,7 +105,7 @@ def predict(
         checks_s=step_time.checks_s(settings, shape, device),
         in_rounds=samples_in_rounds(settings),
         overlaps=settings.rollout.overlaps and launch.servers > 0,
-        learner_memory=memory.learner_memory(settings, workload, shape, device),
+        learner_memory=memory.learner_memory(settings, workload, shape, device, is_coupled=objective.is_coupled),
         sampler_memory=memory.sampler_memory(settings, workload, shape, device),
-        tokens=Packing.of(settings, workload).tokens,
+        tokens=Packing.of(settings, workload, is_coupled=objective.is_coupled).tokens,
     )

@@ -1,15 +1,19 @@
 """What a plan models: settings beyond that are refused, and parts of a run that it leaves out are named."""
 
+import logging
 from collections.abc import Sequence
 from typing import Final
 
 from envgym.agents.settings import MEMORY_SHARE
 from envgym.core.tree import Tree
 from envgym.errors import InvalidInput, SettingsError
+from envgym.trainer.learner.objective import Objective
 from envgym.trainer.planning.memory import learner_memory, sampler_memory
 from envgym.trainer.planning.shapes import model_shape
 from envgym.trainer.planning.workload import Workload
 from envgym.trainer.settings import TrainSettings
+
+_log = logging.getLogger(__name__)
 
 _MODELLED: Final = ("transformers", "vllm")
 
@@ -58,10 +62,14 @@ def not_counted(settings: TrainSettings, *, has_critic: bool) -> list[str]:
     return parts
 
 
-def planned_memory(settings: TrainSettings, device_type: str, trees: Sequence[Tree]) -> dict[str, int]:
+def planned_memory(
+    settings: TrainSettings, objective: Objective, device_type: str, trees: Sequence[Tree]
+) -> dict[str, int]:
     """Return the bytes of the tensors on each kind of device of a run whose episodes are as long as these chains.
 
-    A run that a plan has no formulas for has no entries: a search, or a model of another kind.
+    `in turns` is the device of a colocated engine while the engine samples; `learner` is the same device while the
+    learner trains. A run that a plan has no formulas for has no entries: a search, or a model of another kind. A
+    warning is logged for the settings or the model that have none.
     """
     if settings.search.name != "chain" or not trees:
         return {}
@@ -73,9 +81,12 @@ def planned_memory(settings: TrainSettings, device_type: str, trees: Sequence[Tr
         shape = model_shape(
             settings.model, settings.optim, size=None, has_reference=has_reference, device_type=device_type
         )
-    except InvalidInput:  # also a SettingsError
+    except InvalidInput as error:  # also a SettingsError
+        _log.warning("the planned memory of each device is left out: %s", error)
         return {}
-    memory = {"learner": sum(learner_memory(settings, workload, shape, None).values())}
-    if settings.launch.servers:
-        memory["policy server"] = sum(sampler_memory(settings, workload, shape, None).values())
+    learner = learner_memory(settings, workload, shape, None, is_coupled=objective.is_coupled)
+    memory = {"learner": sum(learner.values())}
+    sampler = sampler_memory(settings, workload, shape, None)
+    if sampler:
+        memory["policy server" if settings.launch.servers else "in turns"] = sum(sampler.values())
     return memory

@@ -20,6 +20,8 @@ _PROBE_VOCABULARY: Final = 512
 _EXPERTS: Final = ("num_experts", "num_local_experts", "n_routed_experts")
 """Settings of configurations with experts, of which a token uses some."""
 
+_INSTEAD: Final = "plan a dense model of the kind of Llama or Qwen2.5, such as --size 7B, in its place"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelShape:
@@ -133,9 +135,8 @@ def _check_dense(config: Any) -> None:  # PretrainedConfig
     """Check that the formulas hold for a model. Raises: InvalidInput: its layers are of another kind."""
     experts = [name for name in _EXPERTS if getattr(config, name, None)]
     got = experts[0] if experts else None if getattr(config, "num_key_value_heads", None) else "no num_key_value_heads"
-    do = "plan a dense model of the kind of Llama or Qwen2.5, such as --size 7B, in its place"
     must = "have num_key_value_heads and no experts"
-    InvalidInput.unless(got is None, "configuration of a model", must, got, where=config.model_type, do=do)
+    InvalidInput.unless(got is None, "configuration of a model", must, got, where=config.model_type, do=_INSTEAD)
 
 
 def _casts(settings: ModelSettings, config: Any, body: int, trained: Any) -> int:  # PretrainedConfig, a model
@@ -161,12 +162,19 @@ def _micro_batch_memory(
     """Measure narrow models of few layers with the same heads, and carry their bytes over to the real sizes.
 
     What a layer keeps for a token is proportional to its widths, all of which are smaller by the same factor.
+
+    Raises: InvalidInput: the narrow models cannot be built or run.
     """
     import torch
 
     from envgym.trainer.learner.memory import MicroBatchMemory, head_memory
 
-    few, more = (_probed(settings, config, head_dim, num_layers) for num_layers in _PROBE_LAYERS)
+    try:
+        few, more = (_probed(settings, config, head_dim, num_layers) for num_layers in _PROBE_LAYERS)
+    except Exception as error:  # of transformers, which differ between kinds of models
+        what, must = "model of a plan", f"build and run with heads of width {_PROBE_HEAD_DIM}"
+        got, where = str(error).partition("\n")[0] or type(error).__name__, config.model_type
+        raise InvalidInput.of(what, must, got, where=where, do=_INSTEAD) from error
     factor, num_few, num_more = head_dim / _PROBE_HEAD_DIM, *_PROBE_LAYERS
     of_layer = (more.per_token - few.per_token) / (num_more - num_few)
     return MicroBatchMemory(

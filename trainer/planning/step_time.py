@@ -56,7 +56,8 @@ def learn_s(
     """Return the time of all passes over the rows of a step, and of the optimizer."""
     if not workload.turns:
         return 0.0
-    optim, ranks, packing = settings.optim, settings.launch.learners, Packing.of(settings, workload)
+    optim, ranks = settings.optim, settings.launch.learners
+    packing = Packing.of(settings, workload, is_coupled=objective.is_coupled)
     sampled = settings.rollout.groups * settings.rollout.group_size * workload.turns * workload.turn_tokens
     flops = 6.0 * (shape.body * packing.tokens + shape.head * sampled)
     pair_flops = 12 * shape.layers * shape.width * packing.pairs

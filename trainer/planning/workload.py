@@ -63,7 +63,7 @@ def num_episodes(settings: TrainSettings) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Packing:
-    """The micro-batches of a pass over the rows of a step."""
+    """The micro-batches of a pass over the rows of a step, in all of its minibatches."""
 
     tokens: int
     """Tokens that all micro-batches compute together."""
@@ -75,12 +75,19 @@ class Packing:
     """Tokens of the largest micro-batch."""
 
     @classmethod
-    def of(cls, settings: TrainSettings, workload: Workload) -> "Packing":
-        """Deal rows into micro-batches: whole groups if one fits, else rows of a group; at least a row.
+    def of(cls, settings: TrainSettings, workload: Workload, *, is_coupled: bool) -> "Packing":
+        """Deal rows into minibatches, and those of a group in a minibatch into micro-batches.
 
-        A pack has the prompt of its group once. Each pack of a group that does not fit has it again.
+        A micro-batch has all rows that a minibatch has of some groups. If those of one group do not fit, it has some of
+        them, at least a row. A pack has the prompt of each of its groups once, so every minibatch and every pack of a
+        group repeats the prompt.
+
+        Args:
+            settings: of the run.
+            workload: lengths of the episodes.
+            is_coupled: whether the objective couples rows, so that a minibatch has whole groups.
         """
-        groups, size = settings.rollout.groups, settings.rollout.group_size
+        groups, size, updates = _minibatch(settings, is_coupled=is_coupled)
         shared, ranks = workload.prompt_tokens, settings.launch.learners
         if not settings.optim.packing:
             groups, size, shared = groups * size, 1, 0
@@ -90,9 +97,23 @@ class Packing:
             packs, fitting = groups, limit // group
             batches, largest = math.ceil(of_rank / fitting), min(fitting, of_rank) * group
         else:
-            rows = min(size, max(1, (limit - shared) // max(1, row)))
+            rows = min(math.ceil(size), max(1, (limit - shared) // max(1, row)))
             packs = groups * math.ceil(size / rows)
             batches, largest = math.ceil(packs / ranks), shared + rows * row
         tokens = packs * shared + groups * size * row
         pairs = packs * shared**2 / 2 + groups * size * row * (shared + row / 2)
-        return cls(tokens=tokens, pairs=pairs, batches=batches, largest=largest)
+        return cls(
+            tokens=round(updates * tokens), pairs=updates * pairs, batches=updates * batches, largest=math.ceil(largest)
+        )
+
+
+def _minibatch(settings: TrainSettings, *, is_coupled: bool) -> tuple[float, float, int]:
+    """Return the mean number of groups in a minibatch, of rows of such a group, and the number of minibatches."""
+    groups, size, updates = settings.rollout.groups, settings.rollout.group_size, settings.optim.minibatches
+    if is_coupled:
+        updates = min(updates, groups)
+        return groups / updates, size, updates
+    updates = min(updates, groups * size)
+    rows = groups * size / updates
+    dealt = min(groups, rows)
+    return dealt, rows / dealt, updates

@@ -14,13 +14,13 @@ from tempfile import TemporaryDirectory
 from envgym.core.trajectory import Group, Row, Trajectory
 from envgym.core.tree import Tree
 from envgym.runtime.event_loop import run_coroutine
-from envgym.trainer.batch.rows import TrainRow
+from envgym.trainer.batch.rows import MicroBatch, TrainRow
 from envgym.trainer.learner.checkpoint import TrainState, save_checkpoint
 from envgym.trainer.learner.learner import Learner
 from envgym.trainer.learner.memory import StateMemory, measure_memory, state_memory
 from envgym.trainer.learner.objective import Objective
 from envgym.trainer.learner.optimizers.base import bytes_here
-from envgym.trainer.learner.train_step import FORWARD_SHARE, StepInputs, learning_passes
+from envgym.trainer.learner.train_step import FORWARD_SHARE, StepInputs, learning_passes, minibatches
 from envgym.trainer.methods.credit.outcome import episode_rewards
 from envgym.trainer.methods.protocols import CriticCredit, FilterResult
 from envgym.trainer.rollout.collector import Collector
@@ -251,11 +251,22 @@ def backward_largest_micro_batch(learner: Learner, rows: Sequence[TrainRow], obj
         num_minibatches=learner.optim.minibatches if objective.is_coupled else None,
         step=0,
     )
-    all_rows = range(len(inputs.rows))
-    batch = max(learner.micro_batches(inputs.rows, all_rows), key=lambda batch: batch.num_tokens)
+    batches = _micro_batches(learner, inputs.rows, objective)
+    indices, batch = max(batches, key=lambda indices_and_batch: indices_and_batch[1].num_tokens)
     with learner.forward.layers():
-        inputs.loss_fn(all_rows)(batch).backward()
+        inputs.loss_fn(indices)(batch).backward()
     return batch.num_tokens
+
+
+def _micro_batches(
+    learner: Learner, rows: Sequence[TrainRow], objective: Objective
+) -> list[tuple[Sequence[int], MicroBatch]]:
+    """Return the micro-batches of a pass over the rows, each with the numbers of the rows of its minibatch."""
+    return [
+        (indices, batch)
+        for indices in minibatches(rows, learner.optim.minibatches, whole_groups=objective.is_coupled)
+        for batch in learner.micro_batches(rows, indices)
+    ]
 
 
 def _measure(context: RunContext, rows: list[TrainRow], devices: Mapping[str, int], *, collect_s: float) -> StepCost:
@@ -271,7 +282,7 @@ def _measure(context: RunContext, rows: list[TrainRow], devices: Mapping[str, in
     tokens = backward_largest_micro_batch(learner, rows, objective)
     seconds = time.perf_counter() - started
     learner.zero_grad()
-    batches = learner.micro_batches(rows, range(len(rows)))
+    batches = [batch for _, batch in _micro_batches(learner, rows, objective)]
     computed = sum(batch.num_tokens for batch in batches)
     passes = learning_passes(optim, context.method.objective) + _critic_passes(context)
     memory = state

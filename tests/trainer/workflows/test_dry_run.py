@@ -130,6 +130,16 @@ def test_memory_of_each_device_is_planned_for_episodes_of_this_length(capsys: py
     assert re.search(r"^each device     learner \d+\.\d MiB, policy server \d+\.\d MiB \(planned", text, re.MULTILINE)
 
 
+def test_micro_batches_of_every_minibatch_are_counted() -> None:
+    """Two groups of 3 rows: each of 3 minibatches has a row of each group, so every minibatch repeats both prompts."""
+    found = dry_runs([settings(optim={"minibatches": 3})])[0]
+    assert found.cost is not None
+    assert found.cost.num_micro_batches == 3
+    token_ids = [row.token_ids for row in found.batch.train_rows]
+    prefixes = [{ids[:end] for ids in token_ids[part::3] for end in range(1, len(ids) + 1)} for part in range(3)]
+    assert found.cost.computed_tokens == sum(len(of_minibatch) for of_minibatch in prefixes)
+
+
 def tiny_directory(folder: Path, generation_config: dict[str, Any]) -> str:
     write_tiny(folder, TinySettings(**SHAPE))
     (folder / "generation_config.json").write_text(json.dumps(generation_config), encoding="utf-8")
