@@ -1,7 +1,6 @@
 """An episode whose environment server went away is begun again once; any other failure stays what it is."""
 
 import asyncio
-import threading
 from contextlib import closing
 from typing import Any
 
@@ -133,4 +132,4 @@ def test_an_episode_that_was_aborted_is_not_begun_again() -> None:
         redirect(policy._client, policy._place)
         assert policy.num_envs == 1
         assert episode.ending is Ending.ERROR_ABORTED
-        wait_until(lambda: not any(thread.name.startswith("env-group/00") for thread in threading.enumerate()))
+        wait_until(lambda: len(server.sessions) == 0)
