@@ -25,6 +25,7 @@ from envgym.serving.server import EnvServer
 from envgym.serving.sessions import SessionLimits
 from envgym.wrappers.base import AnyEnv, TextOnly
 from envgym.wrappers.limits import TurnLimit
+from envgym.wrappers.prompts import GivenHint
 from envgym.wrappers.record import Record
 from tests.support.env_server import COUNTER, SLOW_COUNTER, WAIT_S, redirect, running_server, wait_until
 
@@ -90,6 +91,8 @@ def test_no_episode_has_a_thread(server: EnvServer) -> None:
 def test_wrappers_that_only_look_at_results_keep_the_coroutines(server: EnvServer, tmp_path: Path) -> None:
     limited = TurnLimit(TextOnly(make(server)), 2)
     assert limited.async_calls() is not None
+    assert GivenHint(make(server), metadata_key="how").async_calls() is not None
+    assert GivenHint(make(server)).async_calls() is None  # it sends a request for the oracle's action
     recording = Record(TextOnly(make(server)), tmp_path / "episodes.jsonl")
     assert recording.async_calls() is None  # it writes a file
 
