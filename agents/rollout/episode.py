@@ -6,7 +6,7 @@ Whatever an env raises leaves here as an `InfrastructureError`; the driver recor
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import copy_context
 from dataclasses import dataclass, field
 from functools import partial
@@ -156,32 +156,32 @@ class EpisodeEnv:
         return owner
 
     async def close(self) -> None:
-        """Close the env and let its thread go; a failure is logged, and the episode stays valid."""
-        if self._calls is not None:
+        """Close the env and let its thread go, also if the caller is cancelled; a failure is logged."""
+        done = self._begin_close()
+        if done is not None:
             try:
-                await await_env("close", asyncio.wrap_future(self._calls.close()))
+                await await_env("close", asyncio.shield(asyncio.wrap_future(done)))
             except InfrastructureError as error:
                 self._log_close(error)
-        elif self._env is not None:
-            await self.call("close", self._close_or_log)
-        self._release_thread()
 
     def abandon(self) -> None:
         """Close the env without waiting: after a cancellation, when its thread has finished what it is doing."""
-        if self._calls is not None:
-            self._calls.close()
-        elif self._thread is not None:
-            self._thread.submit(self._close_or_log)
+        self._begin_close()
+
+    def _begin_close(self) -> "Future[None] | None":
+        """Begin to close the env, and let its thread go; return what is done when the env is closed. None: it is."""
+        done = None
+        if self._thread is not None:  # a call of it may be under way, also if the env has coroutines
+            done = self._thread.submit(copy_context().run, self._close_or_log)
+            self._thread.shutdown(wait=False)
+        elif self._calls is not None:
+            done = self._calls.close()
         elif self._env is not None:
             self._close_or_log()
-        self._release_thread()
+        return done
 
     def _new_thread(self) -> ThreadPoolExecutor:
         return ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"env-{self.job.tree_id}")
-
-    def _release_thread(self) -> None:
-        if self._thread is not None:
-            self._thread.shutdown(wait=False)
 
     def _close_or_log(self) -> None:
         try:

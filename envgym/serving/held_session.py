@@ -27,8 +27,8 @@ class EnvSession:
     def __init__(self, client: ServerClient, session_id: str) -> None:
         self.client, self.id = client, session_id
         self._number = 0
-        self._is_lost = False
-        """Whether a call got no reply: nobody knows whether the env has played it."""
+        self.is_lost = False
+        """Whether the caller of a request got no reply: it does not know whether the env has played the turn."""
         self._lock = threading.Lock()
         self._finalizer: weakref.finalize[..., EnvSession] | None = None
 
@@ -43,7 +43,7 @@ class EnvSession:
         while not self._lock.acquire(blocking=False):
             await io.sleep(_SOON_S)
         try:
-            if self._is_lost:
+            if self.is_lost:
                 must, do = "have a reply to each call", "begin the episode again"
                 raise SessionLost.of("session", must, "none to the last", where=self.client.url, do=do)
             message = {"session": self.id, "number": self._number + 1, **data, **log_ids()}
@@ -52,7 +52,7 @@ class EnvSession:
             try:
                 return await self.client.send(io, written)
             except (ServerUnreachable, asyncio.CancelledError):
-                self._is_lost = True
+                self.is_lost = True
                 raise
         finally:
             self._lock.release()

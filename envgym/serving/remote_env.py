@@ -5,6 +5,7 @@ servers that serve the same, `http://HOST:PORT,HOST:PORT/...`. What tells answer
 payload the client knows the content hash, and its metadata are empty.
 """
 
+import asyncio
 import re
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
@@ -218,6 +219,7 @@ class RemoteEnv(Env[None]):
         if self._session is not None:
             with suppress(*((SessionLost, ServerUnreachable) if data["seed"] is not None else ())):
                 return await self._session.call(io, wire.RESET, **data)
+            self._session.close_soon()  # the server may still have it
             self._session = None
         with self._noting_loss():
             self._session, reply = await self._kind.pool.open(io, {**self._kind.opening, **data})
@@ -262,9 +264,12 @@ class RemoteEnv(Env[None]):
         return twin
 
     def close(self) -> None:
+        run_without_loop(self._end(BLOCKING))
+
+    async def _end(self, io: ClientIo) -> None:
         session, self._session = self._session, None
         if session is not None:
-            run_without_loop(session.close(BLOCKING))
+            await session.close(io)
 
     def async_calls(self) -> AsyncCalls:
         return _RemoteCalls(self)
@@ -311,20 +316,29 @@ class _RemoteCalls:
         parsed = env._begin_turn(action)
         try:
             record = await env_loop().run_for(env._play_on_server(LOOP, parsed))
+        except asyncio.CancelledError:
+            if env._session is not None:
+                env._session.is_lost = True  # the server may have played the turn, and nobody has got its record
+            raise
         except Exception as error:  # noqa: BLE001  # a failed turn is a record
             record = env._failed_turn(parsed, error)
         return env._end_turn(record)
 
     async def fork(self) -> RemoteEnv:
-        return await env_loop().run_for(self._env._copy(LOOP))
+        twins: list[RemoteEnv] = []
+
+        async def copy() -> None:
+            twins.append(await self._env._copy(LOOP))
+
+        try:
+            await env_loop().run_for(copy())
+        except asyncio.CancelledError:
+            env_loop().call(lambda: [_RemoteCalls(twin).close() for twin in twins])  # no caller has got them
+            raise
+        return twins[0]
 
     def close(self) -> "Future[None]":
-        session, self._env._session = self._env._session, None
-        if session is not None:
-            return session.close_soon()
-        done: Future[None] = Future()
-        done.set_result(None)
-        return done
+        return env_loop().begin(self._env._end(LOOP))  # after a cancelled reset that may still set the session
 
 
 def _restore(

@@ -24,7 +24,8 @@ AnyEnv = Union[Env[Any], "Wrapper"]  # every env has its own state type
 class Wrapper(gymnasium.Wrapper[str, str, str, str]):
     """Passes everything through; a subclass overrides `on_reset`, `after_step` or `on_step`.
 
-    An env with coroutines (`Env.async_calls`) keeps them if the wrapper overrides no more than the first two of these.
+    An env with coroutines (`Env.async_calls`) keeps them if the wrapper overrides no more than the first two of these,
+    which then run in the event loop and must not wait.
     Whatever a subclass changes during an episode must be immutable (a number, a tuple), or copied in `fork`.
     """
 

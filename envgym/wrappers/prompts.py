@@ -15,7 +15,7 @@ from envgym.config.settings import Settings
 from envgym.core.messages import TASK, Message, Observation, reworded, with_hint
 from envgym.core.task_needs import TaskNeed, metadata_text
 from envgym.core.tasks import Split
-from envgym.env import Env
+from envgym.env import AsyncCalls, Env
 from envgym.errors import InvalidInput
 from envgym.records import ResetRecord, ResetResult
 from envgym.seeds import derive_seed, generator
@@ -115,6 +115,10 @@ class GivenHint(AddedText):
         do = "set metadata_key, or define oracle()"
         InvalidInput.unless(has_source, "env", "have an oracle", self.name, where="GivenHint", do=do)
         self.metadata_key, self.text = metadata_key, text
+
+    def async_calls(self) -> AsyncCalls | None:
+        """Return the coroutines of the env; None if the oracle gives the hints, since `oracle()` may wait."""
+        return None if self.metadata_key is None else super().async_calls()
 
     def text_for(self, record: ResetRecord) -> str | None:
         """Return the hint. Raises: NoOracle: the env has none. InvalidInput: the task's own is no text."""

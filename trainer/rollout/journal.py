@@ -89,6 +89,8 @@ class TurnJournal:
         """
         self._folder, self._staleness, self._worker = folder, staleness, worker
         self._lines: dict[bytes, _Line] = {}
+        self._found: dict[str | None, dict[bytes, _Line]] = {}
+        """Lines that trees have used, by tree; of trees that were begun and have not ended."""
         self._read_files: dict[Path, _ReadFile] = {}
         self._files: dict[int, TextIO] = {}
         self._reused = ReusedTurns()
@@ -107,14 +109,33 @@ class TurnJournal:
             folder.mkdir(parents=True, exist_ok=True)
             write_json(owner, {"run": run})
 
-    def around(self, policy: Policy) -> Policy:
-        """Return a policy that asks `policy` only for what the journal does not have, and notes what it samples."""
-        return JournaledPolicy(policy, self)
+    def around(self, policy: Policy, *, tree_id: str | None = None) -> Policy:
+        """Return a policy that asks `policy` only for what the journal does not have, and notes what it samples.
 
-    def find(self, request: GenerateRequest) -> Generation | None:
-        """Return the generation that was sampled for a request before, once; None: there is none."""
+        `tree_id` is the tree that the policy grows, between `begin_tree` and `end_tree`; None: it grows any tree.
+        """
+        return JournaledPolicy(policy, self, tree_id)
+
+    def begin_tree(self, tree_id: str) -> None:
+        """Get ready to grow a tree in this process; all its turns are found if it was begun before and not ended."""
+        if tree_id in self._found:
+            self._lines |= self._found[tree_id]
+            self._read_of(self._worker)  # what the tree has sampled since
+        self._found[tree_id] = {}
+
+    def end_tree(self, tree_id: str) -> None:
+        """Note that a tree is whole, and is not begun again."""
+        self._found.pop(tree_id, None)
+
+    def find(self, request: GenerateRequest, tree_id: str | None = None) -> Generation | None:
+        """Return the generation that was sampled for a request before, once; None: there is none.
+
+        `tree_id` as of `around`.
+        """
         key = _key(request) if self._lines else b""
         line = self._lines.pop(key, None)
+        if line is not None and tree_id in self._found:
+            self._found[tree_id][key] = line
         generation = None if line is None else _generation_of(line, key)
         if generation is not None:
             self.count_reused(ReusedTurns(1, len(generation.token_ids)))
@@ -123,10 +144,6 @@ class TurnJournal:
     def read_turns_of(self, worker: str) -> None:
         """Read what another rollout worker has written since the last call, whose groups go on here."""
         self._read_of(worker)
-
-    def read_own_turns(self) -> None:
-        """Read what this process has written since the last call, for a tree that is begun again."""
-        self._read_of(self._worker)
 
     def _read_of(self, worker: str | None) -> None:
         for file in self._all_files():
@@ -209,13 +226,13 @@ def open_journal(run: RunDirectory, *, staleness: int, version: int) -> TurnJour
 class JournaledPolicy(WrappedPolicy):
     """A policy that is asked only for what its journal does not have."""
 
-    def __init__(self, policy: Policy, journal: TurnJournal) -> None:
+    def __init__(self, policy: Policy, journal: TurnJournal, tree_id: str | None) -> None:
         super().__init__(policy)
-        self._journal = journal
+        self._journal, self._tree_id = journal, tree_id
 
     async def generate(self, request: GenerateRequest) -> Generation:
         """Return a continuation: that of the journal, or one that is sampled now. Raises: as the policy."""
-        recorded = self._journal.find(request)
+        recorded = self._journal.find(request, self._tree_id)
         if recorded is not None:
             return recorded
         generation = await self._policy.generate(request)

@@ -1,7 +1,6 @@
 """An episode whose environment server went away is begun again once; any other failure stays what it is."""
 
 import asyncio
-import threading
 from contextlib import closing
 from typing import Any
 
@@ -123,14 +122,17 @@ def test_an_episode_that_was_aborted_is_not_begun_again() -> None:
         async def generate(self, request: GenerateRequest) -> Generation:
             generation = await super().generate(request)
             if len(self.requests) == 2:
-                asyncio.get_running_loop().call_soon(abort.abort, "late")
+                asyncio.get_running_loop().call_soon(self.abort)
             return generation
+
+        def abort(self) -> None:
+            redirect(self._client, self._place)  # the server is there again, to be told of the end
+            abort.abort("late")
 
     abort = AbortHandle()
     with running_server(COUNTER) as server:
         policy = Aborting(server, losses=1)
         episode = play(policy, abort)
-        redirect(policy._client, policy._place)
         assert policy.num_envs == 1
         assert episode.ending is Ending.ERROR_ABORTED
-        wait_until(lambda: not any(thread.name.startswith("env-group/00") for thread in threading.enumerate()))
+        wait_until(lambda: len(server.sessions) == 0)

@@ -2,9 +2,10 @@
 
 import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,14 +15,19 @@ from envgym.core.messages import Action
 from envgym.core.tasks import Split
 from envgym.core.turns import Ending
 from envgym.env import Env
+from envgym.errors import ResetNeeded
 from envgym.records import StepRecord
+from envgym.serving.client import env_loop
+from envgym.serving.held_session import EnvSession
 from envgym.serving.pool import pool_of
+from envgym.serving.remote_env import RemoteEnv
 from envgym.serving.server import EnvServer
 from envgym.serving.sessions import SessionLimits
 from envgym.wrappers.base import AnyEnv, TextOnly
 from envgym.wrappers.limits import TurnLimit
+from envgym.wrappers.prompts import GivenHint
 from envgym.wrappers.record import Record
-from tests.support.env_server import COUNTER, SLOW_COUNTER, redirect, running_server, wait_until
+from tests.support.env_server import COUNTER, SLOW_COUNTER, WAIT_S, redirect, running_server, wait_until
 
 
 @pytest.fixture(scope="module")
@@ -85,6 +91,8 @@ def test_no_episode_has_a_thread(server: EnvServer) -> None:
 def test_wrappers_that_only_look_at_results_keep_the_coroutines(server: EnvServer, tmp_path: Path) -> None:
     limited = TurnLimit(TextOnly(make(server)), 2)
     assert limited.async_calls() is not None
+    assert GivenHint(make(server), metadata_key="how").async_calls() is not None
+    assert GivenHint(make(server)).async_calls() is None  # it sends a request for the oracle's action
     recording = Record(TextOnly(make(server)), tmp_path / "episodes.jsonl")
     assert recording.async_calls() is None  # it writes a file
 
@@ -140,6 +148,104 @@ def test_a_cancelled_call_leaves_no_session_on_the_server(server: EnvServer) -> 
         with pytest.raises(asyncio.CancelledError):
             await waiting
         one.abandon()
+
+    asyncio.run(play())
+    wait_until(lambda: len(server.sessions) == 0)
+
+
+@pytest.mark.parametrize("in_thread", [True, False])
+def test_an_env_that_is_abandoned_while_it_opens_its_session_leaves_none(
+    server: EnvServer, monkeypatch: pytest.MonkeyPatch, in_thread: bool
+) -> None:
+    """The server has opened the session, and the env does not have it yet."""
+    is_open, is_abandoned, hold = threading.Event(), threading.Event(), EnvSession.hold
+
+    def hold_late(session: EnvSession) -> None:
+        hold(session)
+        is_open.set()
+        assert is_abandoned.wait(WAIT_S)
+
+    monkeypatch.setattr(EnvSession, "hold", hold_late)
+
+    async def play() -> None:
+        one = episode(make(server))
+        if in_thread:  # as an episode of a program does
+            one.make()
+        waiting = asyncio.ensure_future(one.call("reset", one.env.reset, seed=5) if in_thread else one.reset())
+        await asyncio.sleep(0)
+        assert is_open.wait(WAIT_S)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        one.abandon()
+        is_abandoned.set()
+
+    asyncio.run(play())
+    wait_until(lambda: len(server.sessions) == 0)
+
+
+def cancelled_after_its_work(call: Coroutine[Any, Any, object], is_done: Callable[[], bool]) -> None:
+    """Cancel a call between its end in the event loop of the envs and the return of its result."""
+
+    async def play() -> None:
+        waiting = asyncio.ensure_future(call)
+        await asyncio.sleep(0)
+        wait_until(is_done)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+
+    asyncio.run(play())
+
+
+def test_a_fork_whose_caller_is_cancelled_after_it_was_made_is_closed(server: EnvServer) -> None:
+    with closing(make(server)) as env:
+        env.reset(seed=5)
+        calls, client = env.async_calls(), pool_of((server.http.url,)).clients[0]
+        assert calls is not None
+        cancelled_after_its_work(calls.fork(), lambda: len(client.held) == 2)
+        wait_until(lambda: len(server.sessions) == 1)
+        assert env.step("go").observation == "turn 1"
+
+
+def test_after_a_step_whose_caller_is_cancelled_the_episode_does_not_go_on(server: EnvServer) -> None:
+    with closing(make(server)) as env:
+        env.reset(seed=5)
+        assert isinstance(env, RemoteEnv)
+        session = env._running()
+        cancelled_after_its_work(
+            env.async_calls().step("go"), lambda: session._number == 1 and not session._lock.locked()
+        )
+        record = record_of(env.step("go").info)
+        assert record.ending is Ending.ERROR_ENV
+        assert "session must have a reply to each call" in (record.error or "")
+        with pytest.raises(ResetNeeded):
+            env.step("go")
+        env.reset(seed=5)
+        assert env.step("go").observation == "turn 1"
+        wait_until(lambda: len(server.sessions) == 1)  # the lost one was closed
+
+
+@pytest.mark.parametrize("has_thread", [True, False])
+def test_a_close_that_is_cancelled_closes_the_session(server: EnvServer, has_thread: bool) -> None:
+    may_go_on = threading.Event()
+
+    async def play() -> None:
+        one = episode(make(server))
+        await one.reset()
+        if has_thread:
+            await one.call("oracle", one.env.unwrapped.oracle)
+            asyncio.ensure_future(one.call("wait", may_go_on.wait, WAIT_S))  # noqa: RUF006  # it ends before the close
+        else:
+            pool_of((server.http.url,)).clients[0].close_idle()  # so that the request waits for a connection
+            env_loop().call(lambda: may_go_on.wait(WAIT_S))
+        await asyncio.sleep(0)
+        closing = asyncio.ensure_future(one.close())
+        await asyncio.sleep(0)
+        closing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await closing
+        may_go_on.set()
 
     asyncio.run(play())
     wait_until(lambda: len(server.sessions) == 0)

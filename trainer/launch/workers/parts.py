@@ -76,12 +76,9 @@ class WorkerParts:
             concurrency: branches under way at a time.
         """
         self._env_sources, self._agent, self._follow, self._weights = env_sources, agent, follow, weights
-        self._policy = policy if journal is None else journal.around(policy)
-        self._journal, self._audits = journal, audits
+        self._policy, self._journal, self._audits = policy, journal, audits
         self._slots = asyncio.Semaphore(concurrency)
         self._growers: dict[int, TreeGrower] = {}
-        self._begun = set[str]()
-        """Ids of trees that were begun and not finished."""
         self.add_plan(plan, settings)
 
     def add_plan(self, plan: int, settings: TrainSettings) -> None:
@@ -108,22 +105,22 @@ class WorkerParts:
     async def grow(self, task: TreeTask, abort: AbortHandle) -> tuple[Tree, list[SampledTurn]]:
         """Grow a tree; return it with what was sampled for it. Raises: as `TreeGrower`."""
         self.follow(task.weights)
-        tree_id = task.order.tree_id
+        tree_id, policy = task.order.tree_id, self._policy
         if self._journal is not None:
             for role in {lost.partition("#")[0] for lost in task.replays}:
                 self._journal.read_turns_of(role)
-            if tree_id in self._begun:  # the connection broke, and the order was sent again
-                self._journal.read_own_turns()
-        self._begun.add(tree_id)
+            self._journal.begin_tree(tree_id)  # again if the connection broke, and the order was sent again
+            policy = self._journal.around(policy, tree_id=tree_id)
         if task.aborted is not None:
             abort.abort(task.aborted)
         sampled: list[SampledTurn] = []
         grower = self._growers[task.plan]
         if self._audits:
-            policy = AuditedPolicy(self._policy, sampled.append)
-            grower = replace(grower, context=replace(grower.context, policy=policy))
+            policy = AuditedPolicy(policy, sampled.append)
+        grower = replace(grower, context=replace(grower.context, policy=policy))
         tree = await grower(task.order, abort)
-        self._begun.discard(tree_id)
+        if self._journal is not None:
+            self._journal.end_tree(tree_id)
         return tree, sampled
 
     def take_reused(self) -> ReusedTurns:

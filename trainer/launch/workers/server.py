@@ -105,7 +105,7 @@ class RolloutWorker:
         """Close the parts; those that are being built are not finished."""
         self._parts, self._resources.is_abandoned = None, True
         if self._building is not None:
-            with suppress(EnvgymError):
+            with suppress(Exception):  # the request that began the building has got the error
                 await asyncio.shield(self._building)
         await asyncio.to_thread(self._resources.close)
 

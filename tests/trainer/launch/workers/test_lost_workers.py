@@ -17,7 +17,8 @@ from envgym.runtime.http.connections import HttpConnections
 from envgym.runtime.processes.restarts import REISSUED, failure_counts
 from envgym.trainer.launch.workers.parts import PartsResources, WorkerParts
 from envgym.trainer.launch.workers.server import RolloutWorker
-from envgym.trainer.launch.workers.wire import ABORT, SETUP, WorkerSetup
+from envgym.trainer.launch.workers.wire import ABORT, SETUP, TreeTask, WorkerSetup
+from envgym.trainer.rollout.journal import TurnJournal
 from tests.trainer.launch.workers.test_fleet import (
     ROLES,
     Fleet,
@@ -197,6 +198,51 @@ def test_a_worker_that_dies_during_an_update_goes_on_with_the_new_weights(tmp_pa
         await other.server.close()
 
     play(tmp_path, work)
+
+
+def test_a_worker_whose_first_setup_failed_is_set_up_by_the_next(tmp_path: Path) -> None:
+    sound, errors = make_worker(ROLES[0], None).server._build, [OSError("the disk is gone")]
+
+    def build(setup: WorkerSetup, resources: PartsResources) -> WorkerParts:
+        if errors:
+            raise errors.pop()
+        return sound(setup, resources)
+
+    async def work() -> None:
+        worker = RolloutWorker(ROLES[0], token=None, build=build)
+        with pytest.raises(OSError, match="the disk is gone"):
+            await worker._set_up(make_setup(tmp_path).to_json())
+        assert await worker._set_up(make_setup(tmp_path).to_json()) == {}
+        assert worker._parts is not None
+        await worker.close()
+
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize("num_breaks", [1, 2, 3])
+def test_no_break_of_a_tree_costs_a_turn(tmp_path: Path, num_breaks: int) -> None:
+    TurnJournal(tmp_path, run="this", version=0, staleness=0).close()
+    worker, task = make_worker(ROLES[0], tmp_path), TreeTask(order(), 0, WeightsState(0))
+    worker.hold.clear()
+
+    async def work() -> None:
+        with PartsResources() as resources:
+            parts = worker.server._build(make_setup(tmp_path), resources)
+            for number in range(num_breaks):
+                growing = asyncio.ensure_future(parts.grow(task, AbortHandle()))
+                await until(lambda: worker.num_sampled)
+                if number:
+                    await until(lambda: parts.take_reused().turns)
+                growing.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await growing
+            worker.hold.set()
+            tree, _ = await parts.grow(task, AbortHandle())
+            assert untimed(tree) == untimed(await grown_here(order()))
+            assert worker.num_sampled == 3  # turns of the tree
+            assert parts.take_reused().turns == 1
+
+    asyncio.run(work())
 
 
 def test_a_setup_that_is_given_up_builds_no_further_part(tmp_path: Path) -> None:
