@@ -107,6 +107,8 @@ class ServerClient:
         self.call_s, self.lease_s, self.reconnect_s = CALL_S, 60.0, RECONNECT_S
         self.held: dict[str, None] = {}
         """Ids of the sessions of this process."""
+        self.opening: set[str] = set()
+        """Ids of the sessions that are being opened."""
         self.has_left = False
         """Whether it is asked for no new session; one that does not answer any more is not waited for."""
         self._idle: deque[BlockingConnection] = deque()
@@ -124,7 +126,8 @@ class ServerClient:
 
     def after_fork(self) -> None:
         """Share no connection with the parent process."""
-        self.held, self._idle, self._renewer, self._lock = {}, deque(), None, threading.Lock()
+        self.held, self.opening = {}, set()
+        self._idle, self._renewer, self._lock = deque(), None, threading.Lock()
 
     async def request(
         self, io: ClientIo, path: str, data: Json, *, within_s: float | None = None, reconnect_s: float | None = None

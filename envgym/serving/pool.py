@@ -98,6 +98,7 @@ class ServerPool:
                 session = EnvSession(client, new_session_id())
                 message = {"session": session.id, "number": 0, **data, **log_ids()}
                 waits = client is clients[-1] and not self._wait_s
+                client.opening.add(session.id)
                 try:
                     reply = await client.request(io, wire.OPEN, message, reconnect_s=None if waits else 0)
                 except (ServerBusy, ServerUnreachable) as error:
@@ -108,6 +109,8 @@ class ServerPool:
                 else:
                     session.hold()
                     return session, reply
+                finally:
+                    client.opening.discard(session.id)
             busy = [error for error in errors if isinstance(error, ServerBusy)]
             if busy:
                 pause_s = next(patience, None)
@@ -128,7 +131,7 @@ class ServerPool:
         raise ServerUnreachable.of("environment server", "be one of the run's", url, where="session", do=do)
 
     def _ordered(self) -> list[ServerClient]:
-        return sorted(self.clients, key=lambda client: len(client.held))
+        return sorted(self.clients, key=lambda client: len(client.held) + len(client.opening))
 
     async def _wait_for_server(self, io: ClientIo, deadline: float) -> None:
         """Wait a moment, in which a server may join.

@@ -31,7 +31,8 @@ def test_json_has_times_memory_and_sources(config: str, command: Command) -> Non
     plan = json.loads(shown)
     seconds, memory = plan["seconds"], plan["memory_bytes"]["learner"]
     assert code == 0
-    assert seconds["step"] == pytest.approx(max(seconds["sampling"], seconds["control"]) + seconds["learning"])
+    sampled = max(seconds["sampling"], seconds["control"])
+    assert seconds["step"] == pytest.approx(sampled + seconds["learning"] + seconds["update"])
     assert memory["total"] == sum(size for part, size in memory.items() if part != "total")
     assert memory["optimizer"] == 2 * memory["gradients"] == 2 * memory["weights"]
     assert plan["context"] == 512 + 3 * 128 + 2 * 10

@@ -266,3 +266,17 @@ def test_episodes_that_wait_for_a_free_session_do_not_keep_others_from_ending() 
 
     with running_server(COUNTER, limits=limits) as server:
         assert asyncio.run(play(server.http.url)) == [Ending.TERMINATED] * 3
+
+
+def test_sessions_that_are_opened_at_the_same_time_are_shared_by_the_servers() -> None:
+    with running_server(COUNTER) as first, running_server(COUNTER) as second:
+        address = f"{first.http.url},{second.http.url.removeprefix('http://')}/{COUNTER}"
+
+        async def play() -> None:
+            episodes = [episode(envgym.make(address)) for _ in range(8)]
+            await asyncio.gather(*[each.reset() for each in episodes])
+            for each in episodes:
+                await each.close()
+
+        asyncio.run(play())
+        assert (first.metrics.opened, second.metrics.opened) == (4, 4)
