@@ -32,7 +32,8 @@ def test_json_has_times_memory_and_sources(config: str, command: Command) -> Non
     seconds, memory = plan["seconds"], plan["memory_bytes"]["learner"]
     assert code == 0
     sampled = max(seconds["sampling"], seconds["control"])
-    assert seconds["step"] == pytest.approx(sampled + seconds["learning"] + seconds["update"])
+    after = seconds["learning"] + seconds["update"] + seconds["checks"]
+    assert seconds["step"] == pytest.approx(sampled + after)
     assert memory["total"] == sum(size for part, size in memory.items() if part != "total")
     assert memory["optimizer"] == 2 * memory["gradients"] == 2 * memory["weights"]
     assert plan["context"] == 512 + 3 * 128 + 2 * 10
