@@ -31,9 +31,9 @@ def test_json_has_times_memory_and_sources(config: str, command: Command) -> Non
     plan = json.loads(shown)
     seconds, memory = plan["seconds"], plan["memory_bytes"]["learner"]
     assert code == 0
-    sampled = max(seconds["sampling"], seconds["control"])
-    after = seconds["learning"] + seconds["update"] + seconds["checks"]
-    assert seconds["step"] == pytest.approx(sampled + after)
+    parts = [seconds[name] for name in ("sampling", "control", "learning", "update", "checks")]
+    assert min(parts) >= 0
+    assert seconds["step"] == pytest.approx(sum(parts))  # a deterministic rollout without vLLM
     assert memory["total"] == sum(size for part, size in memory.items() if part != "total")
     assert memory["optimizer"] == 2 * memory["gradients"] == 2 * memory["weights"]
     assert plan["context"] == 512 + 3 * 128 + 2 * 10
