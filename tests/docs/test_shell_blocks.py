@@ -50,6 +50,7 @@ IN_ANOTHER_TEST: Final = {
 NOT_RUN: Final = {
     r"make \w+": "makes an environment, or runs all tests; the README's tour trains what `make demo` trains",
     r"python3 -m venv|pip install": "installs packages from an index",
+    r"source ": "changes the shell that it runs in",
     r"(\w+=\d+ )?python (-m pytest|-m scripts.mutation|scripts/(test_lanes|chaos|soak).py)": "runs the tests",
     r"(\.venv-vllm/bin/)?python (-m )?benchmarks[./]": "takes hours; tests/benchmarks runs its parts",
     r"python scripts/plan_trees.py": "tests/trainer/test_method_runs.py runs it on a run with trees",

@@ -227,7 +227,7 @@ def test_a_shell_is_copied_into_a_fork_with_its_state(machine: Machine) -> None:
 
 
 def test_a_machine_with_a_running_process_is_not_forked(machine: Machine) -> None:
-    machine.run("sleep 99 &", timeout_s=LONG)
+    machine.run("sleep 99 & until grep -q sleep /proc/$!/comm; do :; done", timeout_s=LONG)
     with pytest.raises(ForkUnsupported, match="machine must run no process, got sleep"):
         machine.fork()
     machine.end_processes()
