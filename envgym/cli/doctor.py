@@ -2,7 +2,7 @@
 
 import argparse
 import platform
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 
@@ -33,7 +33,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Look at everything and print it, group by group."""
-    findings = [*_packages(), *_device(), *_engines(), *_models(), *_sandboxes(), *_environments()]
+    sandboxes = list(_sandboxes())
+    findings = [*_packages(), *_device(), *_engines(), *_models(), *sandboxes, *_environments(sandboxes)]
     if args.json:
         print_json([asdict(finding) for finding in findings])
         return 0
@@ -102,9 +103,13 @@ def _sandboxes() -> Iterator[Finding]:
         yield Finding(group="sandboxes", name=name, is_usable=not reason, detail=detail, do=do if reason else None)
 
 
-def _environments() -> Iterator[Finding]:
+def _environments(sandboxes: Iterable[Finding]) -> Iterator[Finding]:
+    unusable = {sandbox.name: sandbox for sandbox in sandboxes if not sandbox.is_usable}
     for entry in map(find, list_ids()):
-        missing = missing_part(entry)
-        detail = f"{missing[0]} is not installed" if missing else entry.summary or f"from {entry.origin}"
-        do = missing[1] if missing else None
-        yield Finding(group="environments", name=entry.id, is_usable=not missing, detail=detail, do=do)
+        if missing := missing_part(entry):
+            detail, do = f"{missing[0]} is not installed", missing[1]
+        elif sandbox := unusable.get(entry.requires or ""):  # the extra `docker` has the name of its sandbox
+            detail, do = f"the sandbox {sandbox.name} cannot be used, see above", sandbox.do or ""
+        else:
+            detail, do = entry.summary or f"from {entry.origin}", ""
+        yield Finding(group="environments", name=entry.id, is_usable=not do, detail=detail, do=do or None)

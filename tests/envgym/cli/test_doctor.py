@@ -30,6 +30,7 @@ def test_doctor_tells_what_can_be_used_and_what_to_install(command: Command, mon
     assert (web["is_usable"], web["detail"]) == (False, "playwright is not installed")
     assert web["do"] == "pip install 'envgym[web]'"
     assert {name for group, name in found if group == "sandboxes"} == {"bwrap", "docker"}
+    assert found["environments", "code/harbor-v0"]["is_usable"] == found["sandboxes", "docker"]["is_usable"]
     lines = command("doctor")[1].splitlines()
     assert "environments" in lines
     assert any(line.split()[:2] == ["math/arithmetic-v0", "yes"] for line in lines)

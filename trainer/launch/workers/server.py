@@ -56,6 +56,8 @@ class RolloutWorker:
         self._parts: WorkerParts | None = None
         self._resources = PartsResources()
         self._building: asyncio.Future[WorkerParts] | None = None
+        self._setting_up = asyncio.Lock()
+        """Held by the one setup that builds parts."""
         self._aborts: dict[str, AbortHandle] = {}
         """By the id of the tree that is growing."""
         self._failures = failure_counts()
@@ -91,14 +93,15 @@ class RolloutWorker:
         RunError.unless(version == __version__, "envgym", must, __version__, where=self._name, do=do)
         setup = WorkerSetup.from_json(body)
         self._on_settings(setup.settings)
-        await self._close_parts()  # of a setup whose answer was lost
-        resources = self._resources = PartsResources()
-        building = self._building = asyncio.ensure_future(asyncio.to_thread(self._build_whole, setup, resources))
-        try:
-            self._parts = await asyncio.shield(building)
-        except asyncio.CancelledError:
-            resources.is_abandoned = True
-            raise
+        async with self._setting_up:
+            await self._close_parts()  # of a setup whose answer was lost
+            resources = self._resources = PartsResources()
+            building = self._building = asyncio.ensure_future(asyncio.to_thread(self._build_whole, setup, resources))
+            try:
+                self._parts = await asyncio.shield(building)
+            except asyncio.CancelledError:
+                resources.is_abandoned = True
+                raise
         return {}
 
     async def _close_parts(self) -> None:

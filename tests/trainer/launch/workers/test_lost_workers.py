@@ -219,6 +219,33 @@ def test_a_worker_whose_first_setup_failed_is_set_up_by_the_next(tmp_path: Path)
     asyncio.run(work())
 
 
+def test_setups_that_come_at_once_are_carried_out_one_after_another(tmp_path: Path) -> None:
+    sound, opened, closed, may_go_on = (
+        make_worker(ROLES[0], None).server._build,
+        list[int](),
+        list[int](),
+        threading.Event(),
+    )
+
+    def build(setup: WorkerSetup, resources: PartsResources) -> WorkerParts:
+        resources.callback(closed.append, len(opened))
+        opened.append(len(opened))
+        may_go_on.wait(20)
+        return sound(setup, resources)
+
+    async def work() -> None:
+        worker = RolloutWorker(ROLES[0], token=None, build=build)
+        setups = [asyncio.ensure_future(worker._set_up(make_setup(tmp_path).to_json())) for _ in range(3)]
+        await until(lambda: opened)
+        may_go_on.set()
+        assert await asyncio.gather(*setups) == [{}, {}, {}]
+        assert (opened, closed) == ([0, 1, 2], [0, 1])
+        await worker.close()
+
+    asyncio.run(work())
+    assert closed == [0, 1, 2]
+
+
 @pytest.mark.parametrize("num_breaks", [1, 2, 3])
 def test_no_break_of_a_tree_costs_a_turn(tmp_path: Path, num_breaks: int) -> None:
     TurnJournal(tmp_path, run="this", version=0, staleness=0).close()
