@@ -32,7 +32,7 @@ _LIMITS: Final = {
     "exclusiveMaximum": "below {}",
     "multipleOf": "a multiple of {}",
     "minItems": "{} or more entries",
-    "pattern": "matches {}",
+    "pattern": "matches `{}`",
 }
 _CHOICE: Final = "Choice"
 

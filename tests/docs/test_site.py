@@ -1,5 +1,6 @@
 """The documentation site: it is built from what git has, and its search works where no server and no network is."""
 
+import importlib
 import os
 import re
 import shutil
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 import yaml
 
+from scripts.environment_pages import sections_of
 from tests.support.browser import BROWSER
 
 if TYPE_CHECKING:
@@ -35,6 +37,20 @@ def test_every_file_that_a_page_links_to_is_in_the_repository() -> None:
     linked = {path.relative_to(ROOT).as_posix() for page in PAGES for path in linked_files(page)}
     assert len(linked) > 30
     assert sorted(linked - known - folders) == []
+
+
+def test_each_environment_has_a_page_with_its_card_and_its_episode(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT / "scripts")
+    hooks = importlib.import_module("scripts.mkdocs_hooks")
+    source = (ROOT / "docs/environments.md").read_text(encoding="utf-8")
+    index, sections = hooks._environments_index(source), sections_of(source)
+    assert set(re.findall(r"\]\((environments/[\w-]+)\.md\)", index)) == {hooks._page_of(env_id) for env_id in sections}
+    assert "](#" not in index
+    assert "\n## " not in index
+    page = hooks._environment_page("web/shop-v0", sections["web/shop-v0"])
+    assert page.startswith((ROOT / "envs/web/shop.md").read_text(encoding="utf-8").rstrip())
+    assert "](../images/shop.png)" in page
+    assert "[TERMINATED, reward 1]" in page
 
 
 def build_site(folder: Path) -> Path:

@@ -47,7 +47,7 @@ KEYS = {key.key: key for section in SECTIONS for key in section.keys}
 @pytest.mark.parametrize(
     "key, kind, default, limits",
     [
-        ("name", "text", "required", "matches ^a"),
+        ("name", "text", "required", "matches `^a`"),
         ("mode", "slow or fast", "slow", ""),
         ("is_on", "true or false or null", "null", ""),
         ("sizes", "list of whole numbers", "[1, 2]", "1 or more entries"),
