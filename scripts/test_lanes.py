@@ -5,12 +5,13 @@ Limits are stated for two idle cores; before each lane a piece of work measures 
 Lanes that use one core run after the other lanes, two at the same time.
 Standard library only, so that any Python can start it:
 
-    python scripts/test_lanes.py [--all] [--fast] [--debian] [--install] [LANE ...]
+    python scripts/test_lanes.py [--all] [--fast] [--minutes N] [--debian] [--install] [LANE ...]
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from pathlib import Path
 
@@ -28,6 +29,9 @@ def main() -> int:
     parser.add_argument("lanes", nargs="*", metavar="LANE", help=f"default: {own}; with --all also {rest}")
     parser.add_argument("--all", action="store_true", help="also lanes with packages or environments of their own")
     parser.add_argument("--fast", action="store_true", help="only the fast tests of the core lane")
+    minutes = os.environ.get("ENVGYM_TEST_MINUTES", "inf")
+    told = "what all lanes may take; those that do not fit are skipped (default: ENVGYM_TEST_MINUTES, else no limit)"
+    parser.add_argument("--minutes", type=float, default=minutes, metavar="N", help=told)
     parser.add_argument("--debian", action="store_true", help="print the lanes' command:package pairs and stop")
     parser.add_argument("--install", action="store_true", help="install what the lanes need and run no test")
     arguments = parser.parse_args()
@@ -43,7 +47,7 @@ def main() -> int:
     if arguments.install:
         installed = [prepare(lane) for lane in lanes]
         return 0 if all(installed) else 1
-    return run_lanes(lanes)
+    return run_lanes(lanes, most_s=60 * arguments.minutes)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import signal
@@ -57,23 +58,28 @@ class LaneResult(NamedTuple):
     is_good: bool = True
 
 
-def run_lanes(lanes: list[Lane]) -> int:
+def run_lanes(lanes: list[Lane], *, most_s: float = math.inf) -> int:
     """Run lanes, print what each took and one line of counts at the end; return the exit code.
 
     Lanes that use one core run after the other lanes, two of them at the same time.
+
+    Args:
+        lanes: in their order.
+        most_s: what all may take; a lane whose limit does not fit into the rest of it is skipped.
     """
+    end_at = time.monotonic() + most_s
     one_core = [lane for lane in lanes if lane.uses_one_core]
     if len(one_core) < 2:
         one_core = []
-    results = [_run_lane(lane, partial(prepare, lane)) for lane in lanes if lane not in one_core]
-    results += _run_in_pairs(one_core) if one_core else []
+    results = [_run_lane(lane, partial(prepare, lane), end_at) for lane in lanes if lane not in one_core]
+    results += _run_in_pairs(one_core, end_at) if one_core else []
     total = Counts(*map(sum, zip(*(result.counts for result in results), strict=True)))
     lines = [result.line for result in results]
     print("", *lines, f"{total.passed} passed, {total.failed} failed, {total.skipped} skipped", sep="\n", flush=True)
     return 0 if all(result.is_good for result in results) else 1
 
 
-def _run_in_pairs(lanes: list[Lane]) -> list[LaneResult]:
+def _run_in_pairs(lanes: list[Lane], end_at: float) -> list[LaneResult]:
     """Run lanes two at the same time, and print the output of each when the lane ends."""
     print(f"\n== lanes {', '.join(lane.name for lane in lanes)}: two at the same time", flush=True)
     # Now, while no test of another lane uses the main environment.
@@ -84,7 +90,7 @@ def _run_in_pairs(lanes: list[Lane]) -> list[LaneResult]:
         with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as output:
             try:
                 install = partial(prepared.get, lane.name) if lane.name in prepared else partial(prepare, lane, output)
-                return _run_lane(lane, install, output, least_slowness=_SLOWNESS_IN_PAIRS)
+                return _run_lane(lane, install, end_at, output, least_slowness=_SLOWNESS_IN_PAIRS)
             finally:
                 output.seek(0)
                 with printing:
@@ -102,13 +108,21 @@ def _run_in_pairs(lanes: list[Lane]) -> list[LaneResult]:
 
 
 def _run_lane(
-    lane: Lane, install: Callable[[], str | None], output: IO[str] | None = None, *, least_slowness: float = 1.0
+    lane: Lane,
+    install: Callable[[], str | None],
+    end_at: float,
+    output: IO[str] | None = None,
+    *,
+    least_slowness: float = 1.0,
 ) -> LaneResult:
     """Run one lane with the Python that `install` returns; its output goes to a file, or to this program's own."""
     print(f"\n== lane {lane.name}", file=output, flush=True)
     started = time.monotonic()
     if reason := _why_not(lane):
         return LaneResult(f"lane {lane.name}: skipped, {reason}")
+    needed_s, left_s = lane.limit_s * max(slowness(), least_slowness), end_at - started
+    if needed_s > left_s:
+        return LaneResult(f"lane {lane.name}: skipped, it may take {needed_s:.0f} s here, and {left_s:.0f} s are left")
     python = install()
     if python is None:
         packages = " ".join(lane.requirements)
