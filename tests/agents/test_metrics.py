@@ -62,6 +62,21 @@ def test_threshold_is_that_of_the_evaluation_unless_the_metric_has_one() -> None
     assert measure(EPISODES, {"name": "success", "success_at": 1.0}, success_at=0.5)["success"] == 0.375
 
 
+def test_components_are_means_over_tasks_and_absent_ones_are_0() -> None:
+    def scored(task: str, **parts: float) -> Trajectory:
+        tree = start(task)
+        last = TurnOutcome(
+            action=Action("done"), observation=Observation(), reward=Scored(value=sum(parts.values()), components=parts)
+        )
+        tree.add(tree.root, turn(policy(50)), outcome=last, ending=Ending.TERMINATED)
+        return trajectories(replace(tree.freeze(), task_key=task))[0]
+
+    # a: forms (1 + 0)/2, answers (0.5 + 0)/2; b: form 0.2, no answer; c is invalid
+    episodes = [scored("a", form=1.0, answer=0.5), scored("a", form=0.0), scored("b", form=0.2), episode("c", None)]
+    assert measure(episodes, "components") == pytest.approx({"component_form": 0.35, "component_answer": 0.125})
+    assert measure([episode("c", None)], "components") == {}
+
+
 def test_pass_rates_at_powers_of_two_up_to_the_samples() -> None:
     # pass@2: 1 - C(2,2)/6 = 5/6 and 1 - C(3,2)/6 = 1/2; pass^2: 1/6 and 0
     found = measure(EPISODES, "pass_at_k", "pass_hat_k")

@@ -1,6 +1,7 @@
-"""Metrics of the rewards of episodes: their mean, success rates, inter-quartile mean and performance profile."""
+"""Metrics of rewards of episodes: mean, components, success rates, inter-quartile mean and performance profile."""
 
 from collections.abc import Sequence
+from functools import partial
 
 from envgym.agents.evaluation.metrics.base import (
     SuccessSettings,
@@ -11,6 +12,7 @@ from envgym.agents.evaluation.metrics.base import (
 )
 from envgym.config.settings import Settings
 from envgym.core.trajectory import Trajectory
+from envgym.core.turns import Scored
 from envgym.seeds import generator
 from envgym.stats import Estimate, estimate_interquartile_mean, estimate_mean, estimate_success
 
@@ -19,6 +21,24 @@ def reward(episodes: Sequence[Trajectory]) -> dict[str, Estimate]:
     """Return `reward`, the mean over tasks of the mean reward of a task's valid samples."""
     samples = rewards_by_task(episodes)
     return {"reward": estimate_mean(samples, rng=generator("metric", "reward"))} if samples else {}
+
+
+def components(episodes: Sequence[Trajectory]) -> dict[str, Estimate]:
+    """Return `component_NAME` for each component of rewards: the mean over tasks of its mean over valid samples.
+
+    An episode without a component counts as 0, as in the metrics of a train step.
+    """
+    parts = [(episode, episode.reward.components) for episode in episodes if isinstance(episode.reward, Scored)]
+    names = sorted({name for _, own in parts for name in own})
+    valid = [episode for episode, _ in parts]
+    return {
+        f"component_{name}": estimate_mean(by_task(valid, partial(_component, name)), rng=generator("metric", name))
+        for name in names
+    }
+
+
+def _component(name: str, episode: Trajectory) -> float:
+    return episode.reward.components.get(name, 0.0) if isinstance(episode.reward, Scored) else 0.0
 
 
 class Success(SuccessSettings):
