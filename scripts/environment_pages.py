@@ -30,7 +30,7 @@ MAX_MESSAGES = 11
 _SECTION = re.compile(r"^## `(?P<id>[^`]+)`\n(?P<text>.*?)(?=^## |\Z)", re.MULTILINE | re.DOTALL)
 _INTRO = """# Environments
 
-All environments that ship with envgym, each with an episode that its oracle played. `envgym show ENV` prints the
+All environments that ship with envgym, each with an episode that solves a task. `envgym show ENV` prints the
 complete description of one; with `envgym play ENV` you play it yourself. `scripts/environment_pages.py` writes this
 page. [What small models learned on some of them](results/environments.md). [How fast they are](results/speed.md).
 
@@ -69,6 +69,13 @@ _SHOWN_WITH: Mapping[str, Mapping[str, Any]] = {  # their own keyword arguments
     "puzzles/textworld-v0": {"games": "mapreader", "reward": "solved"},
 }
 """Settings that keep an episode short."""
+_IN_BASE_9 = """n, digits = int(input()), ""
+while n:
+    n, digit = divmod(n, 9)
+    digits = str(digit) + digits
+print(digits)"""
+_ACTIONS: Mapping[str, Sequence[str]] = {"code/stdio-v0": [f"```python\n{_IN_BASE_9}\n```"]}
+"""What is shown in place of an oracle that looks up hidden outputs."""
 
 
 def main() -> None:
@@ -110,7 +117,7 @@ def section(env_id: str) -> str:
     with tempfile.TemporaryDirectory() as folder, closing(envgym.make(env_id, **_settings(env_id, folder))) as env:
         facts = describe(env, creator_of(env_id))
         image = _image(env_id, env)
-        messages = example_episode(env)
+        messages = example_episode(env, actions=_ACTIONS.get(env_id, ()))
         has_tools = bool(env.unwrapped.toolset())
     about = "\n".join(filter(None, [_facts(facts, has_tools), _note(env_id)]))
     return "\n\n".join(filter(None, [find(env_id).summary, about, image, transcript(messages)]))

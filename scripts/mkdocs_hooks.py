@@ -1,7 +1,7 @@
 """Let pages of the repository's root appear in the site, and write what the site has beyond the pages in `docs/`.
 
 The links of a page such as CONTRIBUTING.md are written from the root. Each environment has a page of its own: its card,
-its facts and the episode of its oracle.
+its facts and an example episode.
 """
 
 import re
@@ -55,7 +55,7 @@ def _page_of(env_id: str) -> str:
 def _environment_page(env_id: str, section: str) -> str:
     card = card_of(creator_of(env_id)) or f"# {env_id}\n"
     own = re.sub(r"\]\((?!https?:|#)", "](../", section)
-    return f"{card.rstrip()}\n\n## Facts, and an episode of its oracle\n\n{own}\n"
+    return f"{card.rstrip()}\n\n## Facts and an example\n\n{own}\n"
 
 
 def _environments_index(markdown: str) -> str:

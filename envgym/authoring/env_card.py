@@ -1,7 +1,7 @@
 """What there is to know about an environment without an agent: its facts, an episode of its oracle, its card."""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -43,12 +43,17 @@ def defaults_of(creator: Callable[..., object]) -> dict[str, str]:
     return {name: _default_of(item) for name, item in (parameters(creator) or {}).items()}
 
 
-def example_episode(env: AnyEnv) -> list[tuple[str, str]]:
-    """Return an episode of the env and its oracle on a train task, as (speaker, text)."""
+def example_episode(env: AnyEnv, *, actions: Sequence[str] = ()) -> list[tuple[str, str]]:
+    """Return an episode on a train task, as (speaker, text).
+
+    Args:
+        env: as `make` returns it.
+        actions: the first actions; all others are those of the oracle.
+    """
     messages = [("env", str(env.reset(seed=0).observation))]
-    for _ in range(_MAX_EXAMPLE_TURNS):
+    for turn in range(_MAX_EXAMPLE_TURNS):
         try:
-            action = env.oracle()
+            action = actions[turn] if turn < len(actions) else env.oracle()
         except NoOracle:
             break
         result = env.step(action)
