@@ -9,7 +9,7 @@ from tests.trainer.learner.optimizers.steady import plain_adamw
 from tests.trainer.learner.ranks.movement import MOVEMENTS, ON_RANKS, RATES, SOME_RATES, Movement, distance
 from tests.trainer.learner.ranks.test_sharded import finish, start_ranks
 
-pytestmark = [pytest.mark.processes, pytest.mark.xdist_group("ranks"), pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.processes, pytest.mark.xdist_group("movement"), pytest.mark.timeout(600)]
 SHARE = 0.95
 """Of the distance in float32, at least."""
 
