@@ -112,6 +112,8 @@ nightly: $(STAMP)  ## fuzz for an hour, soak, collect for long in every mode, ki
 	ENVGYM_WORKERS_ALL=1 $(BIN)/python -m pytest -q tests/trainer/launch/workers/test_runs.py -k number_of_workers
 	ENVGYM_ASYNC_STEPS=30 $(BIN)/python -m pytest -q tests/trainer/rollout/test_asynchronous_modes.py
 	ENVGYM_BFCL_ALL=1 $(BIN)/python -m pytest -q tests/envs/tools/test_bfcl_answers.py tests/envs/tools/test_bfcl_talks.py
+	test ! -x .venv-vllm/bin/python || ENVGYM_VLLM_ALL=1 .venv-vllm/bin/python -m pytest -q -m vllm \
+		-W ignore::ResourceWarning tests/trainer/test_vllm_servers.py
 	ENVGYM_COVERAGE_RUNS=20000 $(BIN)/python -m pytest -q --timeout 3600 tests/envgym/stats/test_coverage.py
 	$(BIN)/python scripts/chaos.py
 	$(BIN)/python scripts/soak.py

@@ -194,9 +194,13 @@ def measure_updates(options: argparse.Namespace) -> dict[str, object]:
         ways: dict[str, WeightTransport] = {"files": FileTransport(Path(folder))}
         ways["ipc"] = SharedTransport(device)
         ways |= {name: GroupTransport(name, device=device) for name in transports_of(device) if name not in ways}
-        found = {name: measure_update(transport, options) for name, transport in ways.items()}
         adapters = FileTransport(Path(folder) / "adapters")
-        return {**found, "files, adapters": measure_update(adapters, options, rank=RANK)}
+        other = OtherProcess(options.gb)
+        try:
+            found = {name: measure_update(transport, other.url, options) for name, transport in ways.items()}
+            return {**found, "files, adapters": measure_update(adapters, other.url, options, rank=RANK)}
+        finally:
+            other.close()
 
 
 def update_seconds(served: ServedPolicy, model: nn.Module, repeats: int) -> list[float]:
@@ -214,10 +218,10 @@ def update_seconds(served: ServedPolicy, model: nn.Module, repeats: int) -> list
 
 
 def measure_update(
-    transport: WeightTransport, options: argparse.Namespace, *, rank: int | None = None
+    transport: WeightTransport, url: str, options: argparse.Namespace, *, rank: int | None = None
 ) -> dict[str, object]:
     """Return the seconds of an update per GB of the model by one way, by phase; with a rank, of LoRA adapters."""
-    other, model = OtherProcess(options.gb), of_size(options.gb)
+    model = of_size(options.gb)
     size = sum(weight.numel() * weight.element_size() for weight in model.parameters()) / 1e9
     learner: nn.Module = (
         model if rank is None else get_peft_model(model, LoraConfig(r=rank, target_modules="all-linear"))
@@ -231,14 +235,13 @@ def measure_update(
         phases[path.partition("?")[0].removeprefix("/")].append(time.perf_counter() - began)
         return value
 
-    served = ServedPolicy([other.url], transport=transport)
+    served = ServedPolicy([url], transport=transport)
     ServerLink.ask = timed  # type: ignore[method-assign, assignment]  # for as long as this measures
     try:
         totals = update_seconds(served, learner, options.repeats)
     finally:
         ServerLink.ask = ask  # type: ignore[method-assign]
         served.close()
-        other.close()
     names = ("pause", "start_weight_update", "update_weights", "finish_weight_update", "weight_checker", "resume")
     medians = {name: statistics.median(phases[name][-options.repeats :]) for name in names}  # the first warms up
     total, still = statistics.median(totals[1:]), sum(medians.values())

@@ -24,6 +24,9 @@ import pytest
 
 from envgym import registry
 from tests.support.browser import BROWSER, FLAGS
+from tests.support.scheduling import pytest_xdist_make_scheduler
+
+__all__ = ["pytest_xdist_make_scheduler"]  # a hook
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser

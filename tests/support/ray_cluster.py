@@ -27,7 +27,7 @@ class RayNodes:
         self._cluster.remove_node(node, allow_graceful=False)
 
     def settings(self, **others: object) -> dict[str, object]:
-        return {"launcher": "ray", "ray": {"address": self.address, **others}}
+        return {"launcher": "ray", "ray": {"address": self.address, "timeout_s": 300.0, **others}}
 
 
 @contextmanager
@@ -37,6 +37,7 @@ def ray_nodes(*, num_cpus: int) -> Iterator[RayNodes]:
     from ray.cluster_utils import Cluster
 
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    os.environ["RAY_DASHBOARD_SUBPROCESS_MODULE_WAIT_READY_TIMEOUT"] = "300"  # 30 s is short for a busy machine
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": num_cpus, "include_dashboard": True})
     try:
         yield RayNodes(cluster)

@@ -42,8 +42,9 @@ def members(groups: Iterable[int]) -> list[int]:
 @pytest.mark.vllm
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [1, 2] if "ENVGYM_VLLM_ALL" in os.environ else [2])
 def test_a_run_trains_through_a_vllm_server_that_it_starts(tmp_path: Path, workers: int) -> None:
+    """A run starts a server of one worker in the next test; `make nightly` trains through that, too."""
     started = StartedProcesses()
     run(tmp_path / "run", [started], workers=workers)
     steps = step_metrics(tmp_path / "run")

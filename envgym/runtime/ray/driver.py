@@ -131,11 +131,12 @@ class RayDriver:
     def _follow(self, role: str) -> None:
         ray, position, unanswered = self._ray, 0, 0.0
         while True:
+            call_start = time.monotonic()
             try:
                 answer = self._actors[role].read.remote(position, _POLL_S)
                 position, lines, code, memory_mib = ray.get(answer, timeout=_LOST_S)
             except (ray.exceptions.ActorUnavailableError, ray.exceptions.GetTimeoutError) as error:  # it may come back
-                unanswered = unanswered or time.monotonic()
+                unanswered = unanswered or call_start
                 if time.monotonic() - unanswered < _LOST_S:
                     time.sleep(0.2)
                     continue

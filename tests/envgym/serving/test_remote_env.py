@@ -266,6 +266,6 @@ def test_the_conformance_suite_passes(server: EnvServer) -> None:
 )
 def test_an_env_of_each_family_passes_the_whole_suite(env_id: str) -> None:
     with running_server(env_id) as server:
-        subject = EnvUnderTest(make=lambda: make(server, env_id), num_tasks=4)
+        subject = EnvUnderTest(make=lambda: make(server, env_id), num_tasks=2)
         checks = [run_check(name, subject) for name in CHECKS]
     assert [check for check in checks if check.status is CheckStatus.FAIL] == []

@@ -93,7 +93,7 @@ class StaleTransport(FileTransport):
         return update if before is None else update._replace(update_info=before.update_info)
 
 
-def test_vllm_samples_from_the_weights_that_it_is_sent_and_proves_it(
+def test_vllm_samples_from_weights_and_adapters_that_it_is_sent_and_proves_it(
     url: str, model: LlamaForCausalLM, tmp_path: Path
 ) -> None:
     with pytest.raises(InvalidInput, match=r"server must accept the token, got 401 token must be the server's"):
@@ -108,24 +108,30 @@ def test_vllm_samples_from_the_weights_that_it_is_sent_and_proves_it(
         assert generate(policy, request(CONTEXT, max_new_tokens=2)).num_prefilled == 100 - 3 * 32
 
         check_frames(policy)
-
-        change(model, 1)
-        assert largest_gap(policy, model) > 0.01
-        spans = _update_while_sampling(policy, model, version=3)
-        assert [version for version, _ in spans] == [0, 3]
-        assert sum(count for _, count in spans) == 800
-        assert live_digests(policy) == compute_digests(merged_weights(model))
-        found = generate(policy, request(CONTEXT, max_new_tokens=2))
-        assert (found.num_prefilled, found.policy_version) == (100, 3), "no block of older weights is found"
-        assert largest_gap(policy, model) < 1e-4
-
-        change(model, 2)  # a planted fault: the files are those of version 3
-        with pytest.raises(PolicyFailure, match=r"is broken \(PolicyFailure: \d+ weights are not those of version 4"):
-            policy.update_weights(merged_weights(model), 4)
-        with pytest.raises(PolicyFailure, match="no policy server is up"):
-            generate(policy, request(CONTEXT))
+        version = check_adapters(url, model, tmp_path / "adapters")
+        check_updates(policy, model, version + 1)
     finally:
         policy.close()
+
+
+def check_updates(policy: ServedPolicy, model: LlamaForCausalLM, version: int) -> None:
+    """Send new weights while the server samples from those of the version before, and then the planted fault."""
+    change(model, 1)
+    assert largest_gap(policy, model) > 0.01
+    spans = _update_while_sampling(policy, model, version=version)
+    assert [version for version, _ in spans] == [version - 1, version]
+    assert sum(count for _, count in spans) == 800
+    assert live_digests(policy) == compute_digests(merged_weights(model))
+    found = generate(policy, request(CONTEXT, max_new_tokens=2))
+    assert (found.num_prefilled, found.policy_version) == (100, version), "no block of older weights is found"
+    assert largest_gap(policy, model) < 1e-4
+
+    change(model, 2)  # a planted fault: the files are those of the version before
+    broken = rf"is broken \(PolicyFailure: \d+ weights are not those of version {version + 1}"
+    with pytest.raises(PolicyFailure, match=broken):
+        policy.update_weights(merged_weights(model), version + 1)
+    with pytest.raises(PolicyFailure, match="no policy server is up"):
+        generate(policy, request(CONTEXT))
 
 
 def check_frames(policy: ServedPolicy) -> None:
@@ -211,17 +217,19 @@ def _update_by_other_ways(policy: ServedPolicy, model: PreTrainedModel) -> None:
             other.close()
 
 
-def test_vllm_adds_adapters_to_the_base_that_it_was_started_with_and_to_others_by_every_transport(
-    url: str, model: LlamaForCausalLM, tmp_path: Path
-) -> None:
+def check_adapters(url: str, model: LlamaForCausalLM, folder: Path) -> int:
+    """Add adapters to the base that a server was started with, and to another one, by every transport.
+
+    Returns: the last version that the server was sent: the weights that it was started with.
+    """
     transports: list[WeightTransport] = [
-        FileTransport(tmp_path / "weights"),
+        FileTransport(folder),
         SharedTransport(CPU),
         GroupTransport("gloo", device=CPU, timeout_s=60),
     ]
     policies = [ServedPolicy([url], transport=one, limits=LIMITS, token="right") for one in transports]
     versions = itertools.count(1)
-    base, lora = copy.deepcopy(model), adapted(model, 2)
+    base, lora = copy.deepcopy(model), adapted(copy.deepcopy(model), 2)
     try:
         for policy in policies:
             for _ in range(2):
@@ -233,9 +241,12 @@ def test_vllm_adds_adapters_to_the_base_that_it_was_started_with_and_to_others_b
             policy.update_weights(base.named_parameters(), version)
             assert largest_gap(policy, base) < 1e-4
             add_adapters(policy, lora, next(versions))
+        last = next(versions)
+        policies[0].update_weights(merged_weights(model), last)
     finally:
         for policy in policies:
             policy.close()
+    return last
 
 
 def add_adapters(policy: ServedPolicy, lora: Any, version: int) -> None:

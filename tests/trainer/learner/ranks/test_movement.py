@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from tests.trainer.learner.optimizers.steady import plain_adamw
-from tests.trainer.learner.ranks.movement import MOVEMENTS, ON_RANKS, RATES, SOME_RATES, Movement, distance
+from tests.trainer.learner.ranks.movement import MOVEMENTS, ON_RANKS, RATES, Movement, distance
 from tests.trainer.learner.ranks.test_sharded import finish, start_ranks
 
-pytestmark = [pytest.mark.processes, pytest.mark.xdist_group("ranks"), pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.processes, pytest.mark.xdist_group("movement"), pytest.mark.timeout(600)]
 SHARE = 0.95
 """Of the distance in float32, at least."""
 
@@ -41,7 +41,7 @@ def test_one_process_moves_weights_as_far_as_in_float32(alone: Mapping[Movement,
 def test_two_ranks_move_weights_as_one_process_does(
     on_two_ranks: Mapping[Movement, float], alone: Mapping[Movement, float]
 ) -> None:
-    assert len(on_two_ranks) == 2 * (2 * len(SOME_RATES) + 1)
+    assert len(on_two_ranks) == 2 * (2 * len(RATES) + 1)
     shares = {movement: share(movement, on_two_ranks, alone) for movement in on_two_ranks}
     assert {movement: value for movement, value in shares.items() if not SHARE <= value <= 2 - SHARE} == {}
     gaps = {movement: abs(value / alone[movement] - 1) for movement, value in on_two_ranks.items()}
