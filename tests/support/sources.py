@@ -1,7 +1,11 @@
-"""What tests ask of the project's source files, each of which is read once per process."""
+"""What tests ask of the project's source files, each of which is read again only after it has changed."""
 
 import ast
+import os
+import pickle
+import zlib
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -58,9 +62,28 @@ class Source:
         return f"envgym.{name}" if self.folder in LINKED_ROOMS else name
 
 
+_KEPT = ROOT / ".pytest_cache" / "sources" / f"{zlib.crc32(Path(__file__).read_bytes()):08x}"
+"""Folder of what this version of the module has read, a file for each folder of sources: workers read it from there."""
+_Entries = dict[str, tuple[tuple[int, int], Source]]
+"""Path -> time of change and size of the file, and what was read of it."""
+
+
 @cache
 def sources(folder: str) -> tuple[Source, ...]:
-    return tuple(_read(path) for path in sorted((ROOT / folder).rglob("*.py")))
+    kept = _KEPT / folder
+    known: _Entries = pickle.loads(kept.read_bytes()) if kept.exists() else {}
+    entries: _Entries = {}
+    for path in sorted((ROOT / folder).rglob("*.py")):
+        stamp = (path.stat().st_mtime_ns, path.stat().st_size)
+        entry = known.get(str(path))
+        entries[str(path)] = entry if entry is not None and entry[0] == stamp else (stamp, _read(path))
+    if entries != known:
+        with suppress(OSError):  # the checkout cannot be written to
+            _KEPT.mkdir(parents=True, exist_ok=True)
+            draft = kept.with_name(f"{folder}.{os.getpid()}")
+            draft.write_bytes(pickle.dumps(entries))
+            draft.replace(kept)
+    return tuple(source for _, source in entries.values())
 
 
 def _read(path: Path) -> Source:
