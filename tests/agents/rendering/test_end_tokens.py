@@ -50,7 +50,8 @@ def renderer_of(name: str, get_tokenizer: GetTokenizer, *, is_generic: bool = Fa
 
 def ids_named(name: str, texts: list[str], get_tokenizer: GetTokenizer) -> list[int]:
     tokenizer = get_tokenizer(name)
-    ids = [tokenizer.convert_tokens_to_ids(text) for text in texts]
+    ids = tokenizer.convert_tokens_to_ids(texts)
+    assert isinstance(ids, list)
     assert tokenizer.convert_ids_to_tokens(ids) == texts
     return ids
 
