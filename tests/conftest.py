@@ -38,13 +38,15 @@ gc.disable()  # until the tests are collected: modules and tests stay, so nothin
 
 # No test fails by the clock: neither by a deadline nor because a busy machine draws examples slowly.
 _UNTIMED = hypothesis.settings(deadline=None, database=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
-hypothesis.settings.register_profile("ci", _UNTIMED, derandomize=True, max_examples=50)
+_NUM_EXAMPLES = int(os.environ.get("ENVGYM_EXAMPLES", "20"))
+"""Examples of a law that does not state its own number; `make nightly` draws more."""
+hypothesis.settings.register_profile("ci", _UNTIMED, derandomize=True, max_examples=_NUM_EXAMPLES)
 hypothesis.settings.register_profile("fuzz", _UNTIMED, derandomize=False, max_examples=200)
 
 _LANE_MODULES = {"peers": "trl", "other_projects": "trl"}
 """Folder of tests -> module without which its files cannot be imported."""
 
-_FUZZ_SECONDS = float(os.environ.get("ENVGYM_FUZZ_SECONDS", "30"))
+_FUZZ_SECONDS = float(os.environ.get("ENVGYM_FUZZ_SECONDS", "10"))
 _LAST_ROUND_S = 180.0
 """What the round of examples may take during which a share is used up."""
 _fuzz_share = pytest.StashKey[float]()
@@ -65,6 +67,10 @@ def pytest_configure(config: pytest.Config) -> None:
     state = tempfile.TemporaryDirectory(prefix="envgym-state-")
     os.environ["XDG_STATE_HOME"] = state.name
     config.add_cleanup(state.cleanup)
+    # No test cuts the power, and a tiny run would wait longer for the disk than it trains.
+    patch = pytest.MonkeyPatch()
+    patch.setattr(os, "fsync", lambda _: None)
+    config.add_cleanup(patch.undo)
     is_fuzz = config.getoption("markexpr") == "fuzz"
     hypothesis.settings.load_profile("fuzz" if is_fuzz else "ci")
 

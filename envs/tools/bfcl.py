@@ -14,7 +14,7 @@ from envgym.core.tasks import Split, Task
 from envgym.core.turns import Scored
 from envgym.env import Env
 from envgym.envs.tools._bfcl import source
-from envgym.envs.tools._bfcl.answers import expected_calls, right_calls, tool_spec
+from envgym.envs.tools._bfcl.answers import expected_calls, right_calls, tool_name, tool_spec
 from envgym.envs.tools._bfcl.apis import BfclApis, GoldenRun, golden_calls, golden_run
 from envgym.envs.tools._bfcl.source import KINDS, NO_CALL, WHERE, CallQuestion
 from envgym.errors import ToolError, check_known
@@ -275,8 +275,16 @@ def _is_solvable(item: CallQuestion) -> bool:
     """Tell whether the right calls are right by the question's own rules, and of functions that are there by then."""
     if not item.is_multi_turn:
         return right_calls(item.kind, item.id) is not None
-    turns = enumerate(golden_calls(item.kind, item.id))
-    return all(call.name in _tools(item.kind, item.id, turn) for turn, calls in turns for call in calls)
+    for turn, calls in enumerate(golden_calls(item.kind, item.id)):
+        names = {tool_name(str(document["name"])) for document in _functions(item, turn)}
+        if not all(call.name in names for call in calls):
+            return False
+    return True
+
+
+def _functions(item: CallQuestion, turn: int) -> list[JsonObject]:
+    """Return the documents of the functions that there are at a turn."""
+    return [*item.functions, *(part for start, more in item.added.items() if start <= turn for part in more)]
 
 
 def _spoken(item: CallQuestion, turn: int) -> str:
@@ -293,9 +301,7 @@ def _spoken(item: CallQuestion, turn: int) -> str:
 
 @cache
 def _tools(kind: str, name: str, turn: int) -> Mapping[str, Tool]:
-    item = source.question(kind, name)
-    documents = [*item.functions, *(part for start, more in item.added.items() if start <= turn for part in more)]
-    return {spec.name: _tool(spec) for spec in map(tool_spec, documents)}
+    return {spec.name: _tool(spec) for spec in map(tool_spec, _functions(source.question(kind, name), turn))}
 
 
 def _tool(spec: ToolSpec) -> Tool:

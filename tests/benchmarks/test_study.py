@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from functools import cache
 from pathlib import Path
 from statistics import stdev
 from typing import Any
@@ -30,6 +31,7 @@ from envgym.trainer.settings import TrainSettings, load_train_settings
 NAMES = sorted(path.parent.name for path in STUDIES.glob("*/declaration.yaml"))
 REPORTED = [name for name in NAMES if name != "trees_factbook"]
 ROOT = Path("runs/studies")
+parser_of = cache(build_parser)
 
 
 def distinct(name: str) -> list[Run]:
@@ -84,7 +86,7 @@ def test_runs_have_directories_of_their_own_and_commands_that_parse(name: str, i
     assert len({run.name for run in runs}) == len(runs)
     for run in runs:
         command, *words = run.words(ROOT)
-        build_parser(command).parse_args([command, *words])
+        parser_of(command).parse_args([command, *words])
         if command == "eval":
             assert ("--split" in words) == is_pilot
 

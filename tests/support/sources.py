@@ -1,7 +1,11 @@
-"""What tests ask of the project's source files, each of which is read once per process."""
+"""What tests ask of the project's source files, each of which is read again only after it has changed."""
 
 import ast
-from collections.abc import Iterator, Sequence
+import os
+import pickle
+import zlib
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -58,63 +62,85 @@ class Source:
         return f"envgym.{name}" if self.folder in LINKED_ROOMS else name
 
 
+_KEPT = ROOT / ".pytest_cache" / "sources" / f"{zlib.crc32(Path(__file__).read_bytes()):08x}"
+"""Folder of what this version of the module has read, a file for each folder of sources: workers read it from there."""
+_Entries = dict[str, tuple[tuple[int, int], Source]]
+"""Path -> time of change and size of the file, and what was read of it."""
+
+
 @cache
 def sources(folder: str) -> tuple[Source, ...]:
-    return tuple(_read(path) for path in sorted((ROOT / folder).rglob("*.py")))
+    kept = _KEPT / folder
+    known: _Entries = pickle.loads(kept.read_bytes()) if kept.exists() else {}
+    entries: _Entries = {}
+    for path in sorted((ROOT / folder).rglob("*.py")):
+        stamp = (path.stat().st_mtime_ns, path.stat().st_size)
+        entry = known.get(str(path))
+        entries[str(path)] = entry if entry is not None and entry[0] == stamp else (stamp, _read(path))
+    if entries != known:
+        with suppress(OSError):  # the checkout cannot be written to
+            _KEPT.mkdir(parents=True, exist_ok=True)
+            draft = kept.with_name(f"{folder}.{os.getpid()}")
+            draft.write_bytes(pickle.dumps(entries))
+            draft.replace(kept)
+    return tuple(source for _, source in entries.values())
 
 
 def _read(path: Path) -> Source:
     text = path.read_text()
     tree = ast.parse(text)
-    nodes = list(ast.walk(tree))
-    top_level = set(tree.body)
-    for_checkers = (node for node in nodes if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING")
-    unused = {inner for node in for_checkers for inner in ast.walk(node)}
-    functions = (node for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
-    in_functions = {inner for node in functions for inner in ast.walk(node)}
+    definitions: list[Definition] = []
+    variables, imports, module_imports = set[str](), set[str](), set[str]()
+    docstrings: list[str] = []
+    messages: list[tuple[int, str]] = []
+    waiting: list[tuple[ast.AST, ast.AST, bool, bool]] = [(tree, tree, False, False)]
+    while waiting:  # one pass, since a walk takes longer than what is read of a node
+        node, parent, in_function, for_checkers = waiting.pop()
+        match node:
+            case ast.Attribute() | ast.Name(ctx=ast.Load()):  # most nodes
+                pass
+            case ast.Constant(value=str(value)):
+                if not isinstance(parent, ast.Expr) and " " in value.strip():
+                    messages.append((node.lineno, value))
+            case ast.Name(ctx=ast.Store()):
+                variables.add(node.id)
+            case ast.arg():
+                variables.add(node.arg)
+            case ast.ClassDef() | ast.FunctionDef() | ast.AsyncFunctionDef():
+                definitions.append(_definition(node, is_top_level=parent is tree))
+                docstrings.append((ast.get_docstring(node, clean=False) or "").strip().partition("\n")[0])
+                in_function = in_function or not isinstance(node, ast.ClassDef)
+            case ast.If():
+                for_checkers = for_checkers or ast.unparse(node.test) == "TYPE_CHECKING"
+            case ast.Import() | ast.ImportFrom():
+                names = set(_imports(node))
+                imports |= set() if for_checkers else names
+                module_imports |= set() if in_function else names
+        for value in vars(node).values():
+            for child in value if isinstance(value, list) else (value,):
+                if isinstance(child, ast.AST) and not isinstance(child, ast.expr_context):
+                    waiting.append((child, node, in_function, for_checkers))
     return Source(
         path=path.relative_to(ROOT).as_posix(),
         num_lines=len(text.splitlines()),
         has_docstring=bool(ast.get_docstring(tree)),
-        definitions=tuple(
-            Definition(
-                name=node.name,
-                line=node.lineno,
-                num_lines=(node.end_lineno or node.lineno) - node.lineno + 1,
-                is_class=isinstance(node, ast.ClassDef),
-                is_top_level=node in top_level,
-            )
-            for node in nodes
-            if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
-        ),
-        variables=frozenset(name for node in nodes for name in _variables(node)),
-        imports=frozenset(name for node in nodes if node not in unused for name in _imports(node)),
-        module_imports=frozenset(name for node in nodes if node not in in_functions for name in _imports(node)),
-        docstrings=tuple(_first_lines(nodes)),
-        messages=tuple(_messages(nodes)),
+        definitions=tuple(definitions),
+        variables=frozenset(variables),
+        imports=frozenset(imports),
+        module_imports=frozenset(module_imports),
+        docstrings=tuple(docstrings),
+        messages=tuple(messages),
     )
 
 
-def _first_lines(nodes: Sequence[ast.AST]) -> Iterator[str]:
-    for node in nodes:
-        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            yield (ast.get_docstring(node) or "").partition("\n")[0]
-
-
-def _messages(nodes: Sequence[ast.AST]) -> Iterator[tuple[int, str]]:
-    docstrings = {node.value for node in nodes if isinstance(node, ast.Expr)}
-    for node in nodes:
-        if not isinstance(node, ast.Constant) or node in docstrings:
-            continue
-        if isinstance(node.value, str) and " " in node.value.strip():
-            yield node.lineno, node.value
-
-
-def _variables(node: ast.AST) -> Iterator[str]:
-    if isinstance(node, ast.arg):
-        yield node.arg
-    elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-        yield node.id
+def _definition(node: ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef, *, is_top_level: bool) -> Definition:
+    return Definition(
+        name=node.name,
+        line=node.lineno,
+        num_lines=(node.end_lineno or node.lineno) - node.lineno + 1,
+        is_class=isinstance(node, ast.ClassDef),
+        is_top_level=is_top_level,
+    )
 
 
 def _imports(node: ast.AST) -> Iterator[str]:

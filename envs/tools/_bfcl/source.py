@@ -64,14 +64,9 @@ class CallQuestion:
 
     @property
     def key(self) -> str:
-        parts = [self.turns, self.functions, self.added, self.answers, self.classes, self.config]
-        return content_hash(_plain(parts))
-
-
-def _plain(value: Any) -> JsonValue:  # whatever a question holds
-    if isinstance(value, Mapping):
-        return {str(key): _plain(part) for key, part in value.items()}
-    return [_plain(part) for part in value] if isinstance(value, tuple | list) else value
+        added = {str(turn): functions for turn, functions in self.added.items()}
+        parts: Any = [self.turns, self.functions, added, self.answers, self.classes, self.config]
+        return content_hash(parts)  # JSON writes a tuple as a list
 
 
 def check_installed() -> None:

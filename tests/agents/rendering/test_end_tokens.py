@@ -49,8 +49,11 @@ def renderer_of(name: str, get_tokenizer: GetTokenizer, *, is_generic: bool = Fa
 
 
 def ids_named(name: str, texts: list[str], get_tokenizer: GetTokenizer) -> list[int]:
-    vocabulary = get_tokenizer(name).get_vocab()
-    return [vocabulary[text] for text in texts]
+    tokenizer = get_tokenizer(name)
+    ids = tokenizer.convert_tokens_to_ids(texts)
+    assert isinstance(ids, list)
+    assert tokenizer.convert_ids_to_tokens(ids) == texts
+    return ids
 
 
 def turns_of(renderer: Renderer, name: str, get_tokenizer: GetTokenizer) -> list[Generation]:

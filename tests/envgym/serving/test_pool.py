@@ -4,7 +4,6 @@ import os
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
@@ -81,7 +80,10 @@ def test_new_episodes_use_a_newcomer_and_those_of_a_leaving_server_go_on(tmp_pat
         assert first.metrics.opened == second.metrics.opened == 1
 
 
-def test_an_episode_whose_server_has_gone_fails_at_once_and_no_other_does(tmp_path: Path) -> None:
+def test_an_episode_whose_server_has_gone_fails_at_once_and_no_other_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("envgym.serving.client.RECONNECT_S", 1000.0)  # for which a server that may come back is asked
     with running_server(COUNTER) as stays, running_server(COUNTER) as goes, following(tmp_path, goes) as followed:
         env, kept = (envgym.make(remote_id(followed.urls, COUNTER)) for _ in range(2))
         env.reset(seed=0)
@@ -91,9 +93,7 @@ def test_an_episode_whose_server_has_gone_fails_at_once_and_no_other_does(tmp_pa
         client = followed.pool._left[goes.http.url]
         client._place = ("127.0.0.1", 9)
         client.close_idle()
-        began = time.monotonic()
         record = env.step("go").info["envgym"]
-        assert time.monotonic() - began < 20  # and not the 30 s of a server that may come back
         assert record.ending == "ERROR_ENV"
         assert "environment server must answer" in record.error
         assert lost(env)

@@ -67,7 +67,7 @@ def test_only_a_unit_of_several_letters_after_a_number_is_dropped() -> None:
 )
 def test_hostile_texts_take_linear_time(unit: str) -> None:
     text = unit * (200_000 // len(unit))
-    start = time.perf_counter()
+    start = time.thread_time()
     units_of(text)
     without_unit(text)
-    assert time.perf_counter() - start < 5.0
+    assert time.thread_time() - start < 5.0

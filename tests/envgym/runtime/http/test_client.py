@@ -5,7 +5,6 @@ import errno
 import json
 import socket
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from http import HTTPStatus
@@ -86,16 +85,14 @@ def test_each_request_has_its_own_time() -> None:
 
     async def work(url: str) -> list[Any]:
         connections = HttpConnections(url)
-        times = [(0.01, 60.0), (60.0, 0.1), (0.3, 60.0), (60.0, 0.2)]
+        times = [(0.01, 600.0), (600.0, 0.1), (0.3, 600.0), (600.0, 0.2)]
         asks = [connections.ask("GET", f"/?{needed}", timeout_s=allowed) for needed, allowed in times]
         answers = await asyncio.gather(*asks, return_exceptions=True)
         await connections.close()
         return [answer if isinstance(answer, BaseException) else answer.status for answer in answers]
 
     with http_thread(HttpServer(slow)) as server:
-        started = time.monotonic()
         answers = asyncio.run(work(server.url))
-        assert time.monotonic() - started < 30
     assert [type(answer) for answer in answers] == [int, TimeoutError, int, TimeoutError]
 
 
@@ -246,7 +243,7 @@ def test_what_is_asked_while_all_is_dropped_fails_at_once() -> None:
 
     async def work(url: str) -> None:
         connections = HttpConnections(url)
-        asking = asyncio.create_task(connections.ask("GET", "/", timeout_s=60))
+        asking = asyncio.create_task(connections.ask("GET", "/", timeout_s=600))
         await asyncio.to_thread(began.wait, 60)
         connections.drop()
         with pytest.raises(ConnectionFailed):
@@ -254,9 +251,7 @@ def test_what_is_asked_while_all_is_dropped_fails_at_once() -> None:
         await connections.close()
 
     with http_thread(HttpServer(never)) as server:
-        started = time.monotonic()
         asyncio.run(work(server.url))
-        assert time.monotonic() - started < 30
 
 
 def test_every_connection_is_closed_though_the_closing_is_cancelled() -> None:
@@ -301,20 +296,18 @@ def test_a_blocking_request_gets_its_reply_or_fails_in_time() -> None:
 
 
 def test_a_reply_that_drips_does_not_outlast_the_time_of_its_request() -> None:
-    listener = socket.create_server(("127.0.0.1", 0))
+    listener, is_over = socket.create_server(("127.0.0.1", 0)), threading.Event()
 
     def drip() -> None:
         client, _ = listener.accept()
         with suppress(OSError), client:
             client.sendall(b"HTTP/1.1 200 OK\r\nX: ")
-            for _ in range(400):
+            while not is_over.wait(0.05):
                 client.sendall(b"a")
-                time.sleep(0.05)
 
     thread = threading.Thread(target=drip, daemon=True)
     thread.start()
-    started = time.monotonic()
     with listener, pytest.raises(TimeoutError):
         get(f"http://127.0.0.1:{listener.getsockname()[1]}", "/", token=None, within_s=0.3)
-    assert time.monotonic() - started < 15
+    is_over.set()
     thread.join(60)

@@ -4,7 +4,6 @@ import asyncio
 import json
 import socket
 import threading
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing, suppress
 from http import HTTPStatus
@@ -316,9 +315,8 @@ def test_a_blocking_answer_gets_one_of_few_threads_and_the_others_wait_no_longer
         for client in waiting:
             client.sendall(b"GET /wait HTTP/1.1\r\nHost: localhost\r\n\r\n")
         wait_until(lambda: len(running) == 2)
-        began = time.monotonic()
         response = asked(server, {})
-        assert (response.status, time.monotonic() - began < PATIENCE_S) == (HTTPStatus.SERVICE_UNAVAILABLE, True)
+        assert response.status == HTTPStatus.SERVICE_UNAVAILABLE  # and not what a thread answers that has become free
         assert "server must have time, got too many requests" in response.text  # type: ignore[attr-defined]
         go_on.set()
         assert [client.recv(15) for client in waiting] == [b"HTTP/1.1 200 OK"] * 2

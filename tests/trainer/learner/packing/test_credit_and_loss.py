@@ -6,8 +6,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import Tensor
 
 from envgym.trainer.batch.rows import MicroBatch, TrainRow, pad, train_rows
@@ -69,10 +67,8 @@ def rows_of(rng: random.Random, credit: str, *, once: bool) -> list[TrainRow]:
     return train_rows([item for each in groups for item in CREDITS[credit]()(each)], once=once)
 
 
-@pytest.mark.parametrize("dtype", MODELS)
-@given(seed=st.integers(0, 2**32), once=st.booleans())
-@settings(max_examples=2)
-def test_every_credit_with_every_loss_is_exact(dtype: torch.dtype, seed: int, once: bool) -> None:
+@pytest.mark.parametrize("dtype, once, seed", [(torch.float64, True, 1), (torch.float32, False, 2)])
+def test_every_credit_with_every_loss_is_exact(dtype: torch.dtype, once: bool, seed: int) -> None:
     model = MODELS[dtype]
     by_credit = {credit: rows_of(random.Random(seed), credit, once=once) for credit in CREDITS}
     generator = torch.Generator().manual_seed(seed)
