@@ -118,7 +118,7 @@ class RunGroup:
         return self._num_channels > 0
 
     def address(self, server: str) -> GroupAddress:
-        """Return what a server must be told."""
+        """Return the address for a server, with its rank."""
         return GroupAddress(
             host=self.host,
             port=self.port,
