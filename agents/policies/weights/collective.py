@@ -3,6 +3,7 @@
 The run is rank 0 and listens on one address. Each server reports to the run that it is there. The run decides which
 servers take part, and all of these open a channel. If a server dies or does nothing in time, the channel ends for all.
 Then every server that lacks weights reports again, and the run opens a channel to these servers and sends once more.
+If this fails again, as servers cannot reach each other, each server gets a channel of its own, one after the other.
 A server skips what it has received before. So it receives all weights in the end, or ends its update with an error.
 """
 
@@ -36,6 +37,8 @@ _MAX_RANKS: Final = 4096
 _POLL_S: Final = 0.005
 _PATIENCE: Final = 2
 """Waits that the run grants a server to notice that the channel has failed."""
+_CHAINS: Final = 2
+"""Channels to all servers that may fail in a group. The next ones are to one server each, one after the other."""
 _SERVER_PATIENCE: Final = 6
 """Waits that a server grants the run, which itself may wait for a server several times."""
 
@@ -108,7 +111,7 @@ class RunGroup:
             host, self.port, size, True, limit, wait_for_workers=False, use_libuv=True, master_listen_fd=fd
         )
         self._channel: Channel | None = None
-        self._num_channels, self._num_sent = 0, 0
+        self._num_channels, self._num_failed, self._num_sent = 0, 0, 0
         self._is_closed = False
         self._working = threading.Lock()
 
@@ -172,14 +175,19 @@ class RunGroup:
         if self._channel is not None:
             self._channel.close()
             self._channel = None
+            self._num_failed += 1
 
     def _open(self, ranks: Collection[int]) -> None:
-        """Connect to the servers that report in time, and miss the others. Raises: ChannelFailed: none reports."""
+        """Connect to servers that report in time, and miss those that do not. Raises: ChannelFailed: none reports."""
         while True:
             self._num_channels += 1
             number = self._num_channels
-            members = [0, *sorted(self._wait_for(ranks, f"{number}/here"))]
-            self._store.set(f"{number}/members", json.dumps(members))
+            here = sorted(self._wait_for(ranks, f"{number}/here"))
+            members, later = [0, *here], list[int]()
+            if self._num_failed >= _CHAINS and here:
+                chosen = here[number % len(here)]  # another one each time
+                members, later = [0, chosen], [rank for rank in here if rank != chosen]
+            self._store.set(f"{number}/members", json.dumps([members, later]))
             if len(members) == 1:
                 raise ChannelFailed("no server has come")
             store, ways = PrefixStore(f"{number}", self._store), (self._backend, self._device)
@@ -188,7 +196,8 @@ class RunGroup:
                     store, 0, len(members), *ways, own_host=self.host, timeout_s=self.timeout_s
                 )
             except ChannelFailed:
-                self.is_sound, ranks = False, members[1:]
+                self.is_sound, ranks = False, here
+                self._num_failed += 1
             else:
                 return
 
@@ -304,7 +313,9 @@ class WeightGroup:
             self._num_channels += 1
             number = self._num_channels
             self._store.set(f"{number}/here/{rank}", "")
-            members: list[int] = json.loads(self._store.get(f"{number}/members"))
+            members, later = json.loads(self._store.get(f"{number}/members"))
+            if rank in later:
+                continue
             if rank not in members:
                 raise RuntimeError("the run did not wait for this server any more")
             store, place = PrefixStore(f"{number}", self._store), members.index(rank)

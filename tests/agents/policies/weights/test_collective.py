@@ -1,5 +1,6 @@
 """Groups of the run and several servers, in threads over gloo: the chain, its failures, and bad addresses."""
 
+import socket
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,11 +12,12 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch._C._distributed_c10d import Store  # typed there
 
 from envgym.agents.policies.weights import channel, collective
-from envgym.agents.policies.weights.channel import ChannelFailed
+from envgym.agents.policies.weights.channel import Channel, ChannelFailed
 from envgym.agents.policies.weights.collective import GroupAddress, RunGroup, WeightGroup
-from envgym.agents.policies.weights.transport import _common_hosts
+from envgym.agents.policies.weights.transport import GroupTransport, _common_hosts
 from envgym.errors import InvalidInput
 
 CPU = torch.device("cpu")
@@ -149,6 +151,32 @@ def test_a_server_that_does_not_come_is_missed_and_the_others_meet() -> None:
     run.close()
 
 
+def test_servers_that_cannot_reach_each_other_receive_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened, sound = list[int](), Channel.open
+
+    def refusing(store: Store, rank: int, size: int, *arguments: Any, **named: Any) -> Channel:
+        if rank and size > 2:
+            raise ChannelFailed("no way to another server")
+        opened.append(size)
+        return sound(store, rank, size, *arguments, **named)
+
+    monkeypatch.setattr(Channel, "open", refusing)
+    run = RunGroup("127.0.0.1", NAMES[:2], "gloo", CPU, timeout_s=0.5)
+
+    def take(name: str) -> dict[str, Tensor]:
+        return received(WeightGroup(run.address(name), CPU))
+
+    with ThreadPoolExecutor() as pool:
+        futures = [pool.submit(take, name) for name in run.servers]
+        run.open()
+        run.send(list(SENT.items()))
+        for future in futures:
+            check_equal(future.result(), SENT)
+    assert opened == [3, 3, 2, 2, 2, 2], "the run in vain, twice; then the run and a server, twice"
+    assert not any(run.has_missed(name) for name in run.servers)
+    run.close()
+
+
 def test_without_any_server_the_run_says_so() -> None:
     run = RunGroup("127.0.0.1", NAMES[:1], "gloo", CPU, timeout_s=0.05)
     with pytest.raises(ChannelFailed, match="no server has come"):
@@ -194,6 +222,22 @@ def test_a_rank_outside_of_the_group_is_one_sentence() -> None:
         with pytest.raises(InvalidInput) as refused:
             GroupAddress.parse({**good, "rank": rank, "world_size": size}, where="here")
         assert str(refused.value).startswith(sentence)
+
+
+def test_groups_are_those_of_an_address_and_are_kept_while_their_servers_are_the_same() -> None:
+    transport = GroupTransport("gloo", device=CPU)
+    transport._hosts |= {"x": "127.0.0.1", "y": "127.0.0.2", "z": "127.0.0.2"}  # as they would be found
+    servers = {"x": ("x", 1), "y": ("b", 1), "z": ("a", 1)}
+    groups = transport.find_groups(servers)
+    assert [(group.host, group.servers) for group in groups] == [("127.0.0.1", ("x",)), ("127.0.0.2", ("z", "y"))]
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", groups[1].port))  # it listens on the other address only
+    transport.release(groups)
+    assert transport.find_groups(servers) == groups
+    transport.release(groups)
+    (alone,) = transport.find_groups({"y": ("b", 1)})
+    assert transport.groups == [groups[0], alone], "y has left its group"
+    transport.close()
 
 
 def test_servers_on_this_machine_use_the_address_that_others_reach() -> None:
