@@ -185,8 +185,8 @@ class RunGroup:
             here = sorted(self._wait_for(ranks, f"{number}/here"))
             members, later = [0, *here], list[int]()
             if self._num_failed >= _CHAINS and here:
-                chosen = here[number % len(here)]  # another one each time
-                members, later = [0, chosen], [rank for rank in here if rank != chosen]
+                next_rank = here[number % len(here)]  # another one each time
+                members, later = [0, next_rank], [rank for rank in here if rank != next_rank]
             self._store.set(f"{number}/members", json.dumps([members, later]))
             if len(members) == 1:
                 raise ChannelFailed("no server has come")
