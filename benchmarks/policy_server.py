@@ -38,7 +38,7 @@ from envgym.agents.policies.engine.policy import TransformersPolicy
 from envgym.agents.policies.serving.client import ClientLimits, ServedPolicy
 from envgym.agents.policies.serving.link import ServerLink
 from envgym.agents.policies.serving.server import PolicyServer
-from envgym.agents.policies.weights.collective import transports_of
+from envgym.agents.policies.weights.channel import transports_of
 from envgym.agents.policies.weights.transport import (
     FileTransport,
     GroupTransport,

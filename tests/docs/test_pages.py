@@ -134,7 +134,7 @@ def test_updates_and_connections_are_those_of_the_model() -> None:
     gigabytes, servers, told = row("update by files")
     assert (gigabytes, servers) == (GIGABYTES, SERVERS)
     assert abs(told - hours) <= 0.2  # the page rounds its constants
-    assert row("update by `nccl`")[:2] == [GIGABYTES * SERVERS, GIGABYTES * SERVERS / 50]
+    assert row("update by `nccl`")[:2] == [GIGABYTES, GIGABYTES / 50]
     assert row("environment sessions")[:3] == [EPISODES, 512, -(-EPISODES // 512)]
 
 

@@ -81,7 +81,7 @@ class ControlCosts:
     file_server_s: float
     """An update by files, per byte and server."""
     transport: float
-    """Bytes per second of an update by nccl or ipc."""
+    """Bytes per second of an update by nccl or gloo, for any number of servers."""
     sources: tuple[str, ...] = field(default=())
     """Where the numbers come from."""
 

@@ -89,7 +89,7 @@ def update_s(settings: TrainSettings, shape: ModelShape, device: Device, control
         return seconds
     if settings.launch.transport == "files":
         return seconds + shape.sent * (control.file_s + control.file_server_s * servers)
-    return seconds + shape.sent * servers / control.transport
+    return seconds + shape.sent / control.transport  # servers pass the weights on
 
 
 def checks_s(settings: TrainSettings, shape: ModelShape, device: Device) -> float:

@@ -23,6 +23,8 @@ TOKEN_VARIABLE = "ENVGYM_POLICY_TOKEN"
 POLICY_SERVERS: Final = "policy_servers"
 """Name of the backend that samples through policy servers."""
 Transport = Literal["files", "ipc", "nccl", "gloo"]
+_WAITS: Final = 6
+"""Times that a group may wait for a server that does nothing, in the longest update."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +81,7 @@ class PolicyServers(Settings):
     """Environment variable that holds their token; null: `ENVGYM_POLICY_TOKEN`, where it is set."""
     transport: Transport = "files"
     """How new weights get there: as files, in memory that servers on this machine share with the run (on one GPU: CUDA
-    IPC), or over a process group with each server, by NCCL between GPUs or gloo."""
+    IPC), or over a process group with all servers, by NCCL between GPUs or gloo."""
     weights: str | None = None
     """Directory for new weights, which the servers see under the same path; null: a temporary one of this machine."""
     keep: int = Field(default=2, ge=2)
@@ -141,7 +143,7 @@ class PolicyServers(Settings):
             transport = (
                 SharedTransport(device)
                 if endpoints.transport == "ipc"
-                else GroupTransport(endpoints.transport, device=device, timeout_s=self.update_timeout_s)
+                else GroupTransport(endpoints.transport, device=device, timeout_s=self.update_timeout_s / _WAITS)
             )
         return ServedPolicy(
             endpoints.urls,

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import NamedTuple, Self
 
+from envgym.agents.policies.serving.group_update import GroupUpdate
 from envgym.agents.policies.serving.link import (
     UNNAMED,
     ExpectedModel,
@@ -254,7 +255,7 @@ class ServerFleet:
         Raises: PolicyFailure: none has them.
         """
         self.newest, self.version = update, update.version
-        await asyncio.gather(*[self._update(link) for link in self.links if link.state is ServerState.UP])
+        await self._update([link for link in self.links if link.state is ServerState.UP])
         if not any(link.is_usable for link in self.links):
             if self.queue.is_hopeless:
                 raise PolicyFailure(
@@ -262,10 +263,20 @@ class ServerFleet:
                 )
             await self.queue.wait_for_up()  # one may join or return, and gets them first
 
-    async def _update(self, link: ServerLink) -> None:
-        assert self.newest is not None, "there are weights to take"
-        await link.update(self.newest, timeout_s=self._update_timeout_s)
-        self.queue.forget(link)
+    async def _update(self, links: Sequence[ServerLink]) -> None:
+        update, timeout_s = self.newest, self._update_timeout_s
+        assert update is not None, "there are weights to take"
+        groups = None if update.sender is None else GroupUpdate(update.sender, [link.started for link in links])
+
+        async def update_one(link: ServerLink) -> None:
+            await link.update(update, timeout_s=timeout_s, groups=groups)
+            self.queue.forget(link)
+
+        try:
+            await asyncio.gather(*map(update_one, links))
+        finally:
+            if groups is not None:
+                await groups.close()
 
     async def rename(self, version: int) -> None:
         self.version = version
@@ -312,7 +323,7 @@ class ServerFleet:
         version = self.newest.version
         self.taking.append(version)
         try:
-            await self._update(link)
+            await self._update([link])
         finally:
             self.taking.remove(version)
 

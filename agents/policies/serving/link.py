@@ -2,18 +2,19 @@
 
 import asyncio
 import json
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Mapping
 from enum import StrEnum
 from functools import partial
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from envgym.agents.policies.endpoint import error_text
+from envgym.agents.policies.serving.group_update import GroupUpdate
 from envgym.agents.policies.serving.routing import ConcurrencyLimit
 from envgym.agents.policies.serving.wire import INFO, PROTOCOL, ServerInfo
-from envgym.agents.policies.weights.transport import GroupSender, WeightUpdate, init_info
+from envgym.agents.policies.weights.collective import RunGroup
+from envgym.agents.policies.weights.transport import WeightUpdate
 from envgym.errors import InvalidInput, PolicyFailure
-from envgym.runtime.event_loop import in_daemon_thread
 from envgym.runtime.http.client import ConnectionFailed
 from envgym.runtime.http.connections import HttpConnections
 
@@ -227,29 +228,51 @@ class ServerLink:
                 where = f"{info.model} at {self.url}"
                 raise InvalidInput.of(f"{name} of the server", f"be {prefixes[0]}", prefixes[1], where=where, do=do)
 
-    async def update(self, update: WeightUpdate, *, timeout_s: float) -> None:
+    async def update(self, update: WeightUpdate, *, timeout_s: float, groups: GroupUpdate | None = None) -> None:
         """Put new weights in place and prove that they are; where that fails, the server is broken.
 
         Requests under way stand still meanwhile, and go on with the new weights.
+
+        Args:
+            update: the weights.
+            timeout_s: longest time for all of it.
+            groups: those of the update, which this server is one of; None: the update has no sender.
         """
         try:
             async with asyncio.timeout(timeout_s):
-                await self._update(update, timeout_s)
+                await self._update(update, timeout_s, groups)
         except (ConnectionFailed, TimeoutError, ServerRefused, PolicyFailure, OSError) as error:
             self.fail(ServerState.BROKEN, error)
-            if update.sender is not None:
-                update.sender.forget(self.started)
+            if groups is not None:
+                groups.fail(self.started)
         else:
             self.version, self.digests = update.version, update.digests
             self._base = None if update.base is None else update.base.digests
 
-    async def _update(self, update: WeightUpdate, timeout_s: float) -> None:
-        await self.ask("POST", "/pause?mode=keep", timeout_s=timeout_s)
-        if update.sender is not None:
-            await self._meet(update.sender, timeout_s)
-        if update.base is not None and not await self._has_base(update.base, timeout_s):
-            await self._bring(update.base, BASE_ONLY, timeout_s)
-        await self._bring(update, str(update.version), timeout_s)
+    async def _update(self, update: WeightUpdate, timeout_s: float, groups: GroupUpdate | None) -> None:
+        pause_s = timeout_s if groups is None else min(timeout_s, groups.timeout_s)  # other servers wait for this one
+        await self.ask("POST", "/pause?mode=keep", timeout_s=pause_s)
+        has_base = update.base is None or await self._has_base(update.base, timeout_s)
+        group: RunGroup | None = None
+        if groups is not None:
+            group = await groups.find_group(self.started, self._host, self._port, has_base=has_base)
+            join = partial(self.ask, "POST", "/init_weight_transfer_engine", timeout_s=timeout_s)
+            await groups.meet(group, self.started, join)
+
+        async def bring(update: WeightUpdate, weight_version: str) -> None:
+            """Put weights in place under a version, and prove that they are. Raises: as `_update`."""
+            await self.ask("POST", "/start_weight_update", timeout_s=timeout_s)
+            loading = self.ask("POST", "/update_weights", {"update_info": update.update_info}, timeout_s=timeout_s)
+            if groups is None or group is None or update.sender is None:
+                await loading
+            else:
+                await groups.send(update.sender, group, self.started, loading)
+            await self.ask("POST", "/finish_weight_update", {"weight_version": weight_version}, timeout_s=timeout_s)
+            _check_digests(await self._read_checksums(timeout_s), update)
+
+        if update.base is not None and not has_base:
+            await bring(update.base, BASE_ONLY)
+        await bring(update, str(update.version))
         await self.ask("POST", "/resume", timeout_s=timeout_s)
 
     async def _has_base(self, base: WeightUpdate, timeout_s: float) -> bool:
@@ -259,61 +282,10 @@ class ServerLink:
         checksums = await self._read_checksums(timeout_s)
         return all(checksums.get(name) == digest for name, digest in base.digests.items())
 
-    async def _bring(self, update: WeightUpdate, weight_version: str, timeout_s: float) -> None:
-        """Put weights in place under a version while the server is paused, and prove that they are.
-
-        Raises: as `_update`.
-        """
-        await self.ask("POST", "/start_weight_update", timeout_s=timeout_s)
-        loading = self.ask("POST", "/update_weights", {"update_info": update.update_info}, timeout_s=timeout_s)
-        if update.sender is None:
-            await loading
-        else:
-            await _together(loading, partial(update.sender.send, self.started))
-        await self.ask("POST", "/finish_weight_update", {"weight_version": weight_version}, timeout_s=timeout_s)
-        _check_digests(await self._read_checksums(timeout_s), update)
-
     async def _read_checksums(self, timeout_s: float) -> Mapping[str, object]:
         answer = await self.ask("POST", "/weight_checker", {"action": "checksum"}, timeout_s=timeout_s)
         checksums = answer.get("checksums") if isinstance(answer, dict) else None
         return checksums if isinstance(checksums, dict) else {}
-
-    async def _meet(self, sender: GroupSender, timeout_s: float) -> None:
-        meeting = await asyncio.to_thread(sender.prepare, self.started, self._host, self._port)
-        if meeting is not None:
-            message = {"init_info": init_info(meeting.address)}
-            asking = self.ask("POST", "/init_weight_transfer_engine", message, timeout_s=timeout_s)
-            await _together(asking, partial(sender.meet, self.started, meeting))
-
-
-_ANSWER_S = 2.0
-"""Longest wait for the answer of a server whose side of a collective has failed."""
-
-
-async def _together(asking: Coroutine[Any, Any, object], work: Callable[[], None]) -> None:
-    """Ask a server while this side of a collective runs in a daemon thread, which may hang where the server dies.
-
-    Raises: as `ServerLink.ask`; PolicyFailure: this side failed.
-    """
-    tasks = [asyncio.ensure_future(asking), asyncio.ensure_future(_send_weights(work))]
-    try:
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
-        if not tasks[0].done():  # a server that refuses ends the collective at once; its answer has the reason
-            await asyncio.wait(tasks[:1], timeout=_ANSWER_S)
-        for task in tasks:
-            if task.done():
-                task.result()
-    finally:
-        for task in tasks:
-            task.cancel()
-
-
-async def _send_weights(work: Callable[[], None]) -> None:
-    try:
-        await in_daemon_thread(work)
-    except Exception as error:  # whatever a backend raises
-        reason = f"{type(error).__name__}: {error}".splitlines()[0][:300]
-        raise PolicyFailure(f"the weights could not be sent: {reason}") from error
 
 
 def _check_digests(digests: Mapping[str, object], update: WeightUpdate) -> None:

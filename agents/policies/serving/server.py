@@ -32,7 +32,8 @@ from envgym.agents.policies.serving.held import HeldContexts, UnknownContext
 from envgym.agents.policies.serving.identity import max_positions, model_digest, tokenizer_digest
 from envgym.agents.policies.serving.wire import GENERATE, INFO, PROTOCOL, error_reply, generation_to_json, read_request
 from envgym.agents.policies.weights.adapted_base import AdaptedBase
-from envgym.agents.policies.weights.collective import GroupAddress, transports_of
+from envgym.agents.policies.weights.channel import transports_of
+from envgym.agents.policies.weights.collective import GroupAddress
 from envgym.agents.policies.weights.served_weights import ServedWeights, ServerUnavailable, load_weights
 from envgym.agents.policies.weights.weight_store import WeightStore
 from envgym.agents.protocols import GenerateRequest

@@ -2,7 +2,7 @@
 
 POST /inference/v1/generate     token ids in; token ids, log-probs and spans of weight versions out
 POST /pause?mode=keep           freeze requests between two tokens        POST /resume
-POST /init_weight_transfer_engine {init_info}: opens a process group for weights
+POST /init_weight_transfer_engine {init_info}: joins a process group for weights
 POST /start_weight_update       POST /update_weights {update_info}        POST /finish_weight_update {weight_version}
 POST /weight_checker {action: checksum}       POST /update_weight_version {new_version}       GET /weight_info
 GET  /health                    GET /metrics
@@ -26,7 +26,7 @@ from envgym.core.segments import TopLogprobs
 from envgym.errors import InvalidInput
 from envgym.runtime.http.server import HttpReply
 
-PROTOCOL: Final = 3
+PROTOCOL: Final = 4
 """Version of the protocol; both sides must have the same."""
 GENERATE: Final = "/inference/v1/generate"
 INFO: Final = "/envgym/info"

@@ -31,7 +31,7 @@ from envgym.agents.policies.serving.wire import (
     read_generation,
     read_row_logprobs,
 )
-from envgym.agents.policies.weights.collective import transports_of
+from envgym.agents.policies.weights.channel import transports_of
 from envgym.agents.protocols import GenerateRequest
 from envgym.chats.replies import BadResponse
 from envgym.core.json_types import JsonObject

@@ -29,7 +29,7 @@ from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead, 
 
 from envgym.agents.policies.vllm.worker import renew_head  # it also ends this process with its owner
 from envgym.agents.policies.weights.adapted_base import AdaptedBase, read_changes
-from envgym.agents.policies.weights.collective import GroupAddress, WeightGroup, join
+from envgym.agents.policies.weights.collective import GroupAddress, WeightGroup
 from envgym.agents.policies.weights.shared_memory import read_shared
 from envgym.agents.policies.weights.weight_store import StoredWeights
 from envgym.errors import InvalidInput
@@ -49,6 +49,8 @@ class GroupInfo(WeightTransferInitInfo):  # type: ignore[misc]  # vLLM is not in
     port: int
     backend: str
     timeout_s: float
+    rank: int
+    world_size: int
 
 
 @dataclass
@@ -93,7 +95,7 @@ class RunWeights(WeightTransferEngine):  # type: ignore[misc]  # as above
         self.shutdown()
         if get_tp_group().is_first_rank:
             try:
-                self._group = join(GroupAddress(**asdict(init_info)), self.device)
+                self._group = WeightGroup(GroupAddress(**asdict(init_info)), self.device)
             finally:
                 get_tp_group().broadcast_object(self._group is not None)
             self._has_group = True

@@ -1,29 +1,46 @@
-"""Weights over a process group of two, the run (rank 0) and one server (rank 1): NCCL between GPUs, gloo between CPUs.
+"""Weights from the run to several policy servers at once, over one group of processes.
 
-A group for each server, so that one that dies takes nobody along. The stream describes itself: the length of its
-description, the description (names, shapes and types of all tensors), and then the bytes, bucket by bucket. So the
-server knows whether the weights fit before it takes any.
+The run is rank 0 and listens on one address. Each server reports to the run that it is there. The run decides which
+servers take part, and all of these open a channel. If a server dies or does nothing in time, the channel ends for all.
+Then every server that lacks weights reports again, and the run opens a channel to these servers and sends once more.
+If this fails again, as servers cannot reach each other, each server gets a channel of its own, one after the other.
+A server skips what it has received before. So it receives all weights in the end, or ends its update with an error.
 """
 
 import json
 import socket
-from collections.abc import Iterable, Iterator
+import threading
+import time
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
-from torch._C._distributed_c10d import TCPStore  # typed there
+from torch._C._distributed_c10d import PrefixStore, TCPStore  # typed there
 
+from envgym.agents.policies.weights.channel import (
+    Channel,
+    ChannelFailed,
+    buckets_of,
+    group_device,
+    receive_bucket,
+    receive_description,
+    send_tensors,
+)
 from envgym.errors import InvalidInput
 
-_BUCKET_BYTES: Final = 256 << 20
-"""Of tensors that are sent at once; a larger tensor is a bucket of its own."""
-_MAX_DESCRIPTION_BYTES: Final = 64 << 20
 _MAX_TIMEOUT_S: Final = 3600.0
-_SERVER_RANK: Final = 1
+_MAX_RANKS: Final = 4096
+_POLL_S: Final = 0.005
+_PATIENCE: Final = 2
+"""Waits that the run grants a server to notice that the channel has failed."""
+_CHAINS: Final = 2
+"""Channels to all servers that may fail in a group. The next ones are to one server each, one after the other."""
+_SERVER_PATIENCE: Final = 6
+"""Waits that a server grants the run, which itself may wait for a server several times."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,12 +52,16 @@ class GroupAddress:
     backend: str
     """`nccl` or `gloo`."""
     timeout_s: float
-    """Longest wait for the other side."""
+    """Longest wait for a process that does nothing."""
+    rank: int
+    """Of the server; the run has rank 0."""
+    world_size: int
+    """The run and all of its servers in this group."""
 
     @classmethod
     def parse(cls, fields: object, *, where: str) -> "GroupAddress":
-        """Read what a client sent. Raises: InvalidInput: it is no address."""
-        names = {"host": str, "port": int, "backend": str, "timeout_s": (int, float)}
+        """Read what a client sent. Raises: InvalidInput: it is no address, or the rank is outside of the group."""
+        names = {"host": str, "port": int, "backend": str, "timeout_s": (int, float), "rank": int, "world_size": int}
         data: Any = fields
         is_address = (
             isinstance(data, dict)
@@ -49,109 +70,265 @@ class GroupAddress:
             and 0 < data["port"] < 1 << 16
             and 0 < data["timeout_s"] <= _MAX_TIMEOUT_S
         )
-        do = "send host, port, backend and timeout_s"
+        do = f"send {', '.join(names)}"
         InvalidInput.unless(is_address, "init_info", "say where the group meets", fields, where=where, do=do)
+        size = data["world_size"]
+        must, do = f"be at most {_MAX_RANKS}", "send weights to fewer servers at once"
+        InvalidInput.unless(size <= _MAX_RANKS, "world_size", must, size, where=where, do=do)
+        must, do = f"be from 1 to world_size - 1, which is {size - 1}", "send the rank of a server; 0 is the run's"
+        InvalidInput.unless(0 < data["rank"] < size, "rank", must, data["rank"], where=where, do=do)
         return cls(**data)
 
 
+class RunGroup:
+    """The run's side of a group. Its methods block; `miss` may be called from another thread meanwhile."""
+
+    def __init__(
+        self, host: str, servers: Sequence[str], backend: str, device: torch.device, *, timeout_s: float
+    ) -> None:
+        """Listen on an address of this machine that the servers reach, and on no other.
+
+        Args:
+            host: the address.
+            servers: names of the servers, which have the ranks from 1 on in this order.
+            backend: `nccl` or `gloo`.
+            device: where the tensors are sent from.
+            timeout_s: longest wait for a server that does nothing.
+        """
+        self.servers, self.host = tuple(servers), host
+        self.is_sound = True
+        """Whether all servers took part in everything so far; else the next update needs a new group."""
+        self._ranks = {server: rank for rank, server in enumerate(self.servers, 1)}
+        self._missed = set[int]()
+        self._backend, self._device, self.timeout_s = backend, device, timeout_s
+        listening = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+        listening.bind((host, 0))
+        listening.listen()
+        self.port: int = listening.getsockname()[1]
+        limit, fd = timedelta(seconds=timeout_s), listening.detach()
+        size = len(self.servers) + 1
+        self._store = TCPStore(
+            host, self.port, size, True, limit, wait_for_workers=False, use_libuv=True, master_listen_fd=fd
+        )
+        self._channel: Channel | None = None
+        self._num_channels, self._num_failed, self._num_sent = 0, 0, 0
+        self._is_closed = False
+        self._working = threading.Lock()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the servers were met."""
+        return self._num_channels > 0
+
+    def address(self, server: str) -> GroupAddress:
+        """Return the address for a server, with its rank."""
+        return GroupAddress(
+            host=self.host,
+            port=self.port,
+            backend=self._backend,
+            timeout_s=self.timeout_s,
+            rank=self._ranks[server],
+            world_size=len(self.servers) + 1,
+        )
+
+    def open(self) -> None:
+        """Wait for the servers, and connect to those that come. Raises: ChannelFailed: none does."""
+        with self._working:
+            self._open(self._ranks.values())
+
+    def send(self, named_tensors: Sequence[tuple[str, Tensor]]) -> None:
+        """Send tensors until every server has them or is missed. Raises: ChannelFailed: no server is left."""
+        with self._working:
+            self._num_sent += 1
+            if self._missed:
+                self._leave()
+            lacking = set(self._ranks.values())
+            while lacking := lacking - self._missed:
+                try:
+                    if self._channel is None:
+                        self._open(lacking)
+                    assert self._channel is not None, "it was opened"
+                    send_tensors(self._channel, named_tensors)
+                except ChannelFailed:
+                    self._leave()
+                if lacking := self._find_lacking(lacking):
+                    self._leave()
+            if len(self._missed) == len(self.servers):
+                raise ChannelFailed("no server of the group is left")
+
+    def miss(self, server: str) -> None:
+        """Wait no more for a server, which has failed."""
+        self._missed.add(self._ranks[server])
+        self.is_sound = False
+
+    def has_missed(self, server: str) -> bool:
+        return self._ranks[server] in self._missed
+
+    def close(self) -> None:
+        """Leave the group, whatever is under way."""
+        self._is_closed, self.is_sound = True, False
+        if self._channel is not None:
+            self._channel.close()
+
+    def _leave(self) -> None:
+        self.is_sound = False
+        if self._channel is not None:
+            self._channel.close()
+            self._channel = None
+            self._num_failed += 1
+
+    def _open(self, ranks: Collection[int]) -> None:
+        """Connect to servers that report in time, and miss those that do not. Raises: ChannelFailed: none reports."""
+        while True:
+            self._num_channels += 1
+            number = self._num_channels
+            here = sorted(self._wait_for(ranks, f"{number}/here"))
+            members, later = [0, *here], list[int]()
+            if self._num_failed >= _CHAINS and here:
+                next_rank = here[number % len(here)]  # another one each time
+                members, later = [0, next_rank], [rank for rank in here if rank != next_rank]
+            self._store.set(f"{number}/members", json.dumps([members, later]))
+            if len(members) == 1:
+                raise ChannelFailed("no server has come")
+            store, ways = PrefixStore(f"{number}", self._store), (self._backend, self._device)
+            try:
+                self._channel = Channel.open(
+                    store, 0, len(members), *ways, own_host=self.host, timeout_s=self.timeout_s
+                )
+            except ChannelFailed:
+                self.is_sound, ranks = False, here
+                self._num_failed += 1
+            else:
+                return
+
+    def _find_lacking(self, ranks: Collection[int]) -> set[int]:
+        """Return the servers that have reported again, as they did not receive everything; miss silent ones."""
+        whole = f"whole/{self._num_sent}"
+        reported = self._wait_for(ranks, whole, f"{self._num_channels + 1}/here")
+        return {rank for rank in reported if not self._store.check([f"{whole}/{rank}"])}
+
+    def _wait_for(self, ranks: Collection[int], *keys: str) -> set[int]:
+        """Return the servers that have set one of their keys; miss those that have not after a time."""
+        waiting, deadline = set(ranks), time.monotonic() + _PATIENCE * self.timeout_s
+        while waiting := waiting - self._missed:
+            waiting = {rank for rank in waiting if not any(self._store.check([f"{key}/{rank}"]) for key in keys)}
+            if self._is_closed:
+                raise ChannelFailed("this process has left the group")
+            if time.monotonic() > deadline:
+                self._missed |= waiting
+                self.is_sound = False
+            elif waiting:
+                time.sleep(_POLL_S)
+        return set(ranks) - self._missed
+
+
 class WeightGroup:
-    """One side of a group."""
+    """A server's side of a group."""
 
-    def __init__(self, group: Any, device: torch.device) -> None:  # a backend of torch.distributed
-        self._group, self._device = group, device
+    def __init__(self, address: GroupAddress, device: torch.device) -> None:
+        """Report to the run, and connect to it and to other servers.
 
-    def send(self, named_tensors: Iterable[tuple[str, Tensor]]) -> None:
-        """Send tensors. Raises: RuntimeError: the server has gone, or takes none in time."""
-        named_tensors = list(named_tensors)
-        entries = [
-            (name, list(tensor.shape), str(tensor.dtype).removeprefix("torch.")) for name, tensor in named_tensors
-        ]
-        described = json.dumps(entries).encode()
-        self._broadcast(torch.tensor([len(described)]))
-        self._broadcast(torch.frombuffer(bytearray(described), dtype=torch.uint8))
-        for bucket in _buckets(named_tensors):
-            self._broadcast(torch.cat([tensor.contiguous().view(-1).view(torch.uint8) for _, tensor in bucket]))
+        Args:
+            address: where the group meets.
+            device: where the tensors are received.
+
+        Raises: RuntimeError, OSError: the run is not there, or did not wait. InvalidInput: a device that cannot.
+        """
+        self._address, self._device = address, group_device(address.backend, device)
+        limit, size = timedelta(seconds=address.timeout_s), address.world_size
+        self._store = TCPStore(address.host, address.port, size, False, limit, wait_for_workers=False, use_libuv=True)
+        self._store.set_timeout(_SERVER_PATIENCE * limit)
+        self._own_host = local_address(address.host, address.port)
+        self._channel: Channel | None = None
+        self._num_channels, self._num_received, self._next_bucket = 0, 0, 0
+        self._is_closed = False
+        self._open()
 
     def receive_description(self) -> list[tuple[str, Tensor]]:
         """Return the tensors that will be sent, without their data: on the device `meta`.
 
-        Raises: RuntimeError: the run has gone, or sends nothing in time. ValueError, TypeError: it describes nothing.
+        Raises: RuntimeError: the run has gone, or went on without this server. ValueError, TypeError: what was sent
+            describes nothing.
         """
-        length = int(self._broadcast(torch.zeros(1, dtype=torch.int64)).item())
-        if not 0 < length <= _MAX_DESCRIPTION_BYTES:
-            raise ValueError(f"a description of {length} bytes")
-        described = self._broadcast(torch.zeros(length, dtype=torch.uint8))
-        entries: Any = json.loads(bytes(described.cpu().numpy()))
-        return [(str(name), torch.empty(shape, dtype=_dtype(dtype), device="meta")) for name, shape, dtype in entries]
+        self._num_received += 1
+        while True:
+            try:
+                return self._restart_stream()
+            except ChannelFailed:
+                self._leave()
 
     def receive(self, described: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
         """Yield the tensors that `receive_description` returned, with their data.
 
-        Raises: RuntimeError: the run has gone, or sends nothing in time.
+        Raises: RuntimeError: as `receive_description`.
         """
-        for bucket in _buckets(described):
-            sizes = [tensor.nbytes for _, tensor in bucket]
-            data = self._broadcast(torch.empty(sum(sizes), dtype=torch.uint8))
-            for (name, tensor), part in zip(bucket, data.split(sizes), strict=True):
-                yield name, part.clone().view(tensor.dtype).view(tensor.shape)
+        described = list(described)
+        buckets = list(buckets_of(described))
+        for number in range(len(buckets)):
+            received = self._receive_bucket(described, buckets, number)
+            if number == len(buckets) - 1:
+                self._store.set(f"whole/{self._num_received}/{self._address.rank}", "")
+            yield from received
 
     def close(self) -> None:
         """Leave the group, whatever is under way."""
-        abort = getattr(self._group, "abort", None)
-        if abort is not None:
-            abort()
+        self._is_closed = True
+        if self._channel is not None:
+            self._channel.close()
 
-    def _broadcast(self, tensor: Tensor) -> Tensor:
-        device_tensor = tensor.to(self._device)
-        options = dist.BroadcastOptions()
-        options.rootRank, options.rootTensor = 0, 0
-        self._group.broadcast([device_tensor], options).wait()
-        if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)
-        return device_tensor
+    def _receive_bucket(
+        self, described: list[tuple[str, Tensor]], buckets: list[list[tuple[str, Tensor]]], number: int
+    ) -> list[tuple[str, Tensor]]:
+        """Return a bucket's tensors. A new channel begins with the first bucket, so earlier ones are skipped."""
+        while True:
+            try:
+                if self._channel is None and _signature(self._restart_stream()) != _signature(described):
+                    raise RuntimeError("the run began again with other weights")
+                assert self._channel is not None, "it was opened"
+                received = receive_bucket(self._channel, buckets[self._next_bucket])
+                self._next_bucket += 1
+                if self._next_bucket > number:
+                    return received
+            except ChannelFailed:
+                self._leave()
 
+    def _restart_stream(self) -> list[tuple[str, Tensor]]:
+        if self._channel is None:
+            self._open()
+        assert self._channel is not None, "it was opened"
+        self._next_bucket = 0
+        return receive_description(self._channel)
 
-class Rendezvous(NamedTuple):
-    """A place where a server can meet the run."""
+    def _leave(self) -> None:
+        if self._channel is not None:
+            self._channel.close()
+            self._channel = None
 
-    address: GroupAddress
-    listening: socket.socket
-
-    @classmethod
-    def prepare(cls, host: str, backend: str, *, timeout_s: float) -> "Rendezvous":
-        """Listen on an address of this machine that the server reaches, and on no other."""
-        listening = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
-        listening.bind((host, 0))
-        listening.listen()
-        port = listening.getsockname()[1]
-        return cls(GroupAddress(host=host, port=port, backend=backend, timeout_s=timeout_s), listening)
-
-    def meet(self, device: torch.device) -> WeightGroup:
-        """Wait for the server. Raises: RuntimeError: it does not come in time."""
-        return _open(self.address, 0, device, listening=self.listening)
-
-
-def join(address: GroupAddress, device: torch.device) -> WeightGroup:
-    """Meet the run, as its server. Raises: RuntimeError: it is not there. InvalidInput: a device that cannot."""
-    return _open(address, _SERVER_RANK, group_device(address.backend, device), listening=None)
-
-
-def group_device(backend: str, device: torch.device) -> torch.device:
-    """Return where tensors lie that are sent from or to a device. Raises: InvalidInput: it has no such way."""
-    InvalidInput.unless(
-        backend in transports_of(device),
-        "transport of weights",
-        f"be {' or '.join(transports_of(device))} on {device.type}",
-        backend,
-        where="transport",
-        do="choose one of them; nccl needs a GPU on both sides",
-    )
-    return device if backend == "nccl" else torch.device("cpu")
-
-
-def transports_of(device: torch.device) -> tuple[str, ...]:
-    """Return the ways by which weights come to a model on a device."""
-    return ("files", "ipc", "gloo", "nccl") if device.type == "cuda" else ("files", "ipc", "gloo")
+    def _open(self) -> None:
+        """Report to the run until it opens a channel. Raises: RuntimeError: the run has gone, or did not wait."""
+        rank, backend, timeout_s = self._address.rank, self._address.backend, self._address.timeout_s
+        while self._channel is None:
+            if self._is_closed:
+                raise RuntimeError("the server has left the group")
+            self._num_channels += 1
+            number = self._num_channels
+            self._store.set(f"{number}/here/{rank}", "")
+            members, later = json.loads(self._store.get(f"{number}/members"))
+            if rank in later:
+                continue
+            if rank not in members:
+                raise RuntimeError("the run did not wait for this server any more")
+            store, place = PrefixStore(f"{number}", self._store), members.index(rank)
+            with suppress(ChannelFailed):
+                self._channel = Channel.open(
+                    store,
+                    place,
+                    len(members),
+                    backend,
+                    self._device,
+                    own_host=self._own_host,
+                    timeout_s=timeout_s,
+                )
 
 
 def local_address(host: str, port: int) -> str:
@@ -161,42 +338,5 @@ def local_address(host: str, port: int) -> str:
     return address
 
 
-def _open(address: GroupAddress, rank: int, device: torch.device, *, listening: socket.socket | None) -> WeightGroup:
-    limit = timedelta(seconds=address.timeout_s)
-    options: dict[str, Any] = {} if listening is None else {"master_listen_fd": listening.detach()}
-    store = TCPStore(address.host, address.port, 2, rank == 0, limit, wait_for_workers=False, use_libuv=True, **options)
-    if address.backend == "nccl":
-        return WeightGroup(_nccl_group(store, rank, limit), device)
-    # Over the address by which both sides reach each other; gloo's own choice is that of the machine's name.
-    own = address.host if rank == 0 else local_address(address.host, address.port)
-    gloo: Any = dist.ProcessGroupGloo  # its options are not in torch's stubs
-    gloo_options = gloo._Options()
-    gloo_options._devices, gloo_options._timeout = [gloo.create_device(hostname=own)], limit
-    return WeightGroup(gloo(store, rank, 2, gloo_options), device)
-
-
-def _nccl_group(store: TCPStore, rank: int, limit: timedelta) -> Any:  # ProcessGroupNCCL
-    nccl: Any = dist.ProcessGroupNCCL  # as above
-    options = nccl.Options()
-    options._timeout = limit
-    return nccl(store, rank, 2, options)
-
-
-def _dtype(name: str) -> torch.dtype:
-    dtype: object = getattr(torch, name, None)
-    if not isinstance(dtype, torch.dtype):
-        raise ValueError(f"{name} is no type of numbers")
-    return dtype
-
-
-def _buckets(named_tensors: Iterable[tuple[str, Tensor]]) -> Iterator[list[tuple[str, Tensor]]]:
-    bucket: list[tuple[str, Tensor]] = []
-    size = 0
-    for name, tensor in named_tensors:
-        if bucket and size + tensor.nbytes > _BUCKET_BYTES:
-            yield bucket
-            bucket, size = [], 0
-        bucket.append((name, tensor))
-        size += tensor.nbytes
-    if bucket:
-        yield bucket
+def _signature(described: Iterable[tuple[str, Tensor]]) -> list[tuple[str, torch.Size, torch.dtype]]:
+    return [(name, tensor.shape, tensor.dtype) for name, tensor in described]

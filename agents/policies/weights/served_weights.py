@@ -18,7 +18,8 @@ from torch import Tensor, nn
 from envgym.agents.models.weights import LowRankChange
 from envgym.agents.policies.engine.policy import TransformersPolicy, copy_weights, pair_weights
 from envgym.agents.policies.weights.adapted_base import AdaptedBase, read_changes
-from envgym.agents.policies.weights.collective import GroupAddress, WeightGroup, group_device, join
+from envgym.agents.policies.weights.channel import group_device
+from envgym.agents.policies.weights.collective import GroupAddress, WeightGroup
 from envgym.agents.policies.weights.shared_memory import read_shared
 from envgym.agents.policies.weights.weight_store import StoredWeights
 from envgym.errors import InvalidInput, PolicyFailure
@@ -108,14 +109,14 @@ class ServedWeights:
     async def join(self, address: GroupAddress) -> None:
         """Meet a run in a process group; other requests are answered meanwhile.
 
-        Raises: PolicyFailure: nobody is there; sampling goes on. InvalidInput: as `join`.
+        Raises: PolicyFailure: nobody is there; sampling goes on. InvalidInput: as `WeightGroup`.
         """
         self._num_joins += 1
         number = self._num_joins
         self._leave_group()
         group_device(address.backend, self.device)
         try:
-            group = await in_daemon_thread(lambda: join(address, self.device))
+            group = await in_daemon_thread(lambda: WeightGroup(address, self.device))
         except Exception as error:
             async with self._changes:
                 self._let_go()

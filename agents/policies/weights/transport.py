@@ -1,6 +1,9 @@
-"""How new weights get from the learner to the servers: by files, in shared memory, or over a group with each server."""
+"""How new weights get from the learner to the servers: by files, in shared memory, or over a process group."""
 
+import threading
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict
+from ipaddress import ip_address
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple, Protocol
@@ -8,7 +11,8 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from envgym.agents.policies.weights.collective import GroupAddress, Rendezvous, WeightGroup, group_device, local_address
+from envgym.agents.policies.weights.channel import group_device
+from envgym.agents.policies.weights.collective import GroupAddress, RunGroup, local_address
 from envgym.agents.policies.weights.shared_memory import SharedWeights
 from envgym.agents.policies.weights.weight_store import StoredWeights, WeightStore, compute_digests
 from envgym.core.json_types import JsonObject
@@ -154,41 +158,54 @@ def _shared_update(shared: SharedWeights, version: int) -> WeightUpdate:
 
 
 class GroupSender:
-    """Sends one version over the groups of a transport; its methods block, and `forget` may be called meanwhile."""
+    """Sends one version over the groups of a transport; its methods block."""
 
     def __init__(self, transport: "GroupTransport", named_tensors: Sequence[tuple[str, Tensor]]) -> None:
         self._transport, self._tensors = transport, named_tensors
 
-    def prepare(self, server: str, host: str, port: int) -> Rendezvous | None:
-        """Listen for a server, where there is no group with it yet. Raises: OSError: it is not reached."""
-        if server in self._transport.groups:
-            return None
-        address = local_address(host, port)
-        return Rendezvous.prepare(address, self._transport.name, timeout_s=self._transport.timeout_s)
+    @property
+    def timeout_s(self) -> float:
+        """Longest wait for a server that does nothing."""
+        return self._transport.timeout_s
 
-    def meet(self, server: str, meeting: Rendezvous) -> None:
-        """Wait for a server, which was told where. Raises: RuntimeError: it does not come."""
-        self._transport.groups[server] = meeting.meet(self._transport.device)
+    def find_groups(self, servers: Mapping[str, tuple[str, int]]) -> list[RunGroup]:
+        """Return groups for these servers and no others: those of the update before, if they have the same servers.
 
-    def send(self, server: str) -> None:
-        """Send the version. Raises: RuntimeError: the server has gone."""
-        self._transport.groups[server].send(self._tensors)
+        Args:
+            servers: name -> host and port. A server to which there is no way is in none of the groups.
+        """
+        return self._transport.find_groups(servers)
 
-    def forget(self, server: str) -> None:
-        """Leave the group with a server whose update failed."""
-        group = self._transport.groups.pop(server, None)
-        if group is not None:
-            group.close()
+    def release(self, groups: Iterable[RunGroup]) -> None:
+        """Let go of groups from `find_groups`. A sound one is kept."""
+        self._transport.release(groups)
+
+    def send(self, group: RunGroup) -> None:
+        """Send the version. Raises: ChannelFailed: no server of the group is left."""
+        group.send(self._tensors)
 
 
 class GroupTransport:
-    """Weights over a process group with each server; the newest version stays in this process's memory."""
+    """Weights over a process group with all servers; the newest version stays in this process's memory."""
 
-    def __init__(self, backend: str, *, device: torch.device, timeout_s: float = 600.0) -> None:
-        """Prepare to send from the learner's device by `nccl` or `gloo`. Raises: InvalidInput: it has no such way."""
+    def __init__(self, backend: str, *, device: torch.device, timeout_s: float = 100.0) -> None:
+        """Prepare to send.
+
+        Args:
+            backend: `nccl` or `gloo`.
+            device: of the learner.
+            timeout_s: longest wait for a server that does nothing.
+
+        Raises: InvalidInput: the device has no such way.
+        """
         self.name, self.timeout_s = backend, timeout_s
         self.device = group_device(backend, device)
-        self.groups: dict[str, WeightGroup] = {}
+        self.groups: list[RunGroup] = []
+        self._hosts: dict[str, str] = {}
+        """Server -> address of this machine that it reaches."""
+        self._used = set[RunGroup]()
+        """Groups of updates that have not ended."""
+        self._changes = threading.Lock()
 
     def publish(
         self, named_tensors: Iterable[tuple[str, Tensor]], version: int, *, base: WeightUpdate | None = None
@@ -206,9 +223,61 @@ class GroupTransport:
 
     def close(self) -> None:
         while self.groups:
-            self.groups.popitem()[1].close()
+            self.groups.pop().close()
+
+    def find_groups(self, servers: Mapping[str, tuple[str, int]]) -> list[RunGroup]:
+        """As `GroupSender.find_groups`."""
+        hosts = _common_hosts({server: host for server in servers if (host := self._host(server, *servers[server]))})
+        with self._changes:
+            groups: list[RunGroup] = []
+            for host in sorted(set(hosts.values())):
+                # Neighbours in the chain are those of one machine, so that its network carries the weights once.
+                members = sorted((server for server in hosts if hosts[server] == host), key=lambda name: servers[name])
+                groups.append(self._find_group(host, members))
+            self._close_unsound()
+            return groups
+
+    def release(self, groups: Iterable[RunGroup]) -> None:
+        """As `GroupSender.release`."""
+        with self._changes:
+            self._used -= set(groups)
+            self._close_unsound()
+
+    def _find_group(self, host: str, members: Sequence[str]) -> RunGroup:
+        for group in self.groups:
+            is_same = (group.host, group.servers) == (host, tuple(members))
+            if is_same and group.is_sound and group not in self._used:
+                break
+            if not set(members).isdisjoint(group.servers):
+                group.is_sound = False  # a server is in one group
+        else:
+            group = RunGroup(host, members, self.name, self.device, timeout_s=self.timeout_s)
+            self.groups.append(group)
+        self._used.add(group)
+        return group
+
+    def _close_unsound(self) -> None:
+        for group in [group for group in self.groups if not group.is_sound and group not in self._used]:
+            self.groups.remove(group)
+            group.close()
+
+    def _host(self, server: str, host: str, port: int) -> str | None:
+        if server not in self._hosts:
+            try:
+                self._hosts[server] = local_address(host, port)
+            except OSError:
+                return None
+        return self._hosts[server]
+
+
+def _common_hosts(hosts: Mapping[str, str]) -> dict[str, str]:
+    """Replace loopback by an address that other machines reach, if there is one, as all servers reach each other."""
+    others = [host for host in hosts.values() if not ip_address(host).is_loopback]
+    if not others:
+        return dict(hosts)
+    return {server: min(others) if ip_address(host).is_loopback else host for server, host in hosts.items()}
 
 
 def init_info(address: GroupAddress) -> JsonObject:
     """Return the body of `/init_weight_transfer_engine`."""
-    return {"host": address.host, "port": address.port, "backend": address.backend, "timeout_s": address.timeout_s}
+    return asdict(address)

@@ -134,8 +134,8 @@ def test_a_controller_is_the_bottleneck_of_many_servers() -> None:
     assert plan.step_s == pytest.approx(seconds)
 
 
-@pytest.mark.parametrize("transport, per_byte", [("files", 2e-9 + 3e-9), ("nccl", 3 / 5e9)])
-def test_updates_grow_with_the_servers(transport: str, per_byte: float) -> None:
+@pytest.mark.parametrize("transport, per_byte", [("files", 2e-9 + 3e-9), ("nccl", 1 / 5e9)])
+def test_updates_by_files_grow_with_the_servers_and_others_do_not(transport: str, per_byte: float) -> None:
     plan = planned(launch={"servers": 3, "transport": transport})
     assert plan.update_s == pytest.approx(4 * GIB * per_byte)
     assert planned().update_s == 0.0
@@ -202,7 +202,7 @@ def test_the_reference_of_ranks_is_a_shard_of_the_whole() -> None:
 
 def test_updates_of_adapters_move_only_these() -> None:
     launch = {"servers": 3, "transport": "nccl"}
-    assert planned(launch=launch, shape=replace(SHAPE, adapters=GIB)).update_s == pytest.approx(3 * GIB / 5e9)
+    assert planned(launch=launch, shape=replace(SHAPE, adapters=GIB)).update_s == pytest.approx(GIB / 5e9)
 
 
 def test_requests_of_vllm_are_bounded_by_the_batch_and_by_the_caches_of_its_devices() -> None:

@@ -266,18 +266,23 @@ def test_weights_that_do_not_fit_leave_the_old_ones(
     assert "Traceback" not in caplog.text
 
 
+RANK = {"rank": 1, "world_size": 2}
+
+
 @pytest.mark.parametrize(
     "address",
     [
         None,
         [],
         {"host": "127.0.0.1"},
-        {"host": 1, "port": 1, "backend": "gloo", "timeout_s": 1},
-        {"host": "127.0.0.1", "port": 10**6, "backend": "gloo", "timeout_s": 1},
-        {"host": "127.0.0.1", "port": 1, "backend": "gloo", "timeout_s": 1e9},
-        {"host": "127.0.0.1", "port": 1, "backend": "gloo", "timeout_s": float("nan")},
-        {"host": "127.0.0.1", "port": 1, "backend": "moon", "timeout_s": 1},
-        {"host": "127.0.0.1", "port": 1, "backend": "gloo", "timeout_s": 1, "more": 1},
+        {"host": 1, "port": 1, "backend": "gloo", "timeout_s": 1, **RANK},
+        {"host": "127.0.0.1", "port": 10**6, "backend": "gloo", "timeout_s": 1, **RANK},
+        {"host": "127.0.0.1", "port": 1, "backend": "gloo", "timeout_s": 1e9, **RANK},
+        {"host": "127.0.0.1", "port": 1, "backend": "gloo", "timeout_s": float("nan"), **RANK},
+        {"host": "127.0.0.1", "port": 1, "backend": "moon", "timeout_s": 1, **RANK},
+        {"host": "127.0.0.1", "port": 1, "backend": "gloo", "timeout_s": 1, "more": 1, **RANK},
+        {"host": "127.0.0.1", "port": 1, "backend": "gloo", "timeout_s": 1},
+        {"host": "127.0.0.1", "port": 1, "backend": "gloo", "timeout_s": 1, "rank": 2, "world_size": 2},
     ],
 )
 def test_an_address_that_is_none_is_refused(address: object) -> None:
@@ -288,7 +293,7 @@ def test_an_address_that_is_none_is_refused(address: object) -> None:
 
 
 def test_a_wrong_group_address_does_not_keep_sampling_paused() -> None:
-    address = {"host": "127.0.0.1", "port": 9, "backend": "gloo", "timeout_s": 1.0}
+    address = {"host": "127.0.0.1", "port": 9, "backend": "gloo", "timeout_s": 1.0, **RANK}
     with serving(llama(vocab_size=VOCABULARY)) as served:
         post(served, "/pause?mode=keep", {})
         status, reply = post(served, "/init_weight_transfer_engine", {"init_info": address})
@@ -298,7 +303,7 @@ def test_a_wrong_group_address_does_not_keep_sampling_paused() -> None:
 
 
 def test_sampling_can_be_resumed_while_a_group_is_waited_for() -> None:
-    address = {"host": "127.0.0.1", "port": 9, "backend": "gloo", "timeout_s": 8.0}
+    address = {"host": "127.0.0.1", "port": 9, "backend": "gloo", "timeout_s": 8.0, **RANK}
     with serving(llama(vocab_size=VOCABULARY)) as served:
         post(served, "/pause?mode=keep", {})
         data = {"init_info": address}
@@ -318,7 +323,7 @@ def test_a_paused_server_ends_soon_after_an_interrupt() -> None:
         port = int(process.stdout.readline().partition("127.0.0.1:")[2].partition(";")[0])
         connections = [http.client.HTTPConnection("127.0.0.1", port, timeout=60) for _ in range(4)]
         data = {"token_ids": [1, 2, 3], "sampling_params": {"max_tokens": 900}}
-        address = {"host": "127.0.0.1", "port": 9, "backend": "gloo", "timeout_s": 600}
+        address = {"host": "127.0.0.1", "port": 9, "backend": "gloo", "timeout_s": 600, **RANK}
         connections[0].request("POST", "/pause?mode=keep")
         assert connections[0].getresponse().status == HTTPStatus.OK
         connections[1].request("POST", GENERATE, body=json.dumps(data))

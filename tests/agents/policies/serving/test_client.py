@@ -314,7 +314,7 @@ def test_preemptions_lower_the_limit_of_their_server(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "info, expected, sentence",
     [
-        ({"protocol": 4}, {}, "protocol of the server must be 3, got 4"),
+        ({"protocol": 5}, {}, "protocol of the server must be 4, got 5"),
         ({"model_digest": "aa"}, {"model_digest": "bb"}, "model of the server must be bb, got aa"),
         ({"tokenizer_digest": "aa"}, {"tokenizer_digest": "bb"}, "tokenizer of the server must be bb, got aa"),
         ({"dtype": "bfloat16"}, {"dtype": "float32"}, "dtype of the server must be float32, got bfloat16"),

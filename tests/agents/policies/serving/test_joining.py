@@ -194,8 +194,8 @@ def test_a_policy_waits_for_its_first_server_no_longer_than_it_may(tmp_path: Pat
 
 def test_a_wrong_server_is_refused_at_once_beside_one_that_does_not_answer(tmp_path: Path) -> None:
     with (
-        scripted(made_up(__envgym__info=lambda body: {**INFO, "protocol": 4})) as wrong,
-        pytest.raises(InvalidInput, match="protocol of the server must be 3, got 4"),
+        scripted(made_up(__envgym__info=lambda body: {**INFO, "protocol": 5})) as wrong,
+        pytest.raises(InvalidInput, match="protocol of the server must be 4, got 5"),
     ):
         Elastic(tmp_path, NOBODY, wrong.url)
 

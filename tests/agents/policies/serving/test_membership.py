@@ -111,7 +111,7 @@ def test_a_server_that_claims_the_version_of_other_weights_is_given_the_right_on
     "info, told",
     [
         ({"weight_version": "4"}, "server that joins must serve version 3, got 4"),
-        ({"protocol": 4}, "protocol of the server must be 3, got 4"),
+        ({"protocol": 5}, "protocol of the server must be 4, got 5"),
         ({"transports": ["nccl"]}, "transport of weights must be one that the server takes, nccl, got files"),
         ({"other": 1}, "server must be a policy server"),
     ],

@@ -28,7 +28,7 @@ def test_the_only_server_is_asked_again_when_it_returns(tmp_path: Path) -> None:
     [
         ({"other": 1}, "must be a policy server"),
         ({"weight_version": "x"}, "'x'"),
-        ({"protocol": 4}, "must be 3, got 4"),
+        ({"protocol": 5}, "must be 4, got 5"),
     ],
 )
 def test_a_server_that_returns_as_something_else_stays_down_and_says_why(

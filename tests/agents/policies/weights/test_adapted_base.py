@@ -89,6 +89,26 @@ def test_servers_get_the_base_never_and_the_adapters_every_time(way: str, tmp_pa
             policy.close()
 
 
+def test_servers_that_need_the_base_and_servers_that_have_it_are_two_groups_until_all_have_it() -> None:
+    model, other, transport = adapted(llama()), llama(), GroupTransport("gloo", device=CPU, timeout_s=20)
+    with torch.no_grad():
+        for parameter in other.parameters():
+            parameter.mul_(1.5)
+    with serving(llama()) as one, serving(other) as two, serving(llama()) as three:
+        servers, sizes = (one, two, three), list[list[int]]()
+        policy = ServedPolicy([server.http.url for server in servers], transport=transport, limits=QUICK)
+        try:
+            for version in (1, 2):
+                train_adapters(model, seed=version)
+                policy.update_weights(merged_weights(model), version)
+                sizes.append(sorted(len(group.servers) for group in transport.groups))
+                for server in servers:
+                    assert_merged(server, model)
+        finally:
+            policy.close()
+    assert sizes == [[1, 2], [3]]
+
+
 def test_an_update_moves_less_than_a_twentieth_of_the_bytes(tmp_path: Path) -> None:
     model, transport = adapted(llama()), FileTransport(tmp_path)
     sizes = counted(transport)
