@@ -64,8 +64,9 @@ def decode(text: str, what: str, where: str) -> JsonValue:
 def text_parts(message: Message, form: str) -> tuple[TextPart, ...]:
     """Return the parts of a message. Raises: InvalidInput: one of them is no text."""
     parts = message.parts
-    if other := next((part for part in parts if not isinstance(part, TextPart)), None):
-        raise InvalidInput.of("message part", "be text", other.type, where=f"{form} form", do="leave the part out")
+    for part in parts:
+        if not isinstance(part, TextPart):
+            raise InvalidInput.of("message part", "be text", part.type, where=f"{form} form", do="leave the part out")
     return parts  # type: ignore[return-value]  # checked
 
 

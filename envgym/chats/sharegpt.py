@@ -28,8 +28,6 @@ _ROLES = {name: role for role, name in _NAMES.items()} | {
     "tool_response": Role.TOOL,
     "function_response": Role.TOOL,
 }
-_TEXT_ROLES = (Role.SYSTEM, Role.USER)
-"""Whose entries are read as their text."""
 _RESPONSES = re.compile(r"\s*(?:<tool_response>(?:(?!</?tool_response>).)*</tool_response>\s*)+", re.DOTALL)
 _RESPONSE = re.compile(r"<tool_response>\n?(.*?)\n?</tool_response>", re.DOTALL)
 _HERMES = Hermes()
@@ -41,18 +39,12 @@ def write_sharegpt(message: Message) -> Json:
     name, value = _NAMES[message.role], message.content
     if message.role is Role.ASSISTANT:
         name, value = _write_answer(message)
-    data = {"from": name, "value": value}
-    is_text = message.role in _TEXT_ROLES
-    again = (
-        (Message(role=message.role, content=value),)
-        if is_text
-        else read_sharegpt(data, where=f"{message.role} message")
-    )
+    again = _read_value(message.role, name, value, where=f"{message.role} message")
     if len(again) != 1:
         must, do = "be one result", "choose another form"
         raise InvalidInput.of("content of the tool message", must, value, where=f"{_FORM} form", do=do)
     check_held(message, again[0], _FORM)
-    return data
+    return {"from": name, "value": value}
 
 
 def _write_answer(message: Message) -> tuple[str, str]:
@@ -80,7 +72,10 @@ def read_sharegpt(data: object, *, where: str) -> tuple[Message, ...]:
     fields = present_fields(data, "message", where)
     name = fields.get("from", fields.get("role"))
     role = read_role(name, _ROLES, "from", where)
-    value = read_text(fields.get("value", fields.get("content", "")), "value", where)
+    return _read_value(role, name, read_text(fields.get("value", fields.get("content", "")), "value", where), where)
+
+
+def _read_value(role: Role, name: object, value: str, where: str) -> tuple[Message, ...]:
     if role is Role.TOOL and _RESPONSES.fullmatch(value):
         return tuple(Message(role=role, content=text) for text in _RESPONSE.findall(value))
     if role is not Role.ASSISTANT:

@@ -1,5 +1,6 @@
 """Frozen records that are quick to make."""
 
+from collections.abc import Callable
 from dataclasses import MISSING, fields
 from functools import wraps
 from typing import Any, TypeVar
@@ -36,3 +37,24 @@ def quick_init(cls: type[T]) -> type[T]:
     init.__defaults__, init.__kwdefaults__ = original.__defaults__, original.__kwdefaults__
     record.__init__ = init
     return cls
+
+
+def quick_maker(cls: type[T]) -> Callable[..., T]:
+    """Return a function that makes a frozen dataclass with slots from all its fields by position, in their order.
+
+    It takes a third of the time of the class. `__post_init__` is called, and defaults are not applied. The function
+    fills a mutable object with the same slots, which becomes a record when it is full.
+    """
+    record: Any = cls  # a dataclass, which no type says
+    names = [entry.name for entry in fields(record)]
+    scope: dict[str, Any] = {
+        "record": cls,
+        "mutable": type(cls.__name__, (), {"__slots__": names}),
+        "new": object.__new__,
+    }
+    body = [" self = new(mutable)", *(f" self.{name} = {name}" for name in names), " self.__class__ = record"]
+    if hasattr(cls, "__post_init__"):
+        body.append(" self.__post_init__()")
+    exec("\n".join((f"def make({', '.join(names)}):", *body, " return self")), scope)
+    make: Callable[..., T] = scope["make"]
+    return make

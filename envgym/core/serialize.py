@@ -1,9 +1,10 @@
 """Trees to JSON and back, without loss. The schema is versioned; older versions stay readable."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
 from typing import Any  # JSON that was just decoded; checked by the records' own constructors
 
+from envgym.core.frozen import quick_maker
 from envgym.core.messages import Action, Message, Observation, Part, Role, TextPart, ToolCall, ToolSpec
 from envgym.core.segments import Origin, Segment
 from envgym.core.tasks import HiddenPayload, Split, Task
@@ -22,7 +23,11 @@ Json = dict[str, Any]
 
 _SEGMENT_FIELDS = tuple(field.name for field in fields(Segment))
 _NO_COST = Cost()
-_TOKEN_LISTS = ("token_strings", "behavior_logprobs", "raw_logprobs")
+_ORIGINS = {origin.value: origin for origin in Origin}
+_ROLES = {role.value: role for role in Role}
+_make_segment, _make_edge, _make_node = quick_maker(Segment), quick_maker(Edge), quick_maker(Node)
+_make_outcome, _make_scored = quick_maker(TurnOutcome), quick_maker(Scored)
+_make_call, _make_message = quick_maker(ToolCall), quick_maker(Message)
 _COST_FIELDS = tuple(field.name for field in fields(Cost))
 
 
@@ -48,8 +53,21 @@ def tree_to_json(tree: Tree) -> Json:
     }
 
 
-def tree_from_json(data: Mapping[str, Any]) -> Tree:
-    """Read what `tree_to_json` wrote. Raises: InvalidInput: a schema newer than this package knows."""
+def tree_from_json(
+    data: Mapping[str, Any],
+    *,
+    read_segments: Callable[[Any], tuple[Segment, ...]] | None = None,
+    read_outcome: Callable[[Any], TurnOutcome] | None = None,
+) -> Tree:
+    """Read what `tree_to_json` wrote.
+
+    Args:
+        data: the tree, decoded.
+        read_segments: reads the segments of a node in its own way. None: they are read whole.
+        read_outcome: reads the outcome of a node in its own way. None: it is read whole.
+
+    Raises: InvalidInput: a schema newer than this package knows.
+    """
     version = data.get("schema")
     if not isinstance(version, int) or not 1 <= version <= SCHEMA_VERSION:
         do = "read it with a newer envgym"
@@ -58,7 +76,12 @@ def tree_from_json(data: Mapping[str, Any]) -> Tree:
         **data,
         "split": Split(data["split"]),
         "source": Source(data.get("source", Source.POLICY)),
-        "nodes": tuple(map(_node_from_json, data["nodes"])),
+        "nodes": tuple(
+            [
+                _node_from_json(node, read_segments or _segments_from_json, read_outcome or _outcome_from_json)
+                for node in data["nodes"]
+            ]
+        ),
         "annotations": tuple(Annotation(**{"value": None, **item}) for item in data.get("annotations", ())),
     }
     record["prompts"] = {name: tuple(ids) for name, ids in data.get("prompts", {}).items()}
@@ -116,21 +139,26 @@ def _node_to_json(node: Node) -> Json:
     }
 
 
-def _node_from_json(data: Mapping[str, Any]) -> Node:
-    edge = Edge(
-        segments=tuple(map(segment_from_json, data["segments"])),
-        ends_turn=data["ends_turn"],
-        rewrite=Rewrite(data["rewrite"]) if "rewrite" in data else None,
-        cost=Cost(**data["cost"]) if data["cost"] else _NO_COST,
-        context=tuple(map(message_from_json, data["context"])) if "context" in data else (),
+def _node_from_json(
+    data: Mapping[str, Any],
+    read_segments: Callable[[Any], tuple[Segment, ...]],
+    read_outcome: Callable[[Any], TurnOutcome],
+) -> Node:
+    cost = data["cost"]
+    edge = _make_edge(
+        read_segments(data["segments"]),
+        data["ends_turn"],
+        Rewrite(data["rewrite"]) if "rewrite" in data else None,
+        Cost(**cost) if cost else _NO_COST,
+        tuple(map(message_from_json, data["context"])) if "context" in data else (),
     )
-    return Node(
-        parent=data["parent"],
-        edge=edge,
-        outcome=_outcome_from_json(data["outcome"]) if "outcome" in data else None,
-        ending=Ending(data["ending"]) if "ending" in data else None,
-        error=data.get("error"),
-        stats=SearchStats(**{**data["stats"], "spent": Cost(**data["stats"]["spent"])}) if "stats" in data else None,
+    return _make_node(
+        data["parent"],
+        edge,
+        read_outcome(data["outcome"]) if "outcome" in data else None,
+        Ending(data["ending"]) if "ending" in data else None,
+        data.get("error"),
+        SearchStats(**{**data["stats"], "spent": Cost(**data["stats"]["spent"])}) if "stats" in data else None,
     )
 
 
@@ -154,13 +182,21 @@ def segment_to_json(segment: Segment) -> Json:
 
 def segment_from_json(data: Mapping[str, Any]) -> Segment:
     """Read what `segment_to_json` wrote."""
-    values = {**data, "origin": Origin(data["origin"]), "token_ids": tuple(data["token_ids"])}
-    for name in _TOKEN_LISTS:
-        if name in data:
-            values[name] = tuple(data[name])
-    if "top_logprobs" in data:
-        values["top_logprobs"] = tuple(tuple((token, value) for token, value in of) for of in data["top_logprobs"])
-    return Segment(**values)
+    get = data.get
+    behavior, raw, top = get("behavior_logprobs"), get("raw_logprobs"), get("top_logprobs")
+    return _make_segment(
+        _ORIGINS.get(data["origin"]) or Origin(data["origin"]),
+        tuple(data["token_ids"]),
+        tuple(get("token_strings", ())),
+        None if behavior is None else tuple(behavior),
+        None if raw is None else tuple(raw),
+        get("policy_version"),
+        None if top is None else tuple(tuple((token, value) for token, value in of) for of in top),
+    )
+
+
+def _segments_from_json(data: Iterable[Mapping[str, Any]]) -> tuple[Segment, ...]:
+    return tuple([segment_from_json(item) for item in data])
 
 
 def _cost_to_json(cost: Cost) -> Json:
@@ -177,11 +213,11 @@ def _outcome_to_json(outcome: TurnOutcome) -> Json:
 
 
 def _outcome_from_json(data: Mapping[str, Any]) -> TurnOutcome:
-    return TurnOutcome(
-        action=action_from_json(data["action"]),
-        observation=observation_from_json(data["observation"]),
-        reward=reward_from_json(data["reward"]),
-        tool_errors=data["tool_errors"],
+    return _make_outcome(
+        action_from_json(data["action"]),
+        observation_from_json(data["observation"]),
+        reward_from_json(data["reward"]),
+        data["tool_errors"],
     )
 
 
@@ -198,7 +234,14 @@ def action_to_json(action: Action) -> Json:
 
 def action_from_json(data: Mapping[str, Any]) -> Action:
     """Read what `action_to_json` wrote."""
-    return Action(**{**data, "tool_calls": [ToolCall(**call) for call in data["tool_calls"]]})
+    calls = data["tool_calls"]
+    return Action(
+        data["text"],
+        content=data["content"],
+        thinking=data["thinking"],
+        tool_calls=_calls_from_json(calls) if calls else (),
+        malformed=data["malformed"],
+    )
 
 
 def observation_to_json(observation: Observation) -> Json:
@@ -220,11 +263,17 @@ def reward_to_json(reward: Reward) -> Json:
 
 def reward_from_json(data: Mapping[str, Any]) -> Reward:
     """Read what `reward_to_json` wrote."""
-    return Invalid(**{**data, "cause": Ending(data["cause"])}) if "cause" in data else Scored(**data)
+    if "cause" in data:
+        return Invalid(cause=Ending(data["cause"]), reason=data["reason"])
+    return _make_scored(data["value"], data["components"])
 
 
 def _call_to_json(call: ToolCall) -> Json:
     return {"name": call.name, "arguments": dict(call.arguments), "id": call.id}
+
+
+def _calls_from_json(calls: Iterable[Mapping[str, Any]]) -> tuple[ToolCall, ...]:
+    return tuple([_make_call(call["name"], call["arguments"], call["id"]) for call in calls])
 
 
 def _tool_to_json(tool: ToolSpec) -> Json:
@@ -248,19 +297,22 @@ def message_to_json(message: Message) -> Json:
 
 def message_from_json(data: Mapping[str, Any]) -> Message:
     """Read what `message_to_json` wrote, now or at an earlier schema version. Raises: InvalidInput: an unknown part."""
-    content, calls = data["content"], data.get("tool_calls")
-    if isinstance(content, list) and len(content) == 1 and content[0]["type"] == TextPart.type:
-        content = content[0]["text"] or content  # most messages: made faster from their text
-    is_text = isinstance(content, str)
-    return Message(
-        role=Role(data["role"]),
-        content=content if is_text else "",
-        parts=None if is_text else [_part_from_json(part) for part in content],
-        thinking=data.get("thinking"),
-        tool_calls=tuple(ToolCall(**call) for call in calls) if calls else (),
-        tool_call_id=data.get("tool_call_id"),
-        name=data.get("name"),
-        is_error=data.get("is_error", False),
+    get, content = data.get, data["content"]
+    if isinstance(content, str):
+        parts: tuple[TextPart, ...] = (TextPart(content),) if content else ()
+    else:
+        parts = tuple([_part_from_json(part) for part in content])
+        content = parts[0].text if len(parts) == 1 else "".join([part.text for part in parts])
+    calls = get("tool_calls")
+    return _make_message(
+        _ROLES.get(data["role"]) or Role(data["role"]),
+        parts,
+        content,
+        get("thinking"),
+        _calls_from_json(calls) if calls else (),
+        get("tool_call_id"),
+        get("name"),
+        get("is_error", False),
     )
 
 
@@ -270,7 +322,7 @@ def _part_to_json(part: Part) -> Json:
     return {"type": part.type, "text": part.text}
 
 
-def _part_from_json(data: Mapping[str, Any]) -> Part:
+def _part_from_json(data: Mapping[str, Any]) -> TextPart:
     if data["type"] != TextPart.type:
         do = "read it with a newer envgym"
         raise InvalidInput.of("message part", "be of type text", data["type"], where="message", do=do)

@@ -154,7 +154,7 @@ class Trajectory:
         for index in path:
             turn = self._turn_of_node.get(index, -1)
             for segment in self.tree.nodes[index].edge.segments:
-                num_tokens = len(segment)
+                num_tokens = len(segment.token_ids)
                 segments.append(segment)
                 token_ids += segment.token_ids
                 loss_mask += [segment.trains] * num_tokens

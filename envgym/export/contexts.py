@@ -4,13 +4,12 @@ Messages are in the plain form that data sets of conversations hold: content is 
 be read as tool calls is its whole text, whose replies are messages of the user.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from envgym.core.json_types import JsonValue, well_formed
 from envgym.core.messages import Message, Role, ToolCall
-from envgym.core.segments import Origin
 from envgym.core.trajectory import Trajectory
 from envgym.core.tree import Rewrite, Tree
 
@@ -18,6 +17,7 @@ Redact = Callable[[str], str]
 """Returns the text to export in place of a text."""
 
 
+_ASSISTANT, _TOOL = Role.ASSISTANT, Role.TOOL  # looked up once: exports read millions of messages
 _OTHER_MESSAGES: Final = frozenset({Rewrite.TURNS_DROPPED, Rewrite.SUMMARY, Rewrite.CONVERSATION})
 """Rewrites after which a context is of other messages; with the others a template may render the same ones."""
 
@@ -81,7 +81,7 @@ class TreeConversations:
         for index, nodes in enumerate(episode.turn_nodes):
             for node in nodes:
                 edge = tree.nodes[node].edge
-                if edge.context or edge.rewrite in _OTHER_MESSAGES:
+                if edge.context or (edge.rewrite and edge.rewrite in _OTHER_MESSAGES):
                     contexts += _finished(number, rewrite, opening, turns)
                     opening = self.plain(edge.context) if edge.context else None
                     number, rewrite, turns = number + 1, edge.rewrite, []
@@ -94,10 +94,19 @@ class TreeConversations:
 
     def plain(self, messages: Iterable[Message]) -> tuple[Message, ...]:
         """Return messages in the plain form."""
-        return tuple(self._with_calls(messages))
+        plain: list[Message] = []
+        ids: set[str | None] = set()
+        for message in messages:
+            is_tool = message.role is _TOOL
+            if not is_tool:
+                ids = {call.id or None for call in message.tool_calls}
+            elif not ids or (message.tool_call_id and None not in ids and message.tool_call_id not in ids):
+                message, is_tool = Message(role=Role.USER, content=message.content), False
+            plain.append(message if self._redact is None and _is_plain(message, is_tool) else self._plain(message))
+        return tuple(plain)
 
     def _calls_known(self, message: Message) -> bool:
-        return not self._tools or all(call.name in self._tools for call in message.tool_calls)
+        return not self._tools or self._tools.issuperset({call.name for call in message.tool_calls})
 
     def _turn(self, node: int) -> tuple[Message, ...]:
         messages = self._turns.get(node)
@@ -109,20 +118,8 @@ class TreeConversations:
             messages = self._turns[node] = self.plain((action, *replies))
         return messages
 
-    def _with_calls(self, messages: Iterable[Message]) -> Iterator[Message]:
-        ids: set[str | None] = set()
-        for message in messages:
-            if message.role is Role.TOOL:
-                answers_call = bool(ids) and (not message.tool_call_id or None in ids or message.tool_call_id in ids)
-                message = message if answers_call else Message(role=Role.USER, content=message.content)
-            else:
-                ids = {call.id or None for call in message.tool_calls}
-            yield self._plain(message)
-
     def _plain(self, message: Message) -> Message:
         is_tool = message.role is Role.TOOL
-        if self._redact is None and _is_plain(message, is_tool):
-            return message
         return Message(
             role=message.role,
             content=self._text(message.content),
@@ -151,16 +148,17 @@ class TreeConversations:
 
 def _is_plain(message: Message, is_tool: bool) -> bool:
     """Return whether a message is in the plain form already, as most are; some that are get made again."""
+    content, thinking, name, call_id = message.content, message.thinking, message.name, message.tool_call_id
     return (
-        message.content.isascii()
-        and len(message.parts) == (message.content != "")
-        and (message.thinking is None or (message.thinking != "" and message.thinking.isascii()))
-        and (not message.tool_calls or all(call.id != "" for call in message.tool_calls))
-        and (message.role is Role.ASSISTANT or not message.tool_calls)
-        and (is_tool or (message.name is None and message.tool_call_id is None))
-        and message.name != ""
-        and message.tool_call_id != ""
+        content.isascii()
+        and len(message.parts) == (content != "")
+        and (thinking is None or (thinking != "" and thinking.isascii()))
+        and (is_tool or (name is None and call_id is None))
+        and name != ""
+        and call_id != ""
         and not message.is_error
+        and (not message.tool_calls or message.role is _ASSISTANT)
+        and "" not in [call.id for call in message.tool_calls]
     )
 
 
@@ -174,5 +172,10 @@ def _finished(
 
 def _is_sampled(tree: Tree, nodes: Iterable[int]) -> bool:
     """Return whether the policy wrote any of a turn; trees of message policies have no tokens that tell."""
-    segments = [segment for node in nodes for segment in tree.nodes[node].edge.segments]
-    return not segments or any(segment.origin is Origin.POLICY for segment in segments)
+    has_segments = False
+    for node in nodes:
+        for segment in tree.nodes[node].edge.segments:
+            if segment.trains:
+                return True
+            has_segments = True
+    return not has_segments

@@ -1,7 +1,8 @@
 """Data files of an export, written row by row: Parquet, or a JSON object a line."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -24,10 +25,15 @@ class RowWriter:
         self.path, self.num_rows, self.num_turns = path, 0, 0
         self._schema = pa.schema(list(columns.items()))
         self._buffer: list[dict[str, Any]] = []
+        self.unused = {name: _field_names(kind) for name, kind in columns.items()}
+        """Column -> fields of its list entries that are null in all rows so far."""
+        self._threads = ThreadPoolExecutor(max_workers=1)
+        self._written: Future[None] | None = None
+        """The last table that was handed to the thread that encodes and compresses."""
         path.parent.mkdir(parents=True, exist_ok=True)
         self.table = path if format == "parquet" else path.with_suffix(".rows")
         """The rows as Parquet, from which JSON lines are made."""
-        self._parquet: Schema = pq.ParquetWriter(self.table, self._schema, compression="zstd")
+        self._parquet: Schema = _parquet_file(self.table, self._schema)
 
     def add(self, row: DataRow) -> None:
         """Add a row."""
@@ -40,18 +46,28 @@ class RowWriter:
     def end(self) -> None:
         """Write the last rows."""
         self._flush()
+        self._wait()
         self.abandon()
 
     def abandon(self) -> None:
         """Close an incomplete file; may be called twice."""
+        self._threads.shutdown()
         if self._parquet is not None:
             self._parquet.close()
             self._parquet = None
 
     def _flush(self) -> None:
         if self._buffer and self._parquet is not None:
-            self._parquet.write_table(pa.Table.from_pylist(self._buffer, schema=self._schema))
+            table = pa.Table.from_pylist(self._buffer, schema=self._schema)
+            for name, unused in self.unused.items():
+                unused -= _used(table[name], unused)
+            self._wait()
+            self._written = self._threads.submit(self._parquet.write_table, table)
             self._buffer = []
+
+    def _wait(self) -> None:
+        if self._written is not None:
+            self._written.result()
 
 
 def complete(writers: Sequence[RowWriter]) -> None:
@@ -62,19 +78,18 @@ def complete(writers: Sequence[RowWriter]) -> None:
     """
     for writer in writers:
         writer.end()
-    unused: dict[str, set[str]] = {}
     for writer in writers:
-        with pq.ParquetFile(writer.table) as file:
-            for field in file.schema_arrow:
-                if _entries_type(field.type):
-                    own = _unused(file, field.name)
-                    unused[field.name] = unused.get(field.name, own) & own
-    for writer in writers:
+        unused = {name: set.intersection(*(other.unused[name] for other in writers)) for name in writer.unused}
         if any(unused.values()):
             _leave_out(writer.table, unused)
         if writer.table != writer.path:
             _write_lines(writer.table, writer.path)
             writer.table.unlink()
+
+
+def _parquet_file(path: Path, schema: Schema) -> Schema:
+    texts = [field.name for field in schema if not pa.types.is_nested(field.type)]
+    return pq.ParquetWriter(path, schema, compression="zstd", use_dictionary=texts)  # entries of lists repeat little
 
 
 def _write_lines(table: Path, path: Path) -> None:
@@ -91,37 +106,35 @@ def _leave_out(path: Path, unused: Mapping[str, set[str]]) -> None:
     with pq.ParquetFile(path) as file:
         draft = path.with_suffix(".draft")
         schema = pa.schema([
-            pa.field(field.name, _pruned_type(field.type, unused.get(field.name, set()))) for field in file.schema_arrow
+            pa.field(field.name, _pruned_type(field.type, unused[field.name])) for field in file.schema_arrow
         ])  # fmt: skip
-        with pq.ParquetWriter(draft, schema, compression="zstd") as writer:
+        with _parquet_file(draft, schema) as writer:
             for number in range(file.num_row_groups):
                 table = file.read_row_group(number)
                 columns = [
-                    _pruned(column, unused.get(name, set()))
+                    _pruned(column, unused[name])
                     for name, column in zip(table.column_names, table.columns, strict=True)
                 ]
                 writer.write_table(pa.table(columns, schema=schema))
     draft.replace(path)
 
 
-def _entries_type(kind: Schema) -> Schema:
-    """Return the type of the entries of a list of objects, else None."""
+def _field_names(kind: Schema) -> set[str]:
+    """Return the fields of the entries of a list of objects; none for another type."""
     is_entries = pa.types.is_list(kind) and pa.types.is_struct(kind.value_type)
-    return kind.value_type if is_entries else None
+    return {field.name for field in kind.value_type} if is_entries else set()
 
 
-def _unused(file: Schema, name: str) -> set[str]:
-    unused = {field.name for field in _entries_type(file.schema_arrow.field(name).type)}
-    for number in range(file.num_row_groups):
-        for chunk in file.read_row_group(number, columns=[name]).column(0).chunks:
-            entries = pc.list_flatten(chunk)
-            unused -= {field for field in unused if entries.field(field).null_count < len(entries)}
-    return unused
+def _used(column: Schema, fields: Iterable[str]) -> set[str]:
+    """Return those of the fields that an entry of a column has."""
+    entries = [pc.list_flatten(chunk) for chunk in column.chunks] if fields else []
+    return {name for name in fields for chunk in entries if chunk.field(name).null_count < len(chunk)}
 
 
 def _pruned_type(kind: Schema, unused: set[str]) -> Schema:
-    entries = _entries_type(kind) if unused else None
-    return kind if entries is None else pa.list_(pa.struct([field for field in entries if field.name not in unused]))
+    if not unused:
+        return kind
+    return pa.list_(pa.struct([field for field in kind.value_type if field.name not in unused]))
 
 
 def _pruned(column: Schema, unused: set[str]) -> Schema:

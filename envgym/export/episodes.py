@@ -6,14 +6,17 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final, Literal, NamedTuple
 
 from envgym.core.json_types import decode_recorded
-from envgym.core.serialize import tree_from_json
+from envgym.core.messages import Action, Observation
+from envgym.core.segments import Origin, Segment
+from envgym.core.serialize import reward_from_json, tree_from_json
 from envgym.core.tasks import Split
 from envgym.core.trajectory import Trajectory
 from envgym.core.tree import PLAIN_PROMPT, Tree
-from envgym.core.turns import is_success
+from envgym.core.turns import TurnOutcome, is_success
 from envgym.errors import InvalidInput, RunError, UnknownName, suggestion
 from envgym.runs.directory import RunDirectory, file_label, file_step, label_of, reading
 
@@ -26,18 +29,16 @@ TEST: Final = "of test tasks"
 HINTED: Final = "with a hint in the prompt"
 _COLUMNS: Final = ("tree_id", "leaf", "split", "advantages", "tree")
 _BATCH_ROWS: Final = 256
-_TEXT: Final = r'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
-_SEGMENT: Final = (
-    r'\{"origin": "\w+", "token_ids": \[\d[^\]]*+\]'
-    rf'(?:, "token_strings": \[{_TEXT}(?:, {_TEXT})*+\])?'
-    r'(?:, "(?:behavior|raw)_logprobs": \[[^\]]*+\])*+'
-    r'(?:, "policy_version": \d+)?(?:, "top_logprobs": [\[\]\d.,e+ -]*+)?\}'
+_SEGMENTS: Final = '"segments": ['
+_AFTER_SEGMENTS: Final = '], "cost": {'
+_NO_ACTION, _NO_OBSERVATION = Action(""), Observation("")
+_PROMPT: Final = Segment(origin=Origin.PROMPT, token_ids=(0,))
+_SAMPLED: Final = Segment(origin=Origin.POLICY, token_ids=(0,), behavior_logprobs=(0.0,), policy_version=0)
+_OTHER: Final = Segment(origin=Origin.TOOL, token_ids=(0,))
+_SHORTENED: Final[Mapping[str, tuple[Segment, ...]]] = MappingProxyType(
+    {"": (), "prompt": (_PROMPT,), "prompt, sampled": (_PROMPT, _SAMPLED), "sampled": (_SAMPLED,), "other": (_OTHER,)}
 )
-"""A segment as `segment_to_json` writes it."""
-_SEGMENTS: Final = re.compile(rf'"segments": \[{_SEGMENT}(?:, {_SEGMENT})*+\]')
-_PROMPT: Final = '{"origin": "PROMPT", "token_ids": [0]}'
-_OTHER: Final = '{"origin": "TOOL", "token_ids": [0]}'
-_SAMPLED: Final = '{"origin": "POLICY", "token_ids": [0], "behavior_logprobs": [0.0], "policy_version": 0}'
+"""Name in the shortened JSON -> the segments of the edge."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,7 +135,8 @@ def read_groups(
         choice: test tasks are left out unless it includes them, and trees with a hint always, because hints can hold
             parts of the solution; all episodes of a tree are read.
         left_out: counts the episodes that are left out.
-        with_tokens: whether segments keep their tokens; otherwise they are cut, which is much faster.
+        with_tokens: whether segments keep their tokens, and outcomes only their rewards; otherwise tokens are cut.
+            Both are much faster than to read the trees whole.
 
     Raises: RunError: a file cannot be read.
     """
@@ -155,7 +157,7 @@ def _trees(file: Path, choice: EpisodeChoice, left_out: Counter[str], *, with_to
             if split != Split.TRAIN and not choice.includes_test:
                 left_out[TEST] += len(rows)
                 continue
-            tree = tree_from_json(decode_recorded(text) if with_tokens else read_shortened(text))
+            tree = read_tokens(text) if with_tokens else read_shortened(text)
             if PLAIN_PROMPT in tree.prompts:
                 left_out[HINTED] += len(rows)
                 continue
@@ -185,21 +187,44 @@ def _rows(file: Path) -> Iterator[dict[str, Any]]:
             yield from batch.to_pylist()
 
 
-def read_shortened(text: str) -> dict[str, Any]:
-    """Decode the JSON of a tree, whose edges keep one token in place of a prompt, and one of what the policy sampled.
+def read_tokens(text: str) -> Tree:
+    """Read a tree whose outcomes keep their rewards, and neither actions nor observations."""
+    return tree_from_json(decode_recorded(text), read_outcome=_rewarded)
+
+
+def _rewarded(outcome: Mapping[str, Any]) -> TurnOutcome:
+    return TurnOutcome(action=_NO_ACTION, observation=_NO_OBSERVATION, reward=reward_from_json(outcome["reward"]))
+
+
+def read_shortened(text: str) -> Tree:
+    """Read a tree whose edges keep one token in place of a prompt, and one of what the policy sampled.
 
     Tokens are most of the text, and conversations do not need them. They are cut before the text is decoded.
     """
-    shortened, num_cut = _SEGMENTS.subn(_shortened, text)
-    data: dict[str, Any] = decode_recorded(shortened)
-    if num_cut != sum(bool(node["segments"]) for node in data["nodes"]):  # another part of it has the form of segments
-        data = decode_recorded(text)
-    return data
+    data = _decode_shortened(text)
+    if data is None:
+        return tree_from_json(decode_recorded(text))
+    return tree_from_json(data, read_segments=_SHORTENED.__getitem__)
 
 
-def _shortened(match: re.Match[str]) -> str:
-    text = match[0]
-    is_sampled = '{"origin": "POLICY"' in text  # in a text of the episode, the quotation marks would be escaped
-    if text.startswith('"segments": [{"origin": "PROMPT"'):
-        return f'"segments": [{_PROMPT}, {_SAMPLED}]' if is_sampled else f'"segments": [{_PROMPT}]'
-    return f'"segments": [{_SAMPLED if is_sampled else _OTHER}]'
+def _decode_shortened(text: str) -> dict[str, Any] | None:
+    """Decode a tree with names in place of segments; None: the episode has a key of this name, too."""
+    first, *others = text.split(_SEGMENTS)
+    pieces = [first]
+    for other in others:
+        segments, end, rest = other.partition(_AFTER_SEGMENTS)
+        if not end:
+            return None
+        pieces += (f'"segments": "{_shortened(segments)}", "cost": {{', rest)
+    try:
+        data: dict[str, Any] = decode_recorded("".join(pieces))
+    except ValueError:
+        return None
+    return data if len(data["nodes"]) == len(others) else None
+
+
+def _shortened(segments: str) -> str:
+    is_sampled = '{"origin": "POLICY"' in segments  # in a text of the episode, the quotation marks would be escaped
+    if segments.startswith('{"origin": "PROMPT"'):
+        return "prompt, sampled" if is_sampled else "prompt"
+    return "sampled" if is_sampled else "other" if segments else ""

@@ -62,7 +62,8 @@ def _entries(messages: Sequence[tuple[Message, bool]]) -> list[Json]:
 
 def without_ids(message: Message) -> Message:
     """Return a message without ids of calls and names, for forms that are text."""
-    if message.role in (Role.SYSTEM, Role.USER) and not message.name and len(message.parts) == bool(message.content):
+    names = {message.name, message.tool_call_id, *(call.id for call in message.tool_calls)}
+    if names == {None} and not message.is_error and len(message.parts) == bool(message.content):
         return message
     calls = tuple(ToolCall(name=call.name, arguments=call.arguments) for call in message.tool_calls)
     return Message(role=message.role, content=message.content, thinking=message.thinking, tool_calls=calls)

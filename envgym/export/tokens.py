@@ -36,15 +36,16 @@ def _rows(group: RecordedGroup, options: RowOptions) -> Iterator[DataRow]:
                     continue
                 cells = episode_cells(recorded, episode) | _cells(number, row)
                 cells["advantages"] = _advantages(episode, row, recorded.advantages.get(episode.leaf))
-                yield DataRow(tree.split, tree.task_key, len({turn for turn in row.turns if turn >= 0}), cells)
+                yield DataRow(tree.split, tree.task_key, len(set(row.turns) - {-1}), cells)
 
 
 def _cells(number: int, row: Row) -> Json:
     versions: list[int | None] = []
     labels: list[int] = []
     for segment in row.segments:
-        versions += [segment.policy_version if segment.trains else None] * len(segment)
-        labels += segment.token_ids if segment.trains else [_NOT_LEARNED] * len(segment)
+        num_tokens = len(segment)
+        versions += [segment.policy_version] * num_tokens
+        labels += segment.token_ids if segment.trains else [_NOT_LEARNED] * num_tokens
     return {
         "context": number,
         "rewrite": row.rewrite and row.rewrite.value,

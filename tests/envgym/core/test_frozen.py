@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envgym.core.frozen import quick_init
+from envgym.core.frozen import quick_init, quick_maker
 from envgym.core.turns import Cost, Scored
 from envgym.errors import InvalidInput
 
@@ -79,3 +79,15 @@ def test_records_stay_frozen_and_share_no_default() -> None:
     assert replace(cost, env_steps=1) == Cost(tokens_generated=3, env_steps=1)
     assert copy.copy(cost) == copy.deepcopy(cost) == pickle.loads(pickle.dumps(cost)) == cost  # our own
     assert hash(cost) == hash(Cost(tokens_generated=3))
+
+
+@given(ARGUMENTS)
+def test_made_records_are_those_of_the_class(arguments: dict[str, object]) -> None:
+    record = Plain(**arguments)
+    made = quick_maker(Plain)(*(getattr(record, name) for name in ("first", "second", "items", "last")))
+    assert made == record
+    assert type(made) is Plain
+    with pytest.raises(FrozenInstanceError):
+        made.first = 2
+    with pytest.raises(ValueError, match="negative"):
+        quick_maker(Plain)(-1, "two", [], None)

@@ -3,6 +3,7 @@
 import json
 import tempfile
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 from hypothesis import given, settings
@@ -13,7 +14,8 @@ from envgym.chats.rows import Conversation, read_row
 from envgym.chats.sharegpt import write_sharegpt
 from envgym.cli.export import data_kind
 from envgym.core.builder import TreeBuilder
-from envgym.core.serialize import tree_from_json, tree_to_json
+from envgym.core.json_types import JsonObject
+from envgym.core.serialize import tree_to_json
 from envgym.core.tree import Edge, Tree
 from envgym.core.turns import TurnOutcome
 from envgym.errors import InvalidInput
@@ -57,7 +59,7 @@ def test_exported_files_give_the_recorded_messages(format: Format, spoken: list[
     assert all(conversation.tools == TOOLS for conversation in conversations)
 
 
-def tree_with_calls(*names: str) -> Tree:
+def tree_with_calls(*names: str, arguments: JsonObject = MappingProxyType({})) -> Tree:
     """Return an episode in which the policy calls tools of these names, one in each turn."""
     task = Task(id="train/0", prompt="", payload={}, split=Split.TRAIN)
     tree = TreeBuilder(id="step-000001/000/00", env_id="math/arithmetic-v0", task=task, seed=0, prompt=(prompt(4),))
@@ -65,7 +67,7 @@ def tree_with_calls(*names: str) -> Tree:
     for turn, name in enumerate(names):
         replies = [Message(role=Role.TOOL, content="2", name=name)]
         outcome = TurnOutcome(
-            action=acted(assistant(tool_calls=(ToolCall(name=name, arguments={}),))),
+            action=acted(assistant(tool_calls=(ToolCall(name=name, arguments=arguments),))),
             observation=Observation.of(replies),
             reward=Scored(value=1.0),
         )
@@ -86,7 +88,7 @@ def test_a_call_of_an_unknown_tool_is_context_when_a_run_is_imported_again(tmp_p
 
 
 def read_again(spoken: Spoken, kind: str, options: RowOptions) -> list[Pairs]:
-    tree = tree_from_json(read_shortened(json.dumps(tree_to_json(spoken.tree))))
+    tree = read_shortened(json.dumps(tree_to_json(spoken.tree)))
     group = RecordedGroup((RecordedTree(tree=tree, label="train", step=1),))
     rows = data_kind(kind).rows(group, options)
     return [pairs_of(read_row(json.loads(json.dumps(row.cells)), where="here")) for row in rows]
@@ -121,8 +123,7 @@ def test_sharegpt_rows_give_the_recorded_messages_without_ids(spoken: Spoken) ->
 @settings(max_examples=40, deadline=None)
 @given(spoken=spoken_trees())
 def test_shortened_segments_change_nothing_else(spoken: Spoken) -> None:
-    data = tree_to_json(spoken.tree)
-    shortened = tree_from_json(read_shortened(json.dumps(data)))
+    shortened = read_shortened(json.dumps(tree_to_json(spoken.tree)))
     for node, before in zip(shortened.nodes, spoken.tree.nodes, strict=True):
         assert (node.outcome, node.ending, node.edge.context) == (before.outcome, before.ending, before.edge.context)
         assert any(segment.trains for segment in node.edge.segments) == any(
@@ -131,7 +132,21 @@ def test_shortened_segments_change_nothing_else(spoken: Spoken) -> None:
         assert node.edge.num_tokens <= 2
 
 
-def test_arguments_in_the_form_of_a_segment_stay_as_they_are() -> None:
-    argument = {"origin": "POLICY", "token_ids": [1, 2], "behavior_logprobs": [0.5, 0.5], "policy_version": 3}
-    node = {"segments": [{"origin": "PROMPT", "token_ids": [1, 2]}], "outcome": {"arguments": argument}}
-    assert read_shortened(json.dumps({"nodes": [node]}))["nodes"][0]["outcome"] == {"arguments": argument}
+SEGMENT = {"origin": "POLICY", "token_ids": [1, 2], "behavior_logprobs": [0.5, 0.5], "policy_version": 3}
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"segments": [SEGMENT], "cost": {}},
+        {"segments": [SEGMENT]},
+        {"parts": [{"segments": [], "cost": {"seconds": 1.0}}, {"segments": []}], "cost": {}},
+        {'"segments': [SEGMENT]},
+        {"text": json.dumps({"segments": [SEGMENT], "cost": {}})},
+    ],
+)
+def test_arguments_in_the_form_of_an_edge_stay_as_they_are(arguments: JsonObject) -> None:
+    tree = tree_with_calls("add", arguments=arguments)
+    data = tree_to_json(tree)
+    shortened = read_shortened(json.dumps(data))
+    assert [node.outcome for node in shortened.nodes] == [node.outcome for node in tree.nodes]
