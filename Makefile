@@ -105,7 +105,7 @@ mutation: $(STAMP)  ## break the code in 600 places and see that laws and worked
 
 nightly: $(STAMP)  ## fuzz for an hour, soak, collect for long in every mode, kill parts of runs, then `make mutation`
 	ENVGYM_FUZZ_SECONDS=3600 $(BIN)/python -m pytest -q -m fuzz
-	ENVGYM_EXAMPLES=200 $(BIN)/python -m pytest -q -n 2 -m "not fuzz" $$(grep -rl --include='test_*.py' '@given' tests)
+	ENVGYM_EXAMPLES=200 $(BIN)/python -m pytest -q -n 2 --timeout 3600 -m "not fuzz" $$(grep -rl --include='test_*.py' '@given' tests)
 	ENVGYM_SOAK_RUNS=10000 $(BIN)/python -m pytest -q tests/envgym/sandbox/test_soak.py
 	ENVGYM_SOAK_RUNS=200 $(BIN)/python scripts/with_docker.py \
 		$(BIN)/python -m pytest -q tests/envs/harbor/test_episodes.py -k in_a_row

@@ -12,6 +12,8 @@ from envgym.cli.list_envs import missing_part
 from envgym.errors import InvalidInput
 from envgym.registry import find
 
+_SANDBOX_OF_EXTRA = {"code": "bwrap", "docker": "docker"}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
@@ -108,7 +110,7 @@ def _environments(sandboxes: Iterable[Finding]) -> Iterator[Finding]:
     for entry in map(find, list_ids()):
         if missing := missing_part(entry):
             detail, do = f"{missing[0]} is not installed", missing[1]
-        elif sandbox := unusable.get(entry.requires or ""):  # the extra `docker` has the name of its sandbox
+        elif sandbox := unusable.get(_SANDBOX_OF_EXTRA.get(entry.requires or "", "")):
             detail, do = f"the sandbox {sandbox.name} cannot be used, see above", sandbox.do or ""
         else:
             detail, do = entry.summary or f"from {entry.origin}", ""

@@ -42,7 +42,7 @@ def quick_init(cls: type[T]) -> type[T]:
 def quick_maker(cls: type[T]) -> Callable[..., T]:
     """Return a function that makes a frozen dataclass with slots from all its fields by position, in their order.
 
-    It takes a third of the time of the class. `__post_init__` is called, and defaults are not applied. The function
+    It takes less time than the class. `__post_init__` is called, and defaults are not applied. The function
     fills a mutable object with the same slots, which becomes a record when it is full.
     """
     record: Any = cls  # a dataclass, which no type says

@@ -240,7 +240,7 @@ def action_from_json(data: Mapping[str, Any]) -> Action:
         content=data["content"],
         thinking=data["thinking"],
         tool_calls=_calls_from_json(calls) if calls else (),
-        malformed=data["malformed"],
+        malformed=data.get("malformed", ()),
     )
 
 
@@ -265,7 +265,7 @@ def reward_from_json(data: Mapping[str, Any]) -> Reward:
     """Read what `reward_to_json` wrote."""
     if "cause" in data:
         return Invalid(cause=Ending(data["cause"]), reason=data["reason"])
-    return _make_scored(data["value"], data["components"])
+    return _make_scored(data["value"], data.get("components", {}))
 
 
 def _call_to_json(call: ToolCall) -> Json:
@@ -273,7 +273,7 @@ def _call_to_json(call: ToolCall) -> Json:
 
 
 def _calls_from_json(calls: Iterable[Mapping[str, Any]]) -> tuple[ToolCall, ...]:
-    return tuple([_make_call(call["name"], call["arguments"], call["id"]) for call in calls])
+    return tuple([_make_call(call["name"], call["arguments"], call.get("id")) for call in calls])
 
 
 def _tool_to_json(tool: ToolSpec) -> Json:

@@ -75,6 +75,8 @@ def test_components_are_means_over_tasks_and_absent_ones_are_0() -> None:
     episodes = [scored("a", form=1.0, answer=0.5), scored("a", form=0.0), scored("b", form=0.2), episode("c", None)]
     assert measure(episodes, "components") == pytest.approx({"component_form": 0.35, "component_answer": 0.125})
     assert measure([episode("c", None)], "components") == {}
+    with pytest.raises(InvalidInput, match="component_risk_low must be one number, got two"):
+        measure([scored("a", risk=1.0, risk_low=2.0)], "components")
 
 
 def test_pass_rates_at_powers_of_two_up_to_the_samples() -> None:
@@ -194,5 +196,5 @@ def test_estimates_are_kept_with_their_intervals_and_two_of_a_name_are_refused()
     assert numbers == {"metric/success": 0.375, "metric/success_low": ends[0], "metric/success_high": ends[1]}
     assert read_metrics(numbers)["success"] == (0.375, *ends)
     assert compute_metrics(build_metrics([Choice(name="success")], success_at=1.0), EPISODES) == numbers
-    with pytest.raises(InvalidInput, match="success must be of one metric, got two"):
+    with pytest.raises(InvalidInput, match="success must be one number, got two"):
         compute_metrics([share, share], EPISODES)

@@ -66,15 +66,15 @@ def _with_threshold(choice: Choice, success_at: float) -> Choice:
 def compute_metrics(metrics: Sequence[Metric], episodes: Sequence[Trajectory]) -> dict[str, float]:
     """Return the numbers of all metrics, called `metric/<name>`, with `_low` and `_high` beside an estimate.
 
-    Raises: InvalidInput: two metrics share a name.
+    Raises: InvalidInput: two numbers have one name.
     """
     numbers: dict[str, float] = {}
     for metric in metrics:
-        measured = {key: number for name, value in metric(episodes).items() for key, number in _numbers(name, value)}
-        for name in sorted(measured.keys() & numbers.keys())[:1]:
+        for name, value in ((key, number) for item in metric(episodes).items() for key, number in _numbers(*item)):
             do = "rename one, or leave one of the metrics out"
-            raise InvalidInput.of(name.removeprefix("metric/"), "be of one metric", "two", where="metrics", do=do)
-        numbers |= measured
+            is_new = name not in numbers
+            InvalidInput.unless(is_new, name.removeprefix("metric/"), "be one number", "two", where="metrics", do=do)
+            numbers[name] = value
     return numbers
 
 

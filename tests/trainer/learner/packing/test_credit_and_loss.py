@@ -67,7 +67,9 @@ def rows_of(rng: random.Random, credit: str, *, once: bool) -> list[TrainRow]:
     return train_rows([item for each in groups for item in CREDITS[credit]()(each)], once=once)
 
 
-@pytest.mark.parametrize("dtype, once, seed", [(torch.float64, True, 1), (torch.float32, False, 2)])
+@pytest.mark.parametrize(
+    "dtype, once, seed", [(torch.float64, True, 1), (torch.float64, False, 2), (torch.float32, False, 2)]
+)
 def test_every_credit_with_every_loss_is_exact(dtype: torch.dtype, once: bool, seed: int) -> None:
     model = MODELS[dtype]
     by_credit = {credit: rows_of(random.Random(seed), credit, once=once) for credit in CREDITS}

@@ -159,7 +159,8 @@ def pids_of(folder: Path) -> dict[str, int]:
 SIGKILLED = "must run until the run ends, got the signal SIGKILL"
 
 
-ALL_KINDS = {"learners": 2, "servers": 1, "env_servers": 1, "restarts": 0}
+SERVERS = {"servers": 1, "env_servers": 1, "restarts": 0}
+ALL_KINDS = {"learners": 2, **SERVERS}
 TWO_RANKS = {"learners": 2, "rank_timeout_s": 20.0}  # less than this a busy machine may take for a step
 
 
@@ -169,8 +170,8 @@ TWO_RANKS = {"learners": 2, "rank_timeout_s": 20.0}  # less than this a busy mac
     [
         ("learner-1", signal.SIGKILL, ALL_KINDS, f"envgym: learner-1 {SIGKILLED}"),
         ("learner-1", signal.SIGSTOP, TWO_RANKS, "envgym: every learner rank must answer until the run ends, got "),
-        ("policy-server-0", signal.SIGKILL, {"servers": 1, "restarts": 0}, f"envgym: policy-server-0 {SIGKILLED}"),
-        ("env-server-0", signal.SIGKILL, {"env_servers": 1, "restarts": 0}, f"envgym: env-server-0 {SIGKILLED}"),
+        ("policy-server-0", signal.SIGKILL, SERVERS, f"envgym: policy-server-0 {SIGKILLED}"),
+        ("env-server-0", signal.SIGKILL, SERVERS, f"envgym: env-server-0 {SIGKILLED}"),
         ("controller", signal.SIGKILL, ALL_KINDS, ""),
     ],
 )
