@@ -5,7 +5,8 @@ its facts and an example episode.
 """
 
 import re
-from importlib import import_module
+import sys
+from pathlib import Path
 from typing import Final
 
 from mkdocs.config.defaults import MkDocsConfig
@@ -17,13 +18,15 @@ from envgym.cli.main import command_reference
 from envgym.cli.settings import settings_tables
 from envgym.registry import creator_of
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # mkdocs reads this file by its path
+from scripts.environment_pages import sections_of
+
 _GENERATED: Final = {
     "settings.md": ("<!-- tables -->", settings_tables),
     "commands.md": ("<!-- commands -->", command_reference),
 }
 """Page -> the mark that stands for its generated part, and the function that writes it."""
 _ENVIRONMENTS: Final = "environments.md"
-_sections_of = import_module("environment_pages").sections_of  # beside this file, which mkdocs reads by its path
 _FILTER: Final = (
     '<input class="table-filter" type="search" size="40" placeholder="Filter: words of a row, such as code docker" '
     'style="border: 1px solid; padding: .3em .6em" hidden>'
@@ -33,7 +36,7 @@ _FILTER: Final = (
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add a page for each environment."""
     index = files.get_file_from_path(_ENVIRONMENTS)
-    for env_id, section in _sections_of(index.content_string).items() if index else ():
+    for env_id, section in sections_of(index.content_string).items() if index else ():
         files.append(File.generated(config, f"{_page_of(env_id)}.md", content=_environment_page(env_id, section)))
     return files
 

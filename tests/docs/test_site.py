@@ -1,6 +1,5 @@
 """The documentation site: it is built from what git has, and its search works where no server and no network is."""
 
-import importlib
 import os
 import re
 import shutil
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 import yaml
 
+from scripts import mkdocs_hooks as hooks
 from scripts.environment_pages import sections_of
 from tests.support.browser import BROWSER
 
@@ -39,9 +39,7 @@ def test_every_file_that_a_page_links_to_is_in_the_repository() -> None:
     assert sorted(linked - known - folders) == []
 
 
-def test_each_environment_has_a_page_with_its_card_and_its_episode(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(ROOT / "scripts")
-    hooks = importlib.import_module("scripts.mkdocs_hooks")
+def test_each_environment_has_a_page_with_its_card_and_its_episode() -> None:
     source = (ROOT / "docs/environments.md").read_text(encoding="utf-8")
     index, sections = hooks._environments_index(source), sections_of(source)
     assert set(re.findall(r"\]\((environments/[\w-]+)\.md\)", index)) == {hooks._page_of(env_id) for env_id in sections}
