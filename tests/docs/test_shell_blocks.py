@@ -51,7 +51,7 @@ NOT_RUN: Final = {
     r"make \w+": "makes an environment, or runs all tests; the README's tour trains what `make demo` trains",
     r"python3 -m venv|pip install": "installs packages from an index",
     r"source ": "changes the shell that it runs in",
-    r"(\w+=\d+ )?python (-m pytest|-m scripts.mutation|scripts/(test_lanes|chaos|soak).py)": "runs the tests",
+    r"(\w+=\d+ )?(\.venv-vllm/bin/)?python (-m pytest|-m scripts.mutation|scripts/(test_lanes|chaos|soak).py)": "runs the tests",
     r"(\.venv-vllm/bin/)?python (-m )?benchmarks[./]": "takes hours; tests/benchmarks runs its parts",
     r"python scripts/plan_trees.py": "tests/trainer/test_method_runs.py runs it on a run with trees",
     r"torchrun ": "runs in tests/trainer/learner/ranks/test_runs.py",
