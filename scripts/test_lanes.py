@@ -30,7 +30,7 @@ def main() -> int:
     parser.add_argument("--all", action="store_true", help="also lanes with packages or environments of their own")
     parser.add_argument("--fast", action="store_true", help="only the fast tests of the core lane")
     minutes = os.environ.get("ENVGYM_TEST_MINUTES", "inf")
-    told = "what all lanes may take; those that do not fit are skipped (default: ENVGYM_TEST_MINUTES, else no limit)"
+    told = "what all lanes may take; those that will not end are skipped (default: ENVGYM_TEST_MINUTES, else no limit)"
     parser.add_argument("--minutes", type=float, default=minutes, metavar="N", help=told)
     parser.add_argument("--debian", action="store_true", help="print the lanes' command:package pairs and stop")
     parser.add_argument("--install", action="store_true", help="install what the lanes need and run no test")

@@ -202,7 +202,7 @@ LANES = (
         name="peers",
         # In their own folder: verl brings a package `scripts`, which would hide ours from other tests.
         steps=(Step(markers="peers", options=("tests/peers",)),),
-        limit_s=900,
+        limit_s=180,
         has_own_environment=True,
         uses_one_core=True,
     ),
