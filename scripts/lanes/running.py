@@ -122,7 +122,9 @@ def _run_lane(
         return LaneResult(f"lane {lane.name}: skipped, {reason}")
     usual_s, left_s = lane.limit_s / 2 * max(min(slowness() for _ in range(3)), least_slowness), end_at - started
     if usual_s > left_s:
-        return LaneResult(f"lane {lane.name}: skipped, it takes about {usual_s:.0f} s here, and {left_s:.0f} s are left")
+        return LaneResult(
+            f"lane {lane.name}: skipped, it takes about {usual_s:.0f} s here, and {left_s:.0f} s are left"
+        )
     python = install()
     if python is None:
         packages = " ".join(lane.requirements)
