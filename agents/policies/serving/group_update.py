@@ -145,10 +145,9 @@ async def _together(asking: Awaitable[object], working: "asyncio.Task[None]", gr
     answer = asyncio.ensure_future(asking)
     try:
         await asyncio.wait([answer, working], return_when=asyncio.FIRST_COMPLETED)
-        if working.done() and (working.exception() is not None or group.has_missed(server)):
+        if working.done() and (reason := group.missed_reason(server) or working.exception()):
             await asyncio.wait([answer], timeout=_ANSWER_S)
             if not answer.done():
-                reason = working.exception() or f"the server did nothing for {group.timeout_s:g} s"
                 raise PolicyFailure(f"the weights could not be sent: {reason}")
         await answer
     finally:
