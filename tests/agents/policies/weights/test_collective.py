@@ -291,7 +291,9 @@ def test_groups_are_those_of_an_address_and_are_kept_while_their_servers_are_the
     assert transport.find_groups(servers) == groups
     transport.release(groups)
     (alone,) = transport.find_groups({"y": ("b", 1)})
-    assert transport.groups == [groups[0], alone], "y has left its group"
+    assert transport.groups == [alone], "y has left its group, and x is not used any more"
+    assert not groups[0].is_sound
+    assert transport._hosts == {"y": "127.0.0.2"}
     transport.close()
 
 
