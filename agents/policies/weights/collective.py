@@ -88,7 +88,7 @@ class RunGroup:
     def __init__(
         self, host: str, servers: Sequence[str], backend: str, device: torch.device, *, timeout_s: float
     ) -> None:
-        """Listen on an address of this machine that the servers reach, and on no other.
+        """Listen on an address of this machine that the servers reach. NCCL also listens on interfaces that it chooses.
 
         Args:
             host: the address.
