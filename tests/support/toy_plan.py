@@ -21,7 +21,9 @@ DEVICE = Device(
     decode_layer_s=0.001,
     recorded_layer_s=0.0001,
 )
-CONTROL = ControlCosts(turn_s=0.002, context_s=1e-6, local_turn_s=1e-4, file_s=2e-9, file_server_s=1e-9, transport=5e9)
+CONTROL = ControlCosts(
+    turn_s=0.002, context_s=1e-6, local_turn_s=1e-4, file_s=2e-9, file_server_s=1e-9, gloo_s=4e-9, transport=5e9
+)
 SHAPE = ModelShape(
     config=None,
     layers=10,

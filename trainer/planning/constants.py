@@ -80,8 +80,10 @@ class ControlCosts:
     """An update by files, per byte."""
     file_server_s: float
     """An update by files, per byte and server."""
+    gloo_s: float
+    """An update by gloo, per byte, for any number of servers."""
     transport: float
-    """Bytes per second of an update by nccl or gloo, for any number of servers."""
+    """Bytes per second of an update by nccl, for any number of servers."""
     sources: tuple[str, ...] = field(default=())
     """Where the numbers come from."""
 

@@ -89,7 +89,8 @@ def update_s(settings: TrainSettings, shape: ModelShape, device: Device, control
         return seconds
     if settings.launch.transport == "files":
         return seconds + shape.sent * (control.file_s + control.file_server_s * servers)
-    return seconds + shape.sent / control.transport  # servers pass the weights on
+    # Servers of a group pass the weights on.
+    return seconds + shape.sent * (control.gloo_s if settings.launch.transport == "gloo" else 1 / control.transport)
 
 
 def checks_s(settings: TrainSettings, shape: ModelShape, device: Device) -> float:

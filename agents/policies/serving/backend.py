@@ -23,7 +23,7 @@ TOKEN_VARIABLE = "ENVGYM_POLICY_TOKEN"
 POLICY_SERVERS: Final = "policy_servers"
 """Name of the backend that samples through policy servers."""
 Transport = Literal["files", "ipc", "nccl", "gloo"]
-_WAITS: Final = 6
+_WAITS: Final = 12
 """Times that a group may wait for a server that does nothing, in the longest update."""
 
 

@@ -5,7 +5,8 @@ the others go on.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, Final
 
@@ -33,6 +34,10 @@ class GroupUpdate:
         self._arrived: dict[bool, dict[str, tuple[str, int]]] = {False: {}, True: {}}
         """Whether the server has the base -> server -> host and port."""
         self._failed = set[str]()
+        self._limits: dict[str, asyncio.Timeout] = {}
+        """Server that is not ready yet -> the end of the wait for it."""
+        self._ready_until: float | None = None
+        """Time of the event loop until which the first server waits for other servers; None: no server is ready."""
         self._have_arrived = asyncio.Event()
         self._forming: asyncio.Task[None] | None = None
         self._groups: list[RunGroup] = []
@@ -44,6 +49,25 @@ class GroupUpdate:
         """Longest wait for a server that does nothing."""
         return self._sender.timeout_s
 
+    @asynccontextmanager
+    async def preparing(self, server: str) -> AsyncIterator[None]:
+        """Limit what a server does before `find_group`: a server that is ready waits at most `timeout_s` for it.
+
+        Raises: PolicyFailure: the server was not ready in time.
+        """
+        try:
+            async with asyncio.timeout_at(self._ready_until) as limit:
+                self._limits[server] = limit
+                try:
+                    yield
+                finally:
+                    del self._limits[server]
+        except TimeoutError as error:
+            if not limit.expired():
+                raise
+            reason = f"the server was not ready {self.timeout_s:g} s after another server"
+            raise PolicyFailure(f"the weights could not be sent: {reason}") from error
+
     async def find_group(self, server: str, host: str, port: int, *, has_base: bool) -> RunGroup:
         """Wait for the other servers, and return the group of this one.
 
@@ -53,8 +77,12 @@ class GroupUpdate:
             port: as `host`.
             has_base: whether the server needs no base. All servers of a group need one, or none does.
 
-        Raises: PolicyFailure: the run has no address that the server reaches.
+        Raises: PolicyFailure: the run has no address that the server reaches, or cannot listen there.
         """
+        if self._ready_until is None:
+            self._ready_until = asyncio.get_running_loop().time() + self.timeout_s
+            for limit in self._limits.values():
+                limit.reschedule(self._ready_until)
         self._arrived[has_base][server] = host, port
         self._drop(server)
         await self._have_arrived.wait()
@@ -110,6 +138,8 @@ class GroupUpdate:
 
     async def close(self) -> None:
         """Let go of the groups; those in which all went well are kept for the next update."""
+        if self._forming is not None:
+            await asyncio.wait([self._forming])  # servers that waited for it may have been cancelled
         await asyncio.to_thread(self._sender.release, self._groups)
 
     def _miss_failed(self) -> None:
@@ -124,8 +154,11 @@ class GroupUpdate:
 
     async def _form(self) -> None:
         for servers in self._arrived.values():
-            if servers:
-                self._groups += await asyncio.to_thread(self._sender.find_groups, dict(servers))
+            try:
+                if servers:
+                    self._groups += await asyncio.to_thread(self._sender.find_groups, dict(servers))
+            except Exception as error:  # torch's own, which differ by version
+                raise PolicyFailure(f"the weights could not be sent: {error}") from error
         self._miss_failed()  # meanwhile
         self._openings = {group: _begin(group.open) for group in self._groups if not group.is_open}
 
@@ -145,10 +178,9 @@ async def _together(asking: Awaitable[object], working: "asyncio.Task[None]", gr
     answer = asyncio.ensure_future(asking)
     try:
         await asyncio.wait([answer, working], return_when=asyncio.FIRST_COMPLETED)
-        if working.done() and (working.exception() is not None or group.has_missed(server)):
+        if working.done() and (reason := group.missed_reason(server) or working.exception()):
             await asyncio.wait([answer], timeout=_ANSWER_S)
             if not answer.done():
-                reason = working.exception() or f"the server did nothing for {group.timeout_s:g} s"
                 raise PolicyFailure(f"the weights could not be sent: {reason}")
         await answer
     finally:

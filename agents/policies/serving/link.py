@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import Mapping
+from contextlib import nullcontext
 from enum import StrEnum
 from functools import partial
 from typing import Any, NamedTuple
@@ -245,14 +246,19 @@ class ServerLink:
             self.fail(ServerState.BROKEN, error)
             if groups is not None:
                 groups.fail(self.started)
+        except BaseException:  # cancelled, as the server leaves
+            if groups is not None:
+                groups.fail(self.started)
+            raise
         else:
             self.version, self.digests = update.version, update.digests
             self._base = None if update.base is None else update.base.digests
 
     async def _update(self, update: WeightUpdate, timeout_s: float, groups: GroupUpdate | None) -> None:
-        pause_s = timeout_s if groups is None else min(timeout_s, groups.timeout_s)  # other servers wait for this one
-        await self.ask("POST", "/pause?mode=keep", timeout_s=pause_s)
-        has_base = update.base is None or await self._has_base(update.base, timeout_s)
+        short_s = timeout_s if groups is None else min(timeout_s, groups.timeout_s)  # other servers wait for this one
+        async with nullcontext() if groups is None else groups.preparing(self.started):
+            await self.ask("POST", "/pause?mode=keep", timeout_s=short_s)
+            has_base = update.base is None or await self._has_base(update.base, timeout_s)
         group: RunGroup | None = None
         if groups is not None:
             group = await groups.find_group(self.started, self._host, self._port, has_base=has_base)
@@ -261,7 +267,7 @@ class ServerLink:
 
         async def bring(update: WeightUpdate, weight_version: str) -> None:
             """Put weights in place under a version, and prove that they are. Raises: as `_update`."""
-            await self.ask("POST", "/start_weight_update", timeout_s=timeout_s)
+            await self.ask("POST", "/start_weight_update", timeout_s=short_s)
             loading = self.ask("POST", "/update_weights", {"update_info": update.update_info}, timeout_s=timeout_s)
             if groups is None or group is None or update.sender is None:
                 await loading

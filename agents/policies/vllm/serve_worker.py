@@ -113,6 +113,13 @@ class RunWeights(WeightTransferEngine):  # type: ignore[misc]  # as above
 
     def receive_weights(self, update_info: UpdateInfo) -> None:
         """Load a version. Raises: InvalidInput: it is none, or its weights are others than the model's."""
+        try:
+            self._receive_version(update_info)
+        except Exception:
+            self.shutdown()  # or other servers of the group wait for this one
+            raise
+
+    def _receive_version(self, update_info: UpdateInfo) -> None:
         names, tensors, where = self._open(update_info)
         if update_info.has_base:
             self._receive_adapters(tensors, where)

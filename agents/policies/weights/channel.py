@@ -6,9 +6,11 @@ rank 0 sends all bytes once for each doubling of the ranks. NCCL's own broadcast
 """
 
 import json
-import time
+import os
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
+from threading import Thread
 from typing import Any, Final
 
 import torch
@@ -23,7 +25,8 @@ _BUCKET_BYTES: Final = 256 << 20
 _CHUNK_BYTES: Final = 1 << 20
 """That a rank of a chain passes on at once. The last rank is a chunk later for each rank before it."""
 _MAX_DESCRIPTION_BYTES: Final = 64 << 20
-_POLL_S: Final = 0.001
+_BLOCKING_WAIT: Final = "TORCH_NCCL_BLOCKING_WAIT"
+"""Environment variable of torch. A group that is made with it has no watchdog, which ends the process at an error."""
 
 
 class ChannelFailed(Exception):
@@ -33,9 +36,9 @@ class ChannelFailed(Exception):
 class Channel:
     """One rank's side of the connections between all ranks."""
 
-    def __init__(self, group: Any, rank: int, size: int, device: torch.device, *, timeout_s: float) -> None:
+    def __init__(self, group: Any, rank: int, size: int, device: torch.device) -> None:
         self._group, self._rank, self._size = group, rank, size  # a backend of torch.distributed
-        self._device, self._timeout_s = device, timeout_s
+        self._device = device
 
     @classmethod
     def open(
@@ -58,14 +61,17 @@ class Channel:
             if backend == "nccl":
                 nccl: Any = dist.ProcessGroupNCCL  # its options are not in torch's stubs
                 options = nccl.Options()
-                options._timeout = timedelta(seconds=4 * timeout_s)  # its watchdog ends the process; `_wait` is earlier
-                return cls(nccl(store, rank, size, options), rank, size, device, timeout_s=timeout_s)
+                options._timeout = timedelta(seconds=timeout_s)
+                with _errors_raised():
+                    channel = cls(nccl(store, rank, size, options), rank, size, device)
+                channel._connect(timeout_s)
+                return channel
             gloo: Any = dist.ProcessGroupGloo  # as above
             gloo_options = gloo._Options()
             gloo_options._devices = [gloo.create_device(hostname=own_host)]
             gloo_options._timeout = timedelta(seconds=timeout_s)
             group = gloo(store, rank, size, gloo_options)
-            return cls(group, rank, size, torch.device("cpu"), timeout_s=timeout_s)
+            return cls(group, rank, size, torch.device("cpu"))
         except RuntimeError as error:
             raise ChannelFailed(_first_line(error)) from error
 
@@ -77,7 +83,7 @@ class Channel:
 
         Returns: the bytes of rank 0 on the channel's device, [num_bytes] uint8.
 
-        Raises: ChannelFailed: another rank has gone, or did nothing for `timeout_s`.
+        Raises: ChannelFailed: another rank has gone, or did nothing for `timeout_s` of `open`.
         """
         device_data = data.to(self._device)
         try:
@@ -111,15 +117,31 @@ class Channel:
     def _broadcast_nccl(self, data: Tensor) -> None:
         options = dist.BroadcastOptions()
         options.rootRank, options.rootTensor, options.asyncOp = 0, 0, True
-        work = self._open_group().broadcast([data], options)
-        deadline = time.monotonic() + self._timeout_s
-        while not work.is_completed():
-            if time.monotonic() > deadline:
-                self.close()
-                raise RuntimeError(f"no rank sent or received anything for {self._timeout_s:g} s")
-            time.sleep(_POLL_S)
-        work.wait()
+        self._open_group().broadcast([data], options).wait()  # ends the group and raises, when a rank fails or is late
         torch.cuda.synchronize(self._device)
+
+    def _connect(self, timeout_s: float) -> None:
+        """Send a byte, as NCCL connects in the first broadcast, where it waits for other ranks without a limit.
+
+        Raises: RuntimeError: a rank has failed, or is not there in time.
+        """
+        failures: list[RuntimeError] = []
+
+        def send() -> None:
+            try:
+                self._broadcast_nccl(torch.zeros(1, dtype=torch.uint8, device=self._device))
+            except RuntimeError as error:
+                failures.append(error)
+
+        sending = Thread(target=send, name="nccl-connect", daemon=True)
+        sending.start()
+        sending.join(timeout_s)
+        if sending.is_alive():
+            Thread(target=self.close, name="nccl-abort", daemon=True).start()  # it may wait for the other thread
+            raise RuntimeError(f"not every rank connected within {timeout_s:g} s")
+        if failures:
+            self.close()
+            raise failures[0]
 
     def _open_group(self) -> Any:
         group = self._group
@@ -192,6 +214,20 @@ def group_device(backend: str, device: torch.device) -> torch.device:
 def transports_of(device: torch.device) -> tuple[str, ...]:
     """Return the ways by which weights come to a model on a device."""
     return ("files", "ipc", "gloo", "nccl") if device.type == "cuda" else ("files", "ipc", "gloo")
+
+
+@contextmanager
+def _errors_raised() -> Iterator[None]:
+    """Let groups of NCCL that are made meanwhile raise errors when they wait, and end no process."""
+    before = os.environ.get(_BLOCKING_WAIT)
+    os.environ[_BLOCKING_WAIT] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[_BLOCKING_WAIT]
+        else:
+            os.environ[_BLOCKING_WAIT] = before
 
 
 def _dtype(name: str) -> torch.dtype:

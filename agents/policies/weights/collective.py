@@ -4,7 +4,8 @@ The run is rank 0 and listens on one address. Each server reports to the run tha
 servers take part, and all of these open a channel. If a server dies or does nothing in time, the channel ends for all.
 Then every server that lacks weights reports again, and the run opens a channel to these servers and sends once more.
 If this fails again, as servers cannot reach each other, each server gets a channel of its own, one after the other.
-A server skips what it has received before. So it receives all weights in the end, or ends its update with an error.
+A server whose own channel fails is missed. So each server receives all weights in the end, or ends its update with an
+error. A new channel brings all bytes again, and a server discards those that it has received before.
 """
 
 import json
@@ -39,6 +40,7 @@ _PATIENCE: Final = 2
 """Waits that the run grants a server to notice that the channel has failed."""
 _CHAINS: Final = 2
 """Channels to all servers that may fail in a group. The next ones are to one server each, one after the other."""
+_LEFT: Final = "this process has left the group"
 _SERVER_PATIENCE: Final = 6
 """Waits that a server grants the run, which itself may wait for a server several times."""
 
@@ -86,7 +88,7 @@ class RunGroup:
     def __init__(
         self, host: str, servers: Sequence[str], backend: str, device: torch.device, *, timeout_s: float
     ) -> None:
-        """Listen on an address of this machine that the servers reach, and on no other.
+        """Listen on an address of this machine that the servers reach. NCCL also listens on interfaces that it chooses.
 
         Args:
             host: the address.
@@ -99,7 +101,12 @@ class RunGroup:
         self.is_sound = True
         """Whether all servers took part in everything so far; else the next update needs a new group."""
         self._ranks = {server: rank for rank, server in enumerate(self.servers, 1)}
-        self._missed = set[int]()
+        self._missed: dict[int, str] = {}
+        """Rank of a server that has failed -> why."""
+        self._members = set[int]()
+        """Servers of the newest channel."""
+        self._is_alone = False
+        """Whether that channel is to one server only, as channels to several servers have failed."""
         self._backend, self._device, self.timeout_s = backend, device, timeout_s
         listening = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
         listening.bind((host, 0))
@@ -140,42 +147,56 @@ class RunGroup:
         """Send tensors until every server has them or is missed. Raises: ChannelFailed: no server is left."""
         with self._working:
             self._num_sent += 1
-            if self._missed:
+            failure, lacking = "a server did not receive everything", set(self._ranks.values())
+            if not self._is_alone and self._members != lacking - self._missed.keys():
                 self._leave()
-            lacking = set(self._ranks.values())
-            while lacking := lacking - self._missed:
+            while lacking := lacking - self._missed.keys():
                 try:
                     if self._channel is None:
                         self._open(lacking)
                     assert self._channel is not None, "it was opened"
                     send_tensors(self._channel, named_tensors)
-                except ChannelFailed:
+                except ChannelFailed as error:
+                    failure = str(error)
                     self._leave()
                 if lacking := self._find_lacking(lacking):
                     self._leave()
+                if failed := lacking & self._members:
+                    self._count_failure(failed, failure)
             if len(self._missed) == len(self.servers):
-                raise ChannelFailed("no server of the group is left")
+                raise ChannelFailed(f"no server of the group is left: {list(self._missed.values())[-1]}")
 
     def miss(self, server: str) -> None:
         """Wait no more for a server, which has failed."""
-        self._missed.add(self._ranks[server])
-        self.is_sound = False
+        self._miss({self._ranks[server]}, "the server has failed")
 
-    def has_missed(self, server: str) -> bool:
-        return self._ranks[server] in self._missed
+    def missed_reason(self, server: str) -> str | None:
+        """Return why the run does not wait for a server any more; None: the run waits for it."""
+        return self._missed.get(self._ranks[server])
 
     def close(self) -> None:
         """Leave the group, whatever is under way."""
         self._is_closed, self.is_sound = True, False
-        if self._channel is not None:
-            self._channel.close()
+        channel = self._channel  # another thread may leave it meanwhile
+        if channel is not None:
+            channel.close()
+
+    def _miss(self, ranks: Collection[int], reason: str) -> None:
+        self._missed = dict.fromkeys(ranks, reason) | self._missed
+        self.is_sound = False
 
     def _leave(self) -> None:
         self.is_sound = False
-        if self._channel is not None:
-            self._channel.close()
-            self._channel = None
-            self._num_failed += 1
+        channel, self._channel = self._channel, None
+        if channel is not None:
+            channel.close()
+
+    def _count_failure(self, ranks: Collection[int], reason: str) -> None:
+        """Note that a channel has failed for some of its servers; one that was alone with the run is missed."""
+        self.is_sound = False
+        self._num_failed += 1
+        if self._is_alone:
+            self._miss(ranks, reason)
 
     def _open(self, ranks: Collection[int]) -> None:
         """Connect to servers that report in time, and miss those that do not. Raises: ChannelFailed: none reports."""
@@ -183,23 +204,26 @@ class RunGroup:
             self._num_channels += 1
             number = self._num_channels
             here = sorted(self._wait_for(ranks, f"{number}/here"))
-            members, later = [0, *here], list[int]()
-            if self._num_failed >= _CHAINS and here:
-                next_rank = here[number % len(here)]  # another one each time
-                members, later = [0, next_rank], [rank for rank in here if rank != next_rank]
-            self._store.set(f"{number}/members", json.dumps([members, later]))
-            if len(members) == 1:
+            self._is_alone = self._num_failed >= _CHAINS
+            if self._is_alone and here:
+                here = [here[number % len(here)]]  # another one each time
+            self._members = set(here)
+            later = set(self._ranks.values()) - self._members - self._missed.keys()
+            self._store.set(f"{number}/members", json.dumps([[0, *here], sorted(later)]))
+            if not here:
                 raise ChannelFailed("no server has come")
             store, ways = PrefixStore(f"{number}", self._store), (self._backend, self._device)
             try:
                 self._channel = Channel.open(
-                    store, 0, len(members), *ways, own_host=self.host, timeout_s=self.timeout_s
+                    store, 0, len(here) + 1, *ways, own_host=self.host, timeout_s=self.timeout_s
                 )
-            except ChannelFailed:
-                self.is_sound, ranks = False, here
-                self._num_failed += 1
-            else:
-                return
+            except ChannelFailed as error:
+                self._count_failure(here, str(error))
+                continue
+            if self._is_closed:
+                self._leave()
+                raise ChannelFailed(_LEFT)
+            return
 
     def _find_lacking(self, ranks: Collection[int]) -> set[int]:
         """Return the servers that have reported again, as they did not receive everything; miss silent ones."""
@@ -210,16 +234,15 @@ class RunGroup:
     def _wait_for(self, ranks: Collection[int], *keys: str) -> set[int]:
         """Return the servers that have set one of their keys; miss those that have not after a time."""
         waiting, deadline = set(ranks), time.monotonic() + _PATIENCE * self.timeout_s
-        while waiting := waiting - self._missed:
+        while waiting := waiting - self._missed.keys():
             waiting = {rank for rank in waiting if not any(self._store.check([f"{key}/{rank}"]) for key in keys)}
             if self._is_closed:
-                raise ChannelFailed("this process has left the group")
+                raise ChannelFailed(_LEFT)
             if time.monotonic() > deadline:
-                self._missed |= waiting
-                self.is_sound = False
+                self._miss(waiting, f"the server did nothing for {self.timeout_s:g} s")
             elif waiting:
                 time.sleep(_POLL_S)
-        return set(ranks) - self._missed
+        return set(ranks) - self._missed.keys()
 
 
 class WeightGroup:
@@ -263,18 +286,21 @@ class WeightGroup:
         Raises: RuntimeError: as `receive_description`.
         """
         described = list(described)
-        buckets = list(buckets_of(described))
+        buckets, whole = list(buckets_of(described)), f"whole/{self._num_received}/{self._address.rank}"
+        if not buckets:
+            self._store.set(whole, "")
         for number in range(len(buckets)):
             received = self._receive_bucket(described, buckets, number)
             if number == len(buckets) - 1:
-                self._store.set(f"whole/{self._num_received}/{self._address.rank}", "")
+                self._store.set(whole, "")
             yield from received
 
     def close(self) -> None:
         """Leave the group, whatever is under way."""
         self._is_closed = True
-        if self._channel is not None:
-            self._channel.close()
+        channel = self._channel  # another thread may leave it meanwhile
+        if channel is not None:
+            channel.close()
 
     def _receive_bucket(
         self, described: list[tuple[str, Tensor]], buckets: list[list[tuple[str, Tensor]]], number: int
@@ -300,16 +326,14 @@ class WeightGroup:
         return receive_description(self._channel)
 
     def _leave(self) -> None:
-        if self._channel is not None:
-            self._channel.close()
-            self._channel = None
+        channel, self._channel = self._channel, None
+        if channel is not None:
+            channel.close()
 
     def _open(self) -> None:
         """Report to the run until it opens a channel. Raises: RuntimeError: the run has gone, or did not wait."""
         rank, backend, timeout_s = self._address.rank, self._address.backend, self._address.timeout_s
-        while self._channel is None:
-            if self._is_closed:
-                raise RuntimeError("the server has left the group")
+        while not self._is_closed:
             self._num_channels += 1
             number = self._num_channels
             self._store.set(f"{number}/here/{rank}", "")
@@ -329,6 +353,10 @@ class WeightGroup:
                     own_host=self._own_host,
                     timeout_s=timeout_s,
                 )
+                if not self._is_closed:
+                    return
+        self._leave()
+        raise RuntimeError("the server has left the group")
 
 
 def local_address(host: str, port: int) -> str:

@@ -231,6 +231,7 @@ class ServedWeights:
             try:
                 await asyncio.to_thread(put, new)
             except Exception as error:  # whatever it was: some weights may be new
+                self._leave_group()  # or other servers wait for this one
                 self.broken = f"a weight update failed: {type(error).__name__}: {error}".rstrip(".: ")
                 for task in self._sampling:
                     task.cancel()

@@ -234,6 +234,9 @@ class GroupTransport:
                 # Neighbours in the chain are those of one machine, so that its network carries the weights once.
                 members = sorted((server for server in hosts if hosts[server] == host), key=lambda name: servers[name])
                 groups.append(self._find_group(host, members))
+            for group in self.groups:  # an update uses all servers that are in use, so the others are not used again
+                if group not in self._used:
+                    group.is_sound = False
             self._close_unsound()
             return groups
 
@@ -248,8 +251,6 @@ class GroupTransport:
             is_same = (group.host, group.servers) == (host, tuple(members))
             if is_same and group.is_sound and group not in self._used:
                 break
-            if not set(members).isdisjoint(group.servers):
-                group.is_sound = False  # a server is in one group
         else:
             group = RunGroup(host, members, self.name, self.device, timeout_s=self.timeout_s)
             self.groups.append(group)
@@ -260,14 +261,17 @@ class GroupTransport:
         for group in [group for group in self.groups if not group.is_sound and group not in self._used]:
             self.groups.remove(group)
             group.close()
+        members = {server for group in self.groups for server in group.servers}
+        self._hosts = {server: host for server, host in self._hosts.items() if server in members}
 
     def _host(self, server: str, host: str, port: int) -> str | None:
-        if server not in self._hosts:
+        address = self._hosts.get(server)
+        if address is None:
             try:
-                self._hosts[server] = local_address(host, port)
+                address = self._hosts[server] = local_address(host, port)
             except OSError:
                 return None
-        return self._hosts[server]
+        return address
 
 
 def _common_hosts(hosts: Mapping[str, str]) -> dict[str, str]:

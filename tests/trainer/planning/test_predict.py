@@ -134,7 +134,7 @@ def test_a_controller_is_the_bottleneck_of_many_servers() -> None:
     assert plan.step_s == pytest.approx(seconds)
 
 
-@pytest.mark.parametrize("transport, per_byte", [("files", 2e-9 + 3e-9), ("nccl", 1 / 5e9)])
+@pytest.mark.parametrize("transport, per_byte", [("files", 2e-9 + 3e-9), ("gloo", 4e-9), ("nccl", 1 / 5e9)])
 def test_updates_by_files_grow_with_the_servers_and_others_do_not(transport: str, per_byte: float) -> None:
     plan = planned(launch={"servers": 3, "transport": transport})
     assert plan.update_s == pytest.approx(4 * GIB * per_byte)
@@ -233,7 +233,7 @@ def test_every_constant_has_a_source() -> None:
             "decode",
             "recorded",
         }
-    assert len(control().sources) == 4
+    assert len(control().sources) == 5
     assert list(shapes()) == ["0.5B", "1.5B", "3B", "7B", "14B", "32B"]
 
 

@@ -124,7 +124,7 @@ def test_a_server_that_dies_in_the_middle_takes_no_other_along(monkeypatch: pyte
                 check_equal(future.result(), SENT)  # type: ignore[arg-type]
         assert time.monotonic() - started < 4, "no wait runs out"
         assert not run.is_sound
-        assert [run.has_missed(name) for name in NAMES] == [number == lost for number in range(3)]
+        assert [run.missed_reason(name) is not None for name in NAMES] == [number == lost for number in range(3)]
         with pytest.raises(RuntimeError, match="the server has left the group"):
             servers[lost].receive_description()
 
@@ -133,7 +133,7 @@ def test_a_server_that_does_nothing_is_missed_and_the_others_receive_all() -> No
     """The second of three servers never receives: the third waits for it in vain, and then both others meet again."""
     with met(3, timeout_s=0.8) as (run, servers):
         send(run, [servers[0], servers[2]], SENT)
-        assert [run.has_missed(name) for name in NAMES] == [False, True, False]
+        assert [run.missed_reason(name) is not None for name in NAMES] == [False, True, False]
         with pytest.raises(RuntimeError, match="did not wait for this server"):
             received(servers[1])
 
@@ -173,8 +173,63 @@ def test_servers_that_cannot_reach_each_other_receive_one_after_the_other(monkey
         for future in futures:
             check_equal(future.result(), SENT)
     assert opened == [3, 3, 2, 2, 2, 2], "the run in vain, twice; then the run and a server, twice"
-    assert not any(run.has_missed(name) for name in run.servers)
+    assert not any(run.missed_reason(name) for name in run.servers)
     run.close()
+
+
+def test_a_server_that_has_everything_takes_part_again_after_a_retry_without_it() -> None:
+    """The second of two servers loses the first bucket, so the second channel of the run has this server only."""
+    with met(2) as (run, servers):
+        lossy: Any = servers[1]._channel
+        sound, num_calls = lossy.broadcast, Counter[str]()
+
+        def lose(data: Tensor) -> Tensor:
+            num_calls["broadcast"] += 1
+            received: Tensor = sound(data)
+            if num_calls["broadcast"] == 3:  # after the length and the description
+                while not run._store.check(["whole/1/1"]):
+                    time.sleep(0.001)  # until the first server has everything
+                raise ChannelFailed("a blip")
+            return received
+
+        lossy.broadcast = lose
+        started = time.monotonic()
+        send(run, servers, SENT)
+        assert (run._num_channels, run._members) == (2, {2})
+        send(run, servers, SENT)
+        assert (run._num_channels, run._members) == (3, {1, 2}), "one channel to both, and not one to each"
+        send(run, servers, SENT)
+        assert run._num_channels == 3
+        assert time.monotonic() - started < 4, "no wait runs out"
+        assert [run.missed_reason(name) for name in run.servers] == [None, None]
+
+
+def test_a_failure_that_repeats_ends_after_one_channel_for_each_server_and_its_reason_is_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Two channels to both servers fail, then a channel to each: four, and no wait runs out."""
+    monkeypatch.setattr(collective, "_SERVER_PATIENCE", 1)
+
+    def refuse(channel: Channel, data: Tensor) -> Tensor:
+        raise ChannelFailed("Duplicate GPU detected")
+
+    with met(2, timeout_s=1) as (run, servers), ThreadPoolExecutor() as pool:
+        monkeypatch.setattr(Channel, "broadcast", refuse)
+        futures = [pool.submit(received, server) for server in servers]
+        with pytest.raises(ChannelFailed, match="no server of the group is left: Duplicate GPU detected"):
+            run.send(list(SENT.items()))
+        assert run._num_channels == 4
+        assert [run.missed_reason(name) for name in run.servers] == ["Duplicate GPU detected"] * 2
+        for future in futures:
+            with pytest.raises(RuntimeError):
+                future.result()
+
+
+def test_a_send_without_tensors_reaches_every_server() -> None:
+    with met(2, timeout_s=1) as (run, servers):
+        send(run, servers, {})
+        send(run, servers, SENT)
+        assert run.is_sound
 
 
 def test_without_any_server_the_run_says_so() -> None:
@@ -236,7 +291,9 @@ def test_groups_are_those_of_an_address_and_are_kept_while_their_servers_are_the
     assert transport.find_groups(servers) == groups
     transport.release(groups)
     (alone,) = transport.find_groups({"y": ("b", 1)})
-    assert transport.groups == [groups[0], alone], "y has left its group"
+    assert transport.groups == [alone], "y has left its group, and x is not used any more"
+    assert not groups[0].is_sound
+    assert transport._hosts == {"y": "127.0.0.2"}
     transport.close()
 
 

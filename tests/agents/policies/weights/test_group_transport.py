@@ -15,11 +15,14 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 
 from envgym.agents.models.loading import load
+from envgym.agents.models.weights import merged_weights
 from envgym.agents.policies.engine.policy import TransformersPolicy
 from envgym.agents.policies.serving.backend import PolicyServers
 from envgym.agents.policies.serving.client import ClientLimits, ServedPolicy
+from envgym.agents.policies.weights import collective
 from envgym.agents.policies.weights.channel import transports_of
 from envgym.agents.policies.weights.transport import FileTransport, GroupTransport
 from envgym.agents.policies.weights.weight_store import digest
@@ -28,7 +31,7 @@ from envgym.errors import InvalidInput, PolicyFailure
 from envgym.runtime.http.client import ConnectionFailed
 from tests.agents.policies.serving.running import Served, changed, scripted, serving
 from tests.agents.policies.serving.test_client import INFO, QUICK, ask, made_up
-from tests.agents.policies.small_models import generate, llama, request
+from tests.agents.policies.small_models import adapted, generate, llama, request, train_adapters
 from tests.support.retrievers import served_url
 from tests.support.sources import ROOT
 
@@ -97,7 +100,7 @@ def test_a_server_that_joins_is_sent_the_newest_alone_and_is_in_the_group_of_the
             policy.update_weights(changed(llama(), 1.5), 4)
             assert names(transport) == [sorted(urls[:2])]
             policy._loop.run(policy._fleet.admit(policy._make_link(2, urls[2])))
-            assert names(transport) == [sorted(urls[:2]), urls[2:]]
+            assert names(transport) == [urls[2:]], "the next update needs a group of three"
             check_weights(servers, 1.5, 4)
             policy.update_weights(changed(llama(), 1.75), 5)
             assert names(transport) == [sorted(urls)]
@@ -134,6 +137,60 @@ def test_a_server_that_dies_in_an_update_takes_no_other_along(path: str) -> None
         policy.update_weights(changed(llama(), 2.0), 6)
         check_weights((servers[0], servers[2]), 2.0, 6)
         assert names(transport) == [sorted(servers[number].http.url for number in (0, 2))]
+
+
+@pytest.mark.parametrize("path", ["/weight_checker", "/start_weight_update"])
+def test_a_server_that_hangs_before_it_receives_takes_no_other_along(path: str) -> None:
+    """The update is one of adapters, so that each server is asked first whether it has the base."""
+    transport, limits = gloo(timeout_s=0.7), replace(QUICK, update_timeout_s=30, watch_s=1000)
+    model = adapted(llama())
+    train_adapters(model, seed=1)
+    with three() as servers, client(transport, *[server.http.url for server in servers], limits=limits) as policy:
+        lost: Any = policy._fleet.links[1]
+        sound = lost.ask
+
+        async def hanging(method: str, asked: str, *arguments: Any, **named: Any) -> object:
+            if asked == path:
+                async with asyncio.timeout(named["timeout_s"]):
+                    await asyncio.Event().wait()
+            return await sound(method, asked, *arguments, **named)
+
+        lost.ask = hanging
+        started = time.monotonic()
+        policy.update_weights(merged_weights(model), 1)
+        assert time.monotonic() - started < 6, "and not the 30 s of an update"
+        assert [link.state for link in policy._fleet.links] == ["up", "broken", "up"]
+        for server in (servers[0], servers[2]):
+            assert digests_of(server) == {name: digest(tensor) for name, tensor in merged_weights(model)}
+        if path == "/weight_checker":
+            assert "the server was not ready 0.7 s after another server" in lost.reason
+
+
+def test_a_server_that_fails_while_it_receives_ends_its_connections_at_once() -> None:
+    with three() as servers, client(gloo(), *[server.http.url for server in servers]) as policy:
+        base: Any = servers[1].weights.base
+
+        def refuse() -> None:
+            raise RuntimeError("no memory is left")
+
+        base.clear = refuse
+        started = time.monotonic()
+        policy.update_weights(changed(llama(), 1.5), 4)
+        assert time.monotonic() - started < 4, "no wait runs out"
+        check_weights((servers[0], servers[2]), 1.5, 4)
+        assert [link.state for link in policy._fleet.links] == ["up", "broken", "up"]
+        assert "a weight update failed: RuntimeError: no memory is left" in policy._fleet.links[1].reason
+
+
+def test_a_group_that_cannot_listen_is_a_failure_of_the_update(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*arguments: Any, **named: Any) -> object:
+        raise dist.DistNetworkError("the port cannot be reached")
+
+    monkeypatch.setattr(collective, "TCPStore", refuse)
+    with serving(llama()) as served, client(gloo(), served.http.url) as policy:
+        with pytest.raises(PolicyFailure, match="the weights could not be sent: the port cannot be reached"):
+            policy.update_weights(changed(llama(), 1.5), 4)
+        assert [link.state for link in policy._fleet.links] == ["broken"]
 
 
 def test_a_server_that_returns_is_met_again_and_sent_the_newest() -> None:
