@@ -3,9 +3,11 @@
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
@@ -34,15 +36,30 @@ class RayNodes:
 def ray_nodes(*, num_cpus: int) -> Iterator[RayNodes]:
     """Run a cluster of a head node, with its dashboard, for a block."""
     pytest.importorskip("ray")
+    from ray._private import services
     from ray.cluster_utils import Cluster
+
+    find_node = services.get_node
+
+    def wait_for_node(*args: Any, **kwargs: Any) -> Any:  # as above
+        """Return a node that has started; Ray itself gives up after 30 s, which is short for a busy machine."""
+        end_at = time.monotonic() + 300
+        while True:
+            try:
+                return find_node(*args, **kwargs)
+            except RuntimeError:
+                if time.monotonic() > end_at:
+                    raise
+                time.sleep(0.1)
 
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     os.environ["RAY_DASHBOARD_SUBPROCESS_MODULE_WAIT_READY_TIMEOUT"] = "300"  # 30 s is short for a busy machine
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": num_cpus, "include_dashboard": True})
-    try:
-        yield RayNodes(cluster)
-    finally:
-        cluster.shutdown()
+    with patch.object(services, "get_node", wait_for_node):
+        cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": num_cpus, "include_dashboard": True})
+        try:
+            yield RayNodes(cluster)
+        finally:
+            cluster.shutdown()
 
 
 @contextmanager
