@@ -37,6 +37,7 @@ SMALLER: Final = (
     (r"--agent-set max_context_tokens=\d+", "--agent-set max_context_tokens=4096"),
     (r"^(envgym eval --endpoint .*--backend vllm.*)$", r"\1 --out runs/eval-served"),  # its model is tiny, too
     (r"^(envgym check .*)$", r"\1 -n 3"),
+    (r"^(.*--launcher ray.*)$", r"\1 --set launch.ray.timeout_s=300"),  # a busy machine starts nodes slowly
 )
 """What is changed in a line, so that it takes seconds."""
 IN_ANOTHER_TEST: Final = {
